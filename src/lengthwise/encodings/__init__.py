@@ -1,0 +1,48 @@
+"""What is varied: positional encodings, one file each, and the kinds of positions they are fed.
+
+To add an encoding: write the file, add the line. Every contract test then covers it. `my_lab.pe:Mine` and
+`my_pe.py:Mine` work wherever a name works, so nobody has to fork.
+
+Legend of shape suffixes here: B batch (1 where all rows agree), T tokens, Q queries, K keys, H heads, E head width,
+D model width, N distances, C columns.
+"""
+
+from __future__ import annotations
+
+import typing
+
+from lengthwise.spec import Spec, build
+
+if typing.TYPE_CHECKING:
+    from lengthwise.encodings.encoding import Encoding, Geometry
+    from lengthwise.encodings.positions import Positions
+
+ENCODINGS = {
+    "nope": "lengthwise.encodings.nope:NoPE",
+    "sinusoidal": "lengthwise.encodings.sinusoidal:Sinusoidal",
+    "learned": "lengthwise.encodings.learned:Learned",
+    "t5": "lengthwise.encodings.t5:T5",
+    "alibi": "lengthwise.encodings.alibi:Alibi",
+    "rope": "lengthwise.encodings.rope:Rope",
+}
+
+POSITIONS = {
+    "consecutive": "lengthwise.encodings.positions:Consecutive",
+    "randomized": "lengthwise.encodings.positions:Randomized",
+    "offset": "lengthwise.encodings.positions:Offset",
+    "given": "lengthwise.encodings.positions:Given",
+}
+
+
+def build_encoding(spec: str | typing.Mapping[str, object] | Spec, geometry: Geometry) -> Encoding:
+    """The encoding that `spec` names, e.g. `build_encoding("rope:fraction=0.25", geometry)`."""
+    from lengthwise.encodings.encoding import Encoding
+
+    return typing.cast(Encoding, build("encoding", ENCODINGS, Encoding, Spec.of(spec), [geometry]))
+
+
+def build_positions(spec: str | typing.Mapping[str, object] | Spec) -> Positions:
+    """The kind of positions that `spec` names, e.g. `build_positions("randomized:limit=2048")`."""
+    from lengthwise.encodings.positions import Positions
+
+    return typing.cast(Positions, build("positions", POSITIONS, Positions, Spec.of(spec)))

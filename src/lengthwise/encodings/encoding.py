@@ -1,0 +1,162 @@
+"""The contract of an encoding: how a position is used. Legend of shape suffixes: `lengthwise.encodings`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+HOOKS = {
+    "embed": "embeddings",
+    "rotate": "queries and keys",
+    "columns": "bias",
+    "by_distance": "bias",
+    "bias": "bias",
+    "score": "scores",
+    "read": "output",
+}
+"""The hooks an encoding may override, each with the place where it acts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Geometry:
+    """What an encoding may know of its model: sizes, and the scales at which the model starts."""
+
+    width: int
+    heads: int
+    head_width: int
+    embedding_std: float = 1.0
+    bias_std: float = 1.0
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Queries and keys as they meet in one layer, for hooks that depend on content.
+
+    `allowed_BQK` is the causal, padding and document mask. q is already turned, tempered and scaled.
+    """
+
+    q_BHQE: Tensor
+    k_BHKE: Tensor
+    query_positions_BQ: Tensor
+    key_positions_BK: Tensor
+    allowed_BQK: Tensor
+    state: object
+
+    @cached_property
+    def distance_BQK(self) -> Tensor:
+        """How far each key lies behind each query; the sign is fixed here once."""
+        return self.query_positions_BQ[:, :, None] - self.key_positions_BK[:, None, :]
+
+
+class Encoding(nn.Module):
+    """No positional encoding: each hook is the identity, and a subclass overrides one or two.
+
+    Positions arrive as floating numbers in the working precision (fp32, or float64 in a float64 model), so what is
+    computed from them keeps that precision. Constants are computed in a hook, never kept in a buffer: whoever saves,
+    casts or reloads the model cannot lose them. Options are keyword-only arguments, kept under their own names.
+    """
+
+    paper: ClassVar[str] = ""
+    """Where it was published: authors, year, arXiv number."""
+    formula: ClassVar[str | None] = None
+    """The reference in `lengthwise.verify` this encoding claims to equal; a port sets it to be held to it."""
+    version: ClassVar[int] = 1
+    """Raised when the numbers change; part of a run's identity."""
+
+    # Claims. `verify` tests each in both directions.
+    relative: bool = True
+    """A common shift of all positions changes nothing."""
+    limit: int | None = None
+    """The first impossible position; past it the model raises, it never clamps."""
+    prefix_stable: bool = True
+    """Appending tokens never changes earlier logits."""
+    static_keys: bool = True
+    """The cache may hold turned keys; otherwise it holds keys as they were and their positions."""
+    shared: bool = True
+    """One instance serves all layers that name it; otherwise each layer has its own."""
+
+    def __init__(self, geometry: Geometry) -> None:
+        super().__init__()
+        self.geometry = geometry
+
+    @classmethod
+    def overrides(cls, hook: str) -> bool:
+        """Whether this class does anything in `hook`."""
+        return getattr(cls, hook) is not getattr(Encoding, hook)
+
+    @classmethod
+    def acts(cls) -> list[str]:
+        """Where it acts, in words: `["bias"]` for ALiBi, nothing for NoPE."""
+        return list(dict.fromkeys(place for hook, place in HOOKS.items() if cls.overrides(hook)))
+
+    def initialize(self, stream: Callable[[str], torch.Generator]) -> None:
+        """Fill the parameters; `stream(name)` is a generator that depends on the seed and that name alone."""
+        if any(True for _ in self.parameters()):
+            raise NotImplementedError(f"{type(self).__name__} has parameters, so it must define initialize(stream)")
+
+    def prepare(self, query_positions_BQ: Tensor, key_positions_BK: Tensor, budget_B: Tensor) -> object:
+        """What `rotate`, `score` and `read` need, once per forward for all layers that share this encoding.
+
+        The keys are those that `rotate` will be given: the new ones where `static_keys`, else all. `budget_B` is the
+        number of tokens each sequence may get.
+        """
+        return None
+
+    def embed(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
+        """Change the token embeddings, once, before the first layer."""
+        return x_BTD
+
+    def rotate(self, q_BHQE: Tensor, k_BHKE: Tensor, state: object) -> tuple[Tensor, Tensor]:
+        """Change queries and keys, in every layer, before they are scaled."""
+        return q_BHQE, k_BHKE
+
+    def columns(self, positions_BT: Tensor) -> tuple[Tensor, Tensor] | None:
+        """The bias as a product: columns `(q, k)`, each (B, H, T, C), with bias(i, j) = q(i) · k(j) + a constant per i.
+
+        The constant is the one that makes a query's bias to its own position 0. Used only where no visible key is
+        ahead of its query; a relative encoding sees positions counted from an origin of the attention's choice.
+        """
+        return None
+
+    def by_distance(self, distances_N: Tensor) -> Tensor | None:
+        """The bias of each head at each distance (query − key; negative ahead of the query): (H, N)."""
+        if not self.overrides("columns"):
+            return None
+        (q_1HNC, k_1HNC), (_, zero_1H1C) = self._columns(distances_N[None]), self._columns(distances_N.new_zeros(1, 1))
+        return (q_1HNC * (zero_1H1C - k_1HNC)).sum(-1)[0]
+
+    def bias(self, query_positions_BQ: Tensor, key_positions_BK: Tensor) -> Tensor | None:
+        """The bias itself, added to the scaled scores: (B, H, Q, K)."""
+        if self.overrides("by_distance") or (self.overrides("columns") and self.relative):
+            distance_BQK = query_positions_BQ[:, :, None] - key_positions_BK[:, None, :]
+            bias_HN = self.by_distance(distance_BQK.flatten())
+            assert bias_HN is not None
+            return bias_HN.view(-1, *distance_BQK.shape).transpose(0, 1)
+        if self.overrides("columns"):
+            (q_BHQC, own_BHQC), (_, k_BHKC) = self._columns(query_positions_BQ), self._columns(key_positions_BK)
+            return q_BHQC @ k_BHKC.mT - (q_BHQC * own_BHQC).sum(-1, keepdim=True)
+        return None
+
+    def score(self, scores_BHQK: Tensor, pair: Pair) -> Tensor:
+        """Change the scores, in every layer, after scaling and bias and before the mask."""
+        return scores_BHQK
+
+    def read(self, weights_BHQK: Tensor, pair: Pair) -> Tensor | None:
+        """An addition to each head's output, from its attention weights: (B, H, Q, E)."""
+        return None
+
+    def _columns(self, positions_BT: Tensor) -> tuple[Tensor, Tensor]:
+        columns = self.columns(positions_BT)
+        assert columns is not None
+        return columns
+
+
+def normal_(parameter: Tensor, std: float, generator: torch.Generator) -> None:
+    """Fill with N(0, std²) drawn in fp32 on the CPU, so that device and dtype change no draw."""
+    with torch.no_grad():
+        parameter.copy_(torch.randn(parameter.shape, generator=generator) * std)

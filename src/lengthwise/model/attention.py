@@ -1,0 +1,255 @@
+"""Attention: where queries, keys and the encoding meet.
+
+`Plan` is made once per forward for each encoding and shared by its layers: what they may see, and the bias in the
+cheapest form the path can use. Two paths compute the same thing:
+
+- *fast*: PyTorch's fused attention, with nothing of size T × T where the mask is causal and the bias is none or columns;
+- *dense*: scores, bias, mask, softmax written out; for attention dropout, a bias that learns, hooks that see scores,
+  and whoever asks for the weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lengthwise.encodings.encoding import Encoding, Pair
+from lengthwise.model.cache import Cache
+from lengthwise.model.config import DecoderConfig
+from lengthwise.model.layout import Layout
+from lengthwise.model.taps import Taps
+from lengthwise.spec import SpecError
+
+COLUMNS_FROM = 256 * 256
+"""Up to so many query-key pairs a matrix of biases is quicker than extra columns (measured in benchmarks/bias.py)."""
+
+
+@dataclass(frozen=True)
+class Sight:
+    """Which keys each query sees: the last tokens of `keys` are the queries."""
+
+    mask: str
+    queries: Layout
+    keys: Layout
+
+    @cached_property
+    def plain(self) -> bool:
+        """No key is hidden for any reason but order."""
+        return (self.keys.documents_BT is None or (self.mask == "causal" and self.keys.trailing)) and self.mask != "prefix"
+
+    @property
+    def square(self) -> bool:
+        """Every token is a query: the only case in which PyTorch's `is_causal` means what it says."""
+        return self.queries.tokens == self.keys.tokens
+
+    @cached_property
+    def everything(self) -> bool:
+        """Every query sees every key."""
+        return self.plain and (self.mask == "bidirectional" or self.queries.tokens == 1)
+
+    @cached_property
+    def allowed_BQK(self) -> Tensor:
+        """The mask itself; (1, Q, K) where all rows agree."""
+        q, k = self.queries, self.keys
+        key_K = torch.arange(k.tokens, device=k.positions_BT.device)
+        query_Q = key_K[k.tokens - q.tokens :]
+        if self.mask == "bidirectional":
+            allowed = torch.ones(1, q.tokens, k.tokens, dtype=torch.bool, device=key_K.device)
+        else:
+            allowed = (key_K <= query_Q[:, None])[None]
+        if self.mask == "prefix" and k.prefix_BT is not None:
+            allowed = allowed | k.prefix_BT[:, None, :]
+        if k.documents_BT is not None and not self.plain:
+            documents_BQ = k.documents_BT[:, k.tokens - q.tokens :]
+            allowed = allowed & (documents_BQ[:, :, None] == k.documents_BT[:, None, :])
+        return allowed
+
+
+class Plan:
+    """What the layers that share an encoding need in one forward pass."""
+
+    def __init__(self, encoding: Encoding, config: DecoderConfig, sight: Sight, dtype: torch.dtype, budget_B: Tensor) -> None:
+        self.encoding = encoding
+        self.scale = config.scale
+        self.sight = sight
+        self.query_positions_BQ = sight.queries.positions_BT.to(dtype)
+        same = sight.square
+        self.key_positions_BK = self.query_positions_BQ if same else sight.keys.positions_BT.to(dtype)
+        turned_BK = self.query_positions_BQ if encoding.static_keys else self.key_positions_BK
+        self.state = encoding.prepare(self.query_positions_BQ, turned_BK, budget_B)
+        self.turns = encoding.overrides("rotate")
+        self.biased = any(encoding.overrides(form) for form in ("columns", "by_distance", "bias"))
+        self.hooked = encoding.overrides("score") or encoding.overrides("read")
+
+    @cached_property
+    def bias_BHQK(self) -> Tensor | None:
+        """The bias as a matrix, in the working precision."""
+        if not self.biased:
+            return None
+        q, k = self.sight.queries, self.sight.keys
+        if k.consecutive and q.consecutive and self.encoding.overrides("by_distance"):
+            # Row i of the matrix is a window of one vector: distances Q−1+start, ..., 1−K+start, read from the right.
+            start = k.tokens - q.tokens
+            first, last = start + q.tokens - 1, start + 1 - k.tokens
+            distances_N = torch.arange(first, last - 1, -1, device=self.query_positions_BQ.device)
+            vector_HN = self.encoding.by_distance(distances_N.to(self.query_positions_BQ.dtype))
+            assert vector_HN is not None
+            return vector_HN.unfold(-1, k.tokens, 1).flip(-2)[None]
+        return self.encoding.bias(self.query_positions_BQ, self.key_positions_BK)
+
+    @cached_property
+    def added_BHQK(self) -> Tensor | None:
+        """Bias and mask in one matrix: −inf, not a large number, where a key is hidden."""
+        if self.sight.everything:
+            return self.bias_BHQK
+        hidden_B1QK = ~self.sight.allowed_BQK[:, None]
+        if self.bias_BHQK is None:
+            return torch.zeros_like(hidden_B1QK, dtype=self.query_positions_BQ.dtype).masked_fill(hidden_B1QK, -torch.inf)
+        return self.bias_BHQK.masked_fill(hidden_B1QK, -torch.inf)
+
+    @cached_property
+    def columns(self) -> tuple[Tensor, Tensor] | None:
+        """The bias as extra columns of queries and keys, where that form is true and worth it."""
+        sight, encoding = self.sight, self.encoding
+        if not encoding.overrides("columns") or sight.mask != "causal" or not sight.keys.ordered:
+            return None
+        if sight.queries.tokens * sight.keys.tokens <= COLUMNS_FROM and encoding.overrides("by_distance"):
+            return None
+        query_BQ, key_BK = self.query_positions_BQ, self.key_positions_BK
+        if encoding.relative:
+            # Only differences count, so count from the middle query: the numbers stay small and their sums exact.
+            origin_B1 = query_BQ[:, query_BQ.shape[1] // 2, None]
+            query_BQ, key_BK = query_BQ - origin_B1, key_BK - origin_B1
+        query, key = encoding.columns(query_BQ), encoding.columns(key_BK)
+        assert query is not None and key is not None
+        return query[0], key[1] / self.scale
+
+    @cached_property
+    def dense(self) -> bool:
+        """Whether the fused kernels cannot do it: hooks on scores, or a bias that learns."""
+        if self.hooked:
+            return True
+        learns = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in self.encoding.parameters())
+        return self.biased and learns and self.columns is None
+
+    def pair(self, q_BHQE: Tensor, k_BHKE: Tensor) -> Pair:
+        """What a content-dependent hook sees."""
+        allowed_BQK = self.sight.allowed_BQK
+        return Pair(q_BHQE, k_BHKE, self.query_positions_BQ, self.key_positions_BK, allowed_BQK, self.state)
+
+
+def fast(q_BHQE: Tensor, k_BHKE: Tensor, v_BHKE: Tensor, plan: Plan) -> Tensor:
+    """Softmax attention by PyTorch's fused kernels."""
+    sight = plan.sight
+    causal = sight.plain and sight.mask == "causal" and sight.square and sight.queries.tokens > 1
+    mask = None if causal or sight.everything else sight.allowed_BQK[:, None]
+    if not plan.biased:
+        return F.scaled_dot_product_attention(q_BHQE, k_BHKE, v_BHKE, mask, is_causal=causal, scale=plan.scale)
+    if plan.columns is None:
+        added = plan.added_BHQK
+        assert added is not None
+        return F.scaled_dot_product_attention(q_BHQE, k_BHKE, v_BHKE, added.to(q_BHQE.dtype), scale=plan.scale)
+    query_columns, key_columns = plan.columns
+    q_BHQE, k_BHKE = _beside(q_BHQE, k_BHKE, query_columns, key_columns)
+    # The kernel wants values as wide as keys.
+    wide_BHKE = F.pad(v_BHKE, (0, k_BHKE.shape[-1] - v_BHKE.shape[-1]))
+    out = F.scaled_dot_product_attention(q_BHQE, k_BHKE, wide_BHKE, mask, is_causal=causal, scale=plan.scale)
+    return out[..., : v_BHKE.shape[-1]]
+
+
+def _beside(q_BHQE: Tensor, k_BHKE: Tensor, query_BHQC: Tensor, key_BHKC: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries and keys with columns beside them; in a short precision each column is split into a head and a rest."""
+    if q_BHQE.dtype in {torch.bfloat16, torch.float16}:
+        query_head, key_head = query_BHQC.to(q_BHQE.dtype), key_BHKC.to(q_BHQE.dtype)
+        query_rest, key_rest = query_BHQC - query_head, key_BHKC - key_head
+        query_BHQC = torch.cat([query_head, query_head, query_rest], -1)
+        key_BHKC = torch.cat([key_head, key_rest, key_head], -1)
+    query = query_BHQC.to(q_BHQE.dtype).expand(*q_BHQE.shape[:-1], -1)
+    key = key_BHKC.to(q_BHQE.dtype).expand(*k_BHKE.shape[:-1], -1)
+    return torch.cat([q_BHQE, query], -1), torch.cat([k_BHKE, key], -1)
+
+
+def dense(
+    q_BHQE: Tensor, k_BHKE: Tensor, v_BHKE: Tensor, plan: Plan, *, dropout: float = 0.0, taps: Taps | None = None, at: str = ""
+) -> Tensor:
+    """Softmax attention written out, at least in fp32."""
+    q_BHQE = q_BHQE * plan.scale
+    scores_BHQK = q_BHQE @ k_BHKE.mT
+    if plan.hooked:
+        if plan.bias_BHQK is not None:
+            scores_BHQK = scores_BHQK + plan.bias_BHQK
+        scores_BHQK = plan.encoding.score(scores_BHQK, plan.pair(q_BHQE, k_BHKE))
+        scores_BHQK = scores_BHQK.masked_fill(~plan.sight.allowed_BQK[:, None], -torch.inf)
+    elif plan.added_BHQK is not None:
+        scores_BHQK = scores_BHQK + plan.added_BHQK
+    weights_BHQK = scores_BHQK.softmax(-1, dtype=torch.promote_types(scores_BHQK.dtype, torch.float32))
+    if taps is not None:
+        weights_BHQK = taps(f"{at}.weights", weights_BHQK)
+    weights_BHQK = F.dropout(weights_BHQK, dropout, training=dropout > 0).to(v_BHKE.dtype)
+    out_BHQE = weights_BHQK @ v_BHKE
+    if plan.encoding.overrides("read"):
+        addition = plan.encoding.read(weights_BHQK, plan.pair(q_BHQE, k_BHKE))
+        assert addition is not None
+        out_BHQE = out_BHQE + addition
+    return out_BHQE
+
+
+class Attention(nn.Module):
+    """Multi-head attention under an encoding it does not know."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.dropout = config.attention_dropout
+        inner = config.heads * config.head_width
+        self.q = nn.Linear(config.width, inner, bias=config.biases)
+        self.k = nn.Linear(config.width, inner, bias=config.biases)
+        self.v = nn.Linear(config.width, inner, bias=config.biases)
+        self.out = nn.Linear(inner, config.width, bias=config.biases)
+
+    def forward(
+        self,
+        x_BTD: Tensor,
+        plan: Plan,
+        factor: Tensor | float,
+        *,
+        layer: int,
+        cache: Cache | None = None,
+        taps: Taps | None = None,
+    ) -> Tensor:
+        at = f"layers.{layer}"
+        q, k, v = (self._split(part(x_BTD)) for part in (self.q, self.k, self.v))
+        static = plan.encoding.static_keys
+        if static and plan.turns:
+            q, k = plan.encoding.rotate(q, k, plan.state)
+        if cache is not None:
+            k, v = cache.extend(layer, k, v)
+        if not static and plan.turns:
+            q, k = plan.encoding.rotate(q, k, plan.state)
+        if taps is not None:
+            q, k = taps(f"{at}.q", q), taps(f"{at}.k", k)
+        if not isinstance(factor, float) or factor != 1.0:
+            q = (q * factor).to(q.dtype)
+        dropout = self.dropout if self.training else 0.0
+        if plan.dense or dropout or (taps is not None and taps.has(f"{at}.weights")):
+            heads = dense(q, k, v, plan, dropout=dropout, taps=taps, at=at)
+        else:
+            heads = fast(q, k, v, plan)
+        if taps is not None:
+            heads = taps(f"{at}.heads", heads)
+        return self.out(heads.transpose(1, 2).flatten(2))
+
+    def _split(self, x_BTN: Tensor) -> Tensor:
+        return x_BTN.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+
+def check_cache(mask: str, cache: Cache, new: Layout) -> None:
+    """A cache holds states that later tokens must not change: prompts under a prefix mask come in one piece."""
+    if mask == "bidirectional":
+        raise SpecError("a bidirectional model has no cache: every new token changes the states of all others")
+    if mask == "prefix" and cache.layout is not None and new.prefix_BT is not None:
+        raise SpecError("under a prefix mask the whole prompt goes into the cache at once: give prefix with the first block")

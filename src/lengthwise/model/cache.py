@@ -1,0 +1,47 @@
+"""Keys and values of the tokens so far, so that decoding pays for each token once."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lengthwise.model.layout import Layout
+
+
+class Cache:
+    """Keys and values of every layer, and the layout of the tokens they belong to.
+
+    Made by `Decoder.cache(budget)`. Room doubles when it is used up, so a token costs the same however many come.
+    """
+
+    def __init__(self, layers: int, budget: int | Tensor) -> None:
+        self.budget = budget
+        self.layout: Layout | None = None
+        self._keys: list[Tensor | None] = [None] * layers
+        self._values: list[Tensor | None] = [None] * layers
+
+    @property
+    def tokens(self) -> int:
+        """Tokens per row so far, padding included."""
+        return 0 if self.layout is None else self.layout.tokens
+
+    def extend(self, layer: int, k_BHQE: Tensor, v_BHQE: Tensor) -> tuple[Tensor, Tensor]:
+        """Append one layer's new keys and values, and return all of that layer's."""
+        start = self.tokens
+        self._keys[layer] = _append(self._keys[layer], k_BHQE, start)
+        self._values[layer] = _append(self._values[layer], v_BHQE, start)
+        end = start + k_BHQE.shape[2]
+        keys, values = self._keys[layer], self._values[layer]
+        assert keys is not None and values is not None
+        return keys[:, :, :end], values[:, :, :end]
+
+
+def _append(held: Tensor | None, new_BHQE: Tensor, start: int) -> Tensor:
+    batch, heads, new, width = new_BHQE.shape
+    if held is None or held.shape[2] < start + new:
+        room = new_BHQE.new_empty(batch, heads, max(start + new, 2 * start, 16), width)
+        if held is not None:
+            room[:, :, :start] = held[:, :, :start]
+        held = room
+    held[:, :, start : start + new] = new_BHQE
+    return held

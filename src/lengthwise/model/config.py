@@ -1,0 +1,131 @@
+"""What a decoder is made of: typed, frozen fields, and the presets that fill them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from lengthwise.encodings.encoding import Geometry
+from lengthwise.spec import Spec, SpecError, did_you_mean
+
+Positive = Field(gt=0)
+Probability = Field(ge=0, lt=1)
+
+
+class DecoderConfig(BaseModel):
+    """Every choice of the decoder but its encoding; fields decide, presets only fill them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    vocabulary: int = Positive
+    width: int = Positive
+    layers: int = Positive
+    heads: int = Positive
+    head_width: int = Positive
+    feed_forward: Literal["relu", "gelu", "swiglu"]
+    feed_forward_width: int = Positive
+    norm: Literal["rms", "layer", "none"] = "rms"
+    norm_epsilon: float = 1e-6
+    attention_scale: float | None = None
+    """The factor on q · k; none means 1/√(head width). Never applied to a bias."""
+    temperature: str = "constant"
+    """A further factor on q · k: `constant:factor=1.2`, or `log-n:trained=16` by the query's position."""
+    mask: Literal["causal", "bidirectional", "prefix"] = "causal"
+    biases: bool = False
+    tied: bool = False
+    """The head is the embedding, transposed."""
+    rescale_head: bool = False
+    """The state is multiplied by width^−½ before the head, as T5 does."""
+    dropout: float = Probability
+    attention_dropout: float = Probability
+    initial: Literal["normal", "t5"] = "normal"
+    sigma: float | None = None
+    """Standard deviation of every matrix under `initial="normal"`; none means 0.02 √(768 / width)."""
+
+    @property
+    def scale(self) -> float:
+        """The factor on q · k."""
+        return self.head_width**-0.5 if self.attention_scale is None else self.attention_scale
+
+    @property
+    def initial_sigma(self) -> float:
+        """σ such that width · σ² = 0.31 at any width: below that, a small NoPE model starts without positions."""
+        return 0.02 * (768 / self.width) ** 0.5 if self.sigma is None else self.sigma
+
+    @property
+    def geometry(self) -> Geometry:
+        """What an encoding may know of this model."""
+        if self.initial == "t5":
+            embedding_std, bias_std = 1.0, self.width**-0.5
+        else:
+            embedding_std = bias_std = self.initial_sigma
+        return Geometry(
+            width=self.width,
+            heads=self.heads,
+            head_width=self.head_width,
+            embedding_std=embedding_std,
+            bias_std=bias_std,
+        )
+
+
+PRESETS: dict[str, dict[str, object]] = {
+    # The decoder of Kazemnejad et al. 2023: T5-base's, without its cross-attention.
+    "paper": {
+        "width": 768,
+        "layers": 12,
+        "heads": 12,
+        "head_width": 64,
+        "feed_forward": "relu",
+        "feed_forward_width": 3072,
+        "norm": "rms",
+        "attention_scale": 1.0,
+        "tied": True,
+        "rescale_head": True,
+        "dropout": 0.1,
+        "attention_dropout": 0.1,
+        "initial": "t5",
+    },
+    # What is built today, at the same size.
+    "modern": {
+        "width": 768,
+        "layers": 12,
+        "heads": 12,
+        "head_width": 64,
+        "feed_forward": "swiglu",
+        "feed_forward_width": 2048,
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+    },
+    # A small `modern` that a CPU trains in a minute; 3 layers where two lookups must be chained (copy, reverse).
+    "laptop": {
+        "width": 64,
+        "layers": 2,
+        "heads": 4,
+        "head_width": 16,
+        "feed_forward": "swiglu",
+        "feed_forward_width": 192,
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+    },
+}
+
+
+def preset(spec: str | Mapping[str, object] | Spec, **changes: object) -> DecoderConfig:
+    """The config of a preset with changes, e.g. `preset("laptop:layers=3", vocabulary=32)`."""
+    spec = Spec.of(spec)
+    if spec.name not in PRESETS:
+        raise SpecError(f"unknown preset {spec.name!r}.{did_you_mean(spec.name, PRESETS)}")
+    fields = {**PRESETS[spec.name], **dict(spec.options), **changes}
+    for field in fields:
+        if field not in DecoderConfig.model_fields:
+            raise SpecError(f"preset {spec.name!r} has no option {field!r}.{did_you_mean(field, DecoderConfig.model_fields)}")
+    if "vocabulary" not in fields:
+        raise SpecError(f"preset {spec.name!r} needs 'vocabulary'; write {spec.name}:vocabulary=...")
+    try:
+        return DecoderConfig.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise SpecError(f"option {field!r} of preset {spec.name!r} cannot be {first['input']!r}: {first['msg']}") from error

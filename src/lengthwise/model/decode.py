@@ -1,0 +1,21 @@
+"""Free-running greedy decoding with a cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from lengthwise.model.decoder import Decoder
+
+
+@torch.no_grad()
+def greedy(decoder: Decoder, prompt_BT: Tensor, tokens: int, *, lengths: Sequence[int] | None = None) -> Tensor:
+    """The most likely next token, `tokens` times: (B, tokens). Prompts of different `lengths` are padded on the left."""
+    cache = decoder.cache(prompt_BT.shape[1] + tokens)
+    logits = decoder(prompt_BT, cache=cache, lengths=lengths, padding="left")
+    chosen = [logits[:, -1].argmax(-1)]
+    while len(chosen) < tokens:
+        chosen.append(decoder(chosen[-1][:, None], cache=cache)[:, -1].argmax(-1))
+    return torch.stack(chosen, 1)

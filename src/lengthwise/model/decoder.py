@@ -1,0 +1,288 @@
+"""The decoder: embeddings, layers, head. It asks its encodings to act and never asks which they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from lengthwise.encodings import build_encoding
+from lengthwise.encodings.encoding import Encoding, normal_
+from lengthwise.model.attention import Attention, Plan, Sight, check_cache
+from lengthwise.model.cache import Cache
+from lengthwise.model.config import DecoderConfig
+from lengthwise.model.layout import Layout, lay_out
+from lengthwise.model.norm import Norm
+from lengthwise.model.taps import Tap, Taps
+from lengthwise.model.temperature import build_temperature
+from lengthwise.spec import Spec, SpecError, digest
+
+Named = str | Mapping[str, object] | Spec
+
+
+class FeedForward(nn.Module):
+    """Two matrices around ReLU or GELU, or three around SiLU gates (SwiGLU)."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.kind = config.feed_forward
+        self.dropout = config.dropout
+        self.up = nn.Linear(config.width, config.feed_forward_width, bias=config.biases)
+        self.gate = nn.Linear(config.width, config.feed_forward_width, bias=config.biases) if self.kind == "swiglu" else None
+        self.down = nn.Linear(config.feed_forward_width, config.width, bias=config.biases)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        if self.gate is not None:
+            h_BTF = F.silu(self.gate(x_BTD)) * self.up(x_BTD)
+        else:
+            h_BTF = F.relu(self.up(x_BTD)) if self.kind == "relu" else F.gelu(self.up(x_BTD))
+        return self.down(F.dropout(h_BTF, self.dropout, self.training) if self.dropout else h_BTF)
+
+
+class Layer(nn.Module):
+    """Attention and feed-forward, each normalised before and added to the residual stream after."""
+
+    def __init__(self, config: DecoderConfig, index: int) -> None:
+        super().__init__()
+        self.index = index
+        self.dropout = config.dropout
+        self.attention_norm = Norm(config.norm, config.width, config.norm_epsilon, config.biases)
+        self.attention = Attention(config)
+        self.feed_forward_norm = Norm(config.norm, config.width, config.norm_epsilon, config.biases)
+        self.feed_forward = FeedForward(config)
+
+    def forward(self, x_BTD: Tensor, plan: Plan, factor: Tensor | float, cache: Cache | None, taps: Taps | None) -> Tensor:
+        h = self.attention(self.attention_norm(x_BTD), plan, factor, layer=self.index, cache=cache, taps=taps)
+        x_BTD = x_BTD + (F.dropout(h, self.dropout, self.training) if self.dropout else h)
+        h = self.feed_forward(self.feed_forward_norm(x_BTD))
+        x_BTD = x_BTD + (F.dropout(h, self.dropout, self.training) if self.dropout else h)
+        return x_BTD if taps is None else taps(f"layers.{self.index}.residual", x_BTD)
+
+
+class Decoder(nn.Module):
+    """A decoder-only Transformer with one encoding for all layers, or a list with one entry per layer.
+
+    `Decoder(preset("laptop", vocabulary=32), "rope", seed=0)(ids_BT)` gives logits (B, T, V). Positions, padding,
+    documents and prompts are arguments of the call and come from lengths; the model never samples and never counts
+    what it was given positions for.
+    """
+
+    version = 1
+
+    def __init__(self, config: DecoderConfig, encoding: Named | Sequence[Named] = "nope", *, seed: int = 0) -> None:
+        super().__init__()
+        self.config = config
+        self.seed = seed
+        self.recompute = False
+        """Gradient checkpointing: keep no activations inside a layer, compute them again in the backward pass."""
+        self.temperature = build_temperature(config.temperature)
+        self.embedding = nn.Embedding(config.vocabulary, config.width)
+        self.layers = nn.ModuleList(Layer(config, index) for index in range(config.layers))
+        self.norm = Norm(config.norm, config.width, config.norm_epsilon, config.biases)
+        self.head = None if config.tied else nn.Linear(config.width, config.vocabulary, bias=config.biases)
+        self.specs = _per_layer(encoding, config.layers)
+        self.encodings = nn.ModuleList()
+        self.which: list[int] = []
+        """For each layer, the index of its encoding in `encodings`."""
+        self._build_encodings()
+        self.initialize(seed)
+
+    def _build_encodings(self) -> None:
+        held: dict[Spec, int] = {}
+        for spec in self.specs:
+            if spec in held:
+                self.which.append(held[spec])
+                continue
+            built = build_encoding(spec, self.config.geometry)
+            if built.shared:
+                held[spec] = len(self.encodings)
+            self.which.append(len(self.encodings))
+            self.encodings.append(built)
+        for part, spec in zip(self._encodings(), dict.fromkeys(self.specs), strict=False):
+            if part.overrides("embed") and len(set(self.specs)) > 1:
+                raise SpecError(f"{str(spec)!r} acts on the embeddings, once for all layers; it cannot be for only some")
+            if part.overrides("embed") and not part.shared:
+                raise SpecError(f"{str(spec)!r} acts on the embeddings, so it must claim shared = True")
+
+    def _encodings(self) -> list[Encoding]:
+        return [part for part in self.encodings if isinstance(part, Encoding)]
+
+    # --- parameters --------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def initialize(self, seed: int) -> None:
+        """Draw every parameter from a generator keyed by (seed, "init", its name), whatever else the model has."""
+        self.seed = seed
+
+        def stream(name: str) -> torch.Generator:
+            return torch.Generator().manual_seed(digest(seed, "init", name, bits=64) % 2**63)
+
+        for name, module in self.named_modules():
+            if isinstance(module, Norm):
+                module.initialize()
+            elif isinstance(module, nn.Linear | nn.Embedding) and not name.startswith("encodings."):
+                normal_(module.weight, self._std(name), stream(f"{name}.weight"))
+                if isinstance(module, nn.Linear) and module.bias is not None:
+                    module.bias.zero_()
+        for index, part in enumerate(self._encodings()):
+            part.initialize(_named(stream, f"encodings.{index}"))
+
+    def _std(self, name: str) -> float:
+        """The initial standard deviation of a matrix."""
+        config = self.config
+        if config.initial == "normal":
+            return config.initial_sigma
+        inner = config.heads * config.head_width
+        by_name = {
+            "q": (config.width * config.head_width) ** -0.5,
+            "out": inner**-0.5,
+            "down": config.feed_forward_width**-0.5,
+            "embedding": 1.0,
+            "head": 1.0,
+        }
+        return by_name.get(name.rpartition(".")[2], config.width**-0.5)
+
+    def parameter_count(self) -> int:
+        """Trainable numbers, each counted once."""
+        return sum(parameter.numel() for parameter in self.parameters() if parameter.requires_grad)
+
+    @torch.no_grad()
+    def position_ratio(self, tokens: int = 64) -> float | None:
+        """The root mean square of what positions add to embeddings, over that of the embeddings; none if nothing."""
+        encoding = self._encodings()[0]
+        if not encoding.overrides("embed"):
+            return None
+        weight = self.embedding.weight
+        positions_1T = torch.arange(min(tokens, encoding.limit or tokens), dtype=weight.dtype, device=weight.device)[None]
+        added = encoding.embed(weight.new_zeros(1, positions_1T.shape[1], self.config.width), positions_1T)
+        return float(added.square().mean().sqrt() / weight.square().mean().sqrt())
+
+    # --- the forward pass --------------------------------------------------------------------------------------------
+
+    def forward(
+        self,
+        ids_BT: Tensor,
+        *,
+        positions_BT: Tensor | None = None,
+        lengths: Sequence[int] | Tensor | None = None,
+        padding: Literal["right", "left"] = "right",
+        documents: Sequence[Sequence[int]] | None = None,
+        prefix: Sequence[int] | Tensor | None = None,
+        budget: int | Tensor | None = None,
+        cache: Cache | None = None,
+        taps: Mapping[str, Tap] | None = None,
+        only_BT: Tensor | None = None,
+    ) -> Tensor:
+        """Logits (B, T, V), or (N, V) at the tokens where `only_BT` is true.
+
+        `lengths` are the real tokens of each row, beside `padding`; `documents` the lengths of the documents packed into
+        each row; `prefix` the prompts' lengths under a prefix mask; `budget` the tokens each sequence may get.
+        """
+        batch, tokens = ids_BT.shape
+        past = cache.layout if cache is not None else None
+        new = lay_out(
+            batch,
+            tokens,
+            ids_BT.device,
+            past=past,
+            positions_BT=positions_BT,
+            lengths=lengths,
+            padding=padding,
+            documents=documents,
+            prefix=prefix,
+        )
+        self._check(new, cache, budget)
+        keys = new if past is None else past.joined(new)
+        sight = Sight(self.config.mask, new, keys)
+        listening = Taps(taps, self.config.layers) if taps else None
+
+        x = self.embedding(ids_BT)
+        working = torch.promote_types(self.embedding.weight.dtype, torch.float32)
+        budget_B = self._budget(budget, cache, new, ids_BT.device)
+        plans = [Plan(part, self.config, sight, working, budget_B) for part in self._encodings()]
+        if plans[0].encoding.overrides("embed"):
+            x = plans[0].encoding.embed(x, plans[0].query_positions_BQ)
+        if listening is not None:
+            x = listening("embeddings", x)
+        if self.config.dropout:
+            x = F.dropout(x, self.config.dropout, self.training)
+        factor = self.temperature.factor(plans[0].query_positions_BQ)
+        for layer, which in zip(self.layers, self.which, strict=True):
+            arguments = (x, plans[which], factor, cache, listening)
+            if self.recompute and torch.is_grad_enabled():
+                x = checkpoint(layer, *arguments, use_reentrant=False)
+            else:
+                x = layer(*arguments)
+        if cache is not None:
+            cache.layout = keys
+        x = self.norm(x)
+        if self.config.dropout:
+            x = F.dropout(x, self.config.dropout, self.training)
+        if listening is not None:
+            x = listening("states", x)
+        return self._logits(x if only_BT is None else x[only_BT])
+
+    def _logits(self, x: Tensor) -> Tensor:
+        if self.config.rescale_head:
+            x = x * self.config.width**-0.5
+        return F.linear(x, self.embedding.weight) if self.head is None else self.head(x)
+
+    def _check(self, new: Layout, cache: Cache | None, budget: int | Tensor | None) -> None:
+        if self.config.mask == "prefix" and new.prefix_BT is None and (cache is None or cache.layout is None):
+            raise SpecError("this model has a prefix mask: give prefix, the length of each row's prompt in tokens")
+        if self.config.mask != "prefix" and new.prefix_BT is not None:
+            raise SpecError(f"prefix belongs to a prefix mask; this model's mask is {self.config.mask}")
+        if cache is not None:
+            if budget is not None:
+                raise SpecError("the cache holds the budget: give it to decoder.cache(budget), not with each call")
+            if torch.is_grad_enabled():
+                raise SpecError("a cache is for decoding; wrap the call in torch.no_grad()")
+            check_cache(self.config.mask, cache, new)
+        for part in self._encodings():
+            if part.limit is not None and new.tokens and new.largest >= part.limit:
+                name = type(part).__name__.lower()
+                raise SpecError(
+                    f"position {new.largest} is past the last one {name} has, {part.limit - 1}; "
+                    f"use a limit of at least {new.largest + 1}, or shorter sequences"
+                )
+
+    def _budget(self, budget: int | Tensor | None, cache: Cache | None, new: Layout, device: torch.device) -> Tensor:
+        if cache is not None:
+            budget = cache.budget
+        if budget is None:
+            return torch.tensor(new.counts, device=device)
+        return torch.as_tensor(budget, device=device).reshape(-1)
+
+    def cache(self, budget: int | Tensor) -> Cache:
+        """An empty cache for sequences that may get `budget` tokens, prompt and answer together."""
+        return Cache(self.config.layers, budget)
+
+    def describe(self) -> dict[str, object]:
+        """What this model is, for a person or a record: fields, encodings, σ and the ratio of positions to embeddings."""
+        return {
+            **self.config.model_dump(),
+            "scale": self.config.scale,
+            "encodings": [str(spec) for spec in self.specs],
+            "instances": len(self.encodings),
+            "parameters": self.parameter_count(),
+            "sigma": self.config.initial_sigma if self.config.initial == "normal" else None,
+            "position_ratio": self.position_ratio(),
+            "seed": self.seed,
+        }
+
+
+def _per_layer(encoding: Named | Sequence[Named], layers: int) -> tuple[Spec, ...]:
+    if isinstance(encoding, str | Mapping | Spec):
+        return (Spec.of(encoding),) * layers
+    named = tuple(Spec.of(item) for item in encoding)
+    if len(named) != layers:
+        raise SpecError(f"a list of encodings has one entry per layer: {layers} layers, but {len(named)} entries")
+    return named
+
+
+def _named(stream: Callable[[str], torch.Generator], prefix: str) -> Callable[[str], torch.Generator]:
+    return lambda name: stream(f"{prefix}.{name}")

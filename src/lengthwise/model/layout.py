@@ -1,0 +1,194 @@
+"""Where the tokens of a batch lie: positions, padding, documents and prompts, all from lengths, never from ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from lengthwise.spec import SpecError
+
+PAD = -1
+"""The document of padding. Padding attends to padding, so no row of attention is ever empty."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The positions and documents of a block of tokens, and what is known of them without looking again."""
+
+    positions_BT: Tensor
+    documents_BT: Tensor | None
+    """The document of each token, `PAD` for padding; none where every token is of the one sequence of its row."""
+    prefix_BT: Tensor | None
+    """Tokens that every token of the row may see, under a prefix mask."""
+    counts: tuple[int, ...]
+    """Real tokens in each row; one number where all rows agree."""
+    smallest: int
+    largest: int
+    """The smallest and the largest position."""
+    trailing: bool
+    """Padding, if any, comes after all real tokens of its row, where a causal mask already hides it."""
+    consecutive: bool
+    """Positions are 0, 1, 2, ... in every row."""
+    ordered: bool
+    """Within a document positions never decrease."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens per row, padding included."""
+        return self.positions_BT.shape[1]
+
+    def joined(self, new: Layout) -> Layout:
+        """These tokens followed by `new` ones."""
+        batch = max(self.positions_BT.shape[0], new.positions_BT.shape[0])
+        documents = None
+        if self.documents_BT is not None or new.documents_BT is not None:
+            documents = _cat(self._documents(), new._documents())
+        prefix = None
+        if self.prefix_BT is not None:
+            prefix = _cat(self.prefix_BT, torch.zeros_like(new.positions_BT, dtype=torch.bool))
+        counts = tuple(a + b for a, b in zip(_each(self.counts, batch), _each(new.counts, batch), strict=True))
+        follows = self.documents_BT is None and new.documents_BT is None
+        return Layout(
+            positions_BT=_cat(self.positions_BT, new.positions_BT),
+            documents_BT=documents,
+            prefix_BT=prefix,
+            counts=counts[:1] if len(set(counts)) == 1 else counts,
+            smallest=min(self.smallest, new.smallest),
+            largest=max(self.largest, new.largest),
+            trailing=self.documents_BT is None and new.trailing,
+            consecutive=self.consecutive and new.consecutive and follows,
+            ordered=self.ordered and new.ordered and follows and new.smallest >= self.largest,
+        )
+
+    def _documents(self) -> Tensor:
+        return torch.zeros_like(self.positions_BT) if self.documents_BT is None else self.documents_BT
+
+
+def _each(counts: tuple[int, ...], batch: int) -> tuple[int, ...]:
+    return counts * batch if len(counts) == 1 else counts
+
+
+def _cat(a_BT: Tensor, b_BT: Tensor) -> Tensor:
+    batch = max(a_BT.shape[0], b_BT.shape[0])
+    return torch.cat([a_BT.expand(batch, -1), b_BT.expand(batch, -1)], 1)
+
+
+def lay_out(
+    batch: int,
+    tokens: int,
+    device: torch.device,
+    *,
+    past: Layout | None = None,
+    positions_BT: Tensor | None = None,
+    lengths: Sequence[int] | Tensor | None = None,
+    padding: Literal["right", "left"] = "right",
+    documents: Sequence[Sequence[int]] | None = None,
+    prefix: Sequence[int] | Tensor | None = None,
+) -> Layout:
+    """The layout of `batch` rows of `tokens`: `lengths` real ones each, or packed `documents`, after `past` ones."""
+    rows = _check_lengths(lengths, batch, tokens, "lengths", padding)
+    if documents is not None and (lengths is not None or past is not None or prefix is not None):
+        raise SpecError("packed documents go without lengths, prefix and cache: each document is its own sequence")
+    start = past.counts if past else (0,)
+    index_1T = torch.arange(tokens, device=device)[None]
+
+    documents_BT, trailing = None, True
+    if documents is not None:
+        documents_BT, counted_BT = _pack(documents, batch, tokens, device)
+        counts = tuple(sum(row) for row in documents)
+        largest = max(max(row, default=1) for row in documents) - 1
+        consecutive = False
+    elif rows is None or all(length == tokens for length in rows):
+        counts = (tokens,)
+        counted_BT = index_1T + (start[0] if len(set(start)) == 1 else torch.tensor(start, device=device)[:, None])
+        largest = max(start) + tokens - 1
+        consecutive = len(set(start)) == 1
+    else:
+        counts = tuple(rows)
+        length_B1, start_B1 = (torch.tensor(item, device=device)[:, None] for item in (rows, _each(start, batch)))
+        skip_B1 = tokens - length_B1 if padding == "left" else torch.zeros_like(length_B1)
+        real_BT = (index_1T >= skip_B1) & (index_1T < skip_B1 + length_B1)
+        documents_BT = torch.where(real_BT, 0, PAD)
+        trailing = padding == "right"
+        counted_BT = (index_1T - skip_B1).clamp(min=0).minimum(length_B1.clamp(min=1) - 1) + start_B1
+        largest = max(a + b for a, b in zip(_each(start, batch), rows, strict=True)) - 1
+        consecutive = False
+        if trailing and past is None:
+            # Padding after the end may count on: it is never seen, and all rows then share their positions.
+            counted_BT, consecutive, largest = index_1T, True, tokens - 1
+
+    smallest, ordered = min(start), True
+    if positions_BT is not None:
+        consecutive = False
+        counted_BT, ordered = _check_positions(positions_BT, batch, tokens, device, documents_BT)
+        smallest, largest = (int(counted_BT.min()), int(counted_BT.max())) if tokens else (0, 0)
+    return Layout(
+        positions_BT=counted_BT,
+        documents_BT=documents_BT,
+        prefix_BT=_prefix(prefix, index_1T, batch, tokens, rows, padding),
+        counts=counts[:1] if len(set(counts)) == 1 else counts,
+        smallest=smallest,
+        largest=largest,
+        trailing=trailing and documents is None,
+        consecutive=consecutive,
+        ordered=ordered,
+    )
+
+
+def _check_lengths(
+    lengths: Sequence[int] | Tensor | None, batch: int, tokens: int, name: str, padding: str
+) -> list[int] | None:
+    if padding not in {"right", "left"}:
+        raise SpecError(f"padding is 'right' or 'left', not {padding!r}")
+    if lengths is None:
+        return None
+    rows = [int(item) for item in (lengths.tolist() if isinstance(lengths, Tensor) else lengths)]
+    if len(rows) != batch or any(not 0 <= length <= tokens for length in rows):
+        raise SpecError(f"{name} must be {batch} numbers from 0 to {tokens}, not {rows}")
+    return rows
+
+
+def _check_positions(
+    positions_BT: Tensor, batch: int, tokens: int, device: torch.device, documents_BT: Tensor | None
+) -> tuple[Tensor, bool]:
+    if positions_BT.ndim != 2 or positions_BT.shape[0] not in {1, batch} or positions_BT.shape[1] != tokens:
+        raise SpecError(f"positions must be ({batch} or 1, {tokens}), not {tuple(positions_BT.shape)}")
+    if positions_BT.is_floating_point():
+        raise SpecError(f"positions are whole numbers, not {positions_BT.dtype}")
+    positions_BT = positions_BT.to(device=device, dtype=torch.long)
+    if tokens and int(positions_BT.min()) < 0:
+        raise SpecError(f"positions are not negative, but the smallest is {int(positions_BT.min())}")
+    later_BT = positions_BT[:, 1:] >= positions_BT[:, :-1]
+    if documents_BT is not None:
+        later_BT = later_BT | (documents_BT[:, 1:] != documents_BT[:, :-1])
+    return positions_BT, bool(later_BT.all())
+
+
+def _pack(
+    documents: Sequence[Sequence[int]], batch: int, tokens: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    if len(documents) != batch or any(sum(row) > tokens or any(n < 1 for n in row) for row in documents):
+        raise SpecError(f"documents must be {batch} lists of lengths, each of at most {tokens} in sum, not {documents}")
+    ids = [[i for i, n in enumerate(row) for _ in range(n)] + [PAD] * (tokens - sum(row)) for row in documents]
+    places = [[t for n in row for t in range(n)] + [0] * (tokens - sum(row)) for row in documents]
+    return torch.tensor(ids, device=device), torch.tensor(places, device=device)
+
+
+def _prefix(
+    prefix: Sequence[int] | Tensor | None,
+    index_1T: Tensor,
+    batch: int,
+    tokens: int,
+    rows: list[int] | None,
+    padding: str,
+) -> Tensor | None:
+    checked = _check_lengths(prefix, batch, tokens, "prefix", padding)
+    if checked is None:
+        return None
+    skip = [tokens - n for n in rows] if rows is not None and padding == "left" else [0] * batch
+    skip_B1, prefix_B1 = (torch.tensor(item, device=index_1T.device)[:, None] for item in (skip, checked))
+    return (index_1T >= skip_B1) & (index_1T < skip_B1 + prefix_B1)

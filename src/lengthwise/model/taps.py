@@ -1,0 +1,63 @@
+"""Named places of the decoder where a function may read or replace what flows, without editing the model."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Mapping
+
+from torch import Tensor
+
+from lengthwise.spec import SpecError, did_you_mean
+
+Tap = Callable[[str, Tensor], Tensor | None]
+"""Gets the tap's name and the tensor; returns its replacement, or None to leave it."""
+
+LAYER_TAPS = {
+    "q": "queries, turned, before scaling: (B, H, Q, E)",
+    "k": "keys, turned: (B, H, K, E)",
+    "weights": "attention after softmax: (B, H, Q, K); the layer then takes the dense path",
+    "heads": "each head's output: (B, H, Q, E)",
+    "residual": "the residual stream after the layer: (B, T, D)",
+}
+
+
+def tap_names(layers: int) -> list[str]:
+    """Every tap of a decoder: `embeddings`, `layers.0.q`, ..., `states`."""
+    return ["embeddings", *(f"layers.{i}.{name}" for i in range(layers) for name in LAYER_TAPS), "states"]
+
+
+class Taps:
+    """The taps of one forward pass; a name may be a pattern, as `layers.*.weights`."""
+
+    def __init__(self, taps: Mapping[str, Tap], layers: int) -> None:
+        known = tap_names(layers)
+        self._taps: dict[str, Tap] = {}
+        for pattern, tap in taps.items():
+            names = fnmatch.filter(known, pattern)
+            if not names:
+                raise SpecError(f"the decoder has no tap {pattern!r}.{did_you_mean(pattern, known)}")
+            for name in names:
+                if name in self._taps:
+                    raise SpecError(f"two taps are given for {name!r}; one function may do both")
+                self._taps[name] = tap
+
+    def has(self, name: str) -> bool:
+        """Whether something listens at `name`."""
+        return name in self._taps
+
+    def __call__(self, name: str, tensor: Tensor) -> Tensor:
+        if name not in self._taps:
+            return tensor
+        replacement = self._taps[name](name, tensor)
+        if replacement is None:
+            return tensor
+        if replacement.shape != tensor.shape:
+            raise SpecError(f"the tap at {name!r} returned {tuple(replacement.shape)} for {tuple(tensor.shape)}")
+        return replacement
+
+
+class Recorder(dict[str, Tensor]):
+    """A tap that remembers: `decoder(ids, taps={"layers.*.weights": recorder})`, then `recorder["layers.0.weights"]`."""
+
+    def __call__(self, name: str, tensor: Tensor) -> None:
+        self[name] = tensor

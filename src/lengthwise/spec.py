@@ -1,0 +1,277 @@
+"""Names and options: how they are written, what they resolve to, and the one exception a user sees.
+
+`rope:fraction=0.25` on a command line and `{name: rope, fraction: 0.25}` in YAML are the same `Spec`. Nothing unknown is
+accepted, and nothing accepted is ignored. This module imports no torch.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import json
+import re
+import sys
+import traceback
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+Value = bool | int | float | str | None | tuple["Value", ...]
+
+
+class SpecError(ValueError):
+    """A user's mistake: the message says what was wrong, where, and what to type instead."""
+
+
+# --- the grammar -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A name with options, e.g. `rope:fraction=0.25:interleaved=true`.
+
+    The name is a row of a table (`rope`), `package.module:Class` or `file.py:Class`; options keep no order.
+    """
+
+    name: str
+    options: tuple[tuple[str, Value], ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "options", tuple(sorted(self.options)))
+
+    @classmethod
+    def of(cls, value: str | Mapping[str, object] | Spec) -> Spec:
+        """The spec that a string, a mapping or a spec denotes."""
+        if isinstance(value, Spec):
+            return value
+        if isinstance(value, Mapping):
+            return cls._of_mapping(value)
+        if isinstance(value, str):
+            return cls._of_text(value)
+        raise SpecError(f"expected a name such as 'rope:fraction=0.25' or a mapping with 'name', not {value!r}")
+
+    @classmethod
+    def _of_mapping(cls, value: Mapping[str, object]) -> Spec:
+        if not isinstance(value.get("name"), str):
+            raise SpecError(f"a mapping needs a 'name', e.g. {{name: rope, fraction: 0.25}}, not {dict(value)!r}")
+        named = cls._of_text(str(value["name"]))
+        if named.options:
+            raise SpecError(f"in a mapping, options stand beside 'name', not inside it: {value['name']!r}")
+        rest = {key: item for key, item in value.items() if key != "name"}
+        for key in rest:
+            _check_option_name(key, str(value["name"]))
+        return cls(named.name, tuple((key, _plain(item, key)) for key, item in rest.items()))
+
+    @classmethod
+    def _of_text(cls, text: str) -> Spec:
+        name, *parts = _split(text.strip(), ":")
+        if parts and "=" not in parts[0]:
+            name = f"{name}:{parts.pop(0)}"
+        if not name or name.endswith(":") or name.startswith(":"):
+            raise SpecError(f"{text!r} has no name; write name:option=value, e.g. rope:fraction=0.25")
+        if "=" in name:
+            raise SpecError(f"{text!r} begins with an option; write the name first, e.g. rope:fraction=0.25")
+        options: dict[str, Value] = {}
+        for part in parts:
+            key, equals, item = part.partition("=")
+            if not equals:
+                raise SpecError(f"option {part!r} of {name!r} has no value; write {part or 'option'}=value")
+            _check_option_name(key, name)
+            if key in options:
+                raise SpecError(f"option {key!r} of {name!r} is given twice")
+            options[key] = _parse(item)
+        return cls(name, tuple(options.items()))
+
+    def __str__(self) -> str:
+        return ":".join([self.name, *(f"{key}={_show(item)}" for key, item in self.options)])
+
+    def mapping(self) -> dict[str, Value]:
+        """The YAML form: `{name: ..., option: value}`."""
+        return {"name": self.name, **dict(self.options)}
+
+
+def specs(text: str) -> list[Spec]:
+    """The specs of a comma-separated list: `nope,rope:fraction=0.25`."""
+    return [Spec.of(part) for part in _split(text, ",") if part.strip()]
+
+
+def _check_option_name(key: object, name: str) -> None:
+    if not (isinstance(key, str) and re.fullmatch(r"[a-z][a-z0-9_]*", key)):
+        raise SpecError(f"{key!r} cannot be an option of {name!r}: option names are lower-case words")
+
+
+def _split(text: str, separator: str) -> list[str]:
+    """Split outside square brackets, so that a list may be a value."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character == "[") - (character == "]")
+        if character == separator and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
+
+
+def _parse(text: str) -> Value:
+    text = text.strip()
+    if text.startswith("[") and text.endswith("]"):
+        return tuple(_parse(part) for part in _split(text[1:-1], ",") if part.strip())
+    if text in {"true", "false"}:
+        return text == "true"
+    if text == "null":
+        return None
+    if re.fullmatch(r"[+-]?\d+", text):
+        return int(text)
+    if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", text, re.IGNORECASE):
+        return float(text)
+    return text
+
+
+def _show(value: Value) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None:
+        return "null"
+    if isinstance(value, tuple):
+        return "[" + ",".join(_show(item) for item in value) + "]"
+    return str(value)
+
+
+def _plain(value: object, key: str) -> Value:
+    if isinstance(value, list | tuple):
+        return tuple(_plain(item, key) for item in value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise SpecError(f"option {key!r} must be a number, a word, true, false or a list, not {value!r}")
+
+
+# --- resolving -------------------------------------------------------------------------------------------------------
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """` Did you mean 'theta'?`, or the list of what exists."""
+    known = sorted(known)
+    close = difflib.get_close_matches(word, known, n=1)
+    if close:
+        return f" Did you mean {close[0]!r}?"
+    return f" There is: {', '.join(known)}." if known else ""
+
+
+def resolve(kind: str, table: Mapping[str, str], name: str) -> type:
+    """The class that `name` means: a row of `table`, `package.module:Class`, or `file.py:Class`."""
+    if name in table:
+        module, _, attribute = table[name].partition(":")
+        return getattr(importlib.import_module(module), attribute)
+    where, colon, attribute = name.rpartition(":")
+    if not colon:
+        if name.endswith(".py"):
+            raise SpecError(f"{name!r} is a file; name the class in it too, e.g. {name}:Mine")
+        raise SpecError(f"unknown {kind} {name!r}.{did_you_mean(name, table)}")
+    module = _load_file(where) if where.endswith(".py") else _load_module(where)
+    found = getattr(module, attribute, None)
+    if not isinstance(found, type):
+        classes = [key for key, item in vars(module).items() if isinstance(item, type) and item.__module__ == module.__name__]
+        raise SpecError(f"{where!r} has no class {attribute!r}.{did_you_mean(attribute, classes)}")
+    return found
+
+
+def _load_file(where: str) -> ModuleType:
+    path = Path(where).resolve()
+    if not path.is_file():
+        raise SpecError(f"there is no file {where!r}; give its path from the current directory")
+    source = path.read_bytes()
+    # The content is part of the name, so an edited file is a new module, and pickling finds it again.
+    name = f"lengthwise_outside_{path.stem}_{hashlib.blake2b(bytes(path) + source, digest_size=6).hexdigest()}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:  # noqa: BLE001 - whatever the user's file raises is reported as theirs
+            del sys.modules[name]
+            raise SpecError(f"{where!r} could not be loaded: {_blame(error, str(path))}") from error
+    return sys.modules[name]
+
+
+def _load_module(where: str) -> ModuleType:
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))  # a console script does not see the current directory by itself
+    try:
+        return importlib.import_module(where)
+    except ModuleNotFoundError as error:
+        if error.name and (where == error.name or where.startswith(error.name + ".")):
+            raise SpecError(f"there is no module {error.name!r} (in {where!r}), installed or in this directory") from error
+        raise SpecError(f"{where!r} could not be imported: {error}") from error
+    except Exception as error:  # noqa: BLE001 - whatever the user's module raises is reported as theirs
+        raise SpecError(f"{where!r} could not be imported: {_blame(error, where)}") from error
+
+
+def _blame(error: Exception, where: str) -> str:
+    """The line of the user's file, not of ours."""
+    if isinstance(error, SyntaxError):
+        return f"line {error.lineno}: {error.msg}: {(error.text or '').strip()}"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == where]
+    place = f"line {lines[-1]}: " if lines else ""
+    return f"{place}{type(error).__name__}: {error}"
+
+
+# --- options ---------------------------------------------------------------------------------------------------------
+
+
+def options(cls: type) -> dict[str, inspect.Parameter]:
+    """The options of a class: the keyword-only arguments of its constructor."""
+    parameters = inspect.signature(cls.__init__).parameters.values()
+    return {item.name: item for item in parameters if item.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+def checked_options(kind: str, cls: type, spec: Spec) -> dict[str, object]:
+    """The spec's options as keyword arguments of `cls`, each known and of the right type."""
+    from pydantic import TypeAdapter, ValidationError
+
+    known = options(cls)
+    hints = typing.get_type_hints(cls.__init__)
+    checked: dict[str, object] = {}
+    for key, value in spec.options:
+        if key not in known:
+            hint = did_you_mean(key, known) if known else " It has no options."
+            raise SpecError(f"{kind} {spec.name!r} has no option {key!r}.{hint}")
+        wanted = hints.get(key, object)
+        if wanted is str and isinstance(value, bool | int | float):
+            value = _show(value)
+        try:
+            checked[key] = TypeAdapter(wanted).validate_python(value, strict=True)
+        except ValidationError as error:
+            reason = error.errors()[0]["msg"]
+            raise SpecError(f"option {key!r} of {kind} {spec.name!r} cannot be {_show(value)!r}: {reason}") from error
+    missing = [key for key, item in known.items() if item.default is inspect.Parameter.empty and key not in checked]
+    if missing:
+        raise SpecError(f"{kind} {spec.name!r} needs {missing[0]!r}; write {spec.name}:{missing[0]}=...")
+    return checked
+
+
+def build(kind: str, table: Mapping[str, str], base: type, spec: Spec, arguments: Sequence[object] = ()) -> object:
+    """The object that `spec` describes: an instance of `base` made from `arguments` and the spec's options."""
+    cls = resolve(kind, table, spec.name)
+    if not issubclass(cls, base):
+        raise SpecError(f"{spec.name!r} is not {_a(kind)}: the class must derive from {base.__module__}.{base.__qualname__}")
+    return cls(*arguments, **checked_options(kind, cls, spec))
+
+
+def _a(kind: str) -> str:
+    return kind if kind.endswith("s") else f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
+
+
+# --- identity --------------------------------------------------------------------------------------------------------
+
+
+def digest(*key: object, bits: int = 128) -> int:
+    """A number that depends on `key` alone, on any machine: blake2b of its canonical JSON."""
+    text = json.dumps(key, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=bits // 8).digest(), "big")
