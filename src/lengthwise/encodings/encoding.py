@@ -156,6 +156,17 @@ class Encoding(nn.Module):
         return columns
 
 
+def phases(positions_BT: Tensor, theta: float, pairs: int) -> tuple[Tensor, Tensor]:
+    """cos and sin of t · theta^(−f / pairs) for f = 0, ..., pairs − 1: (B, T, pairs) each.
+
+    The angle is taken in float64: at position 65,535 one in fp32 is already wrong by 2^-8. (MPS has no float64.)
+    """
+    precise = positions_BT if positions_BT.device.type == "mps" else positions_BT.double()
+    frequency_F = theta ** -(torch.arange(pairs, device=precise.device, dtype=precise.dtype) / max(pairs, 1))
+    angle_BTF = precise[..., None] * frequency_F
+    return angle_BTF.cos().to(positions_BT.dtype), angle_BTF.sin().to(positions_BT.dtype)
+
+
 def normal_(parameter: Tensor, std: float, generator: torch.Generator) -> None:
     """Fill with N(0, std²) drawn in fp32 on the CPU, so that device and dtype change no draw."""
     with torch.no_grad():

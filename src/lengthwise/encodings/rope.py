@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from lengthwise.encodings.encoding import Encoding, Geometry
+from lengthwise.encodings.encoding import Encoding, Geometry, phases
 from lengthwise.spec import SpecError
 
 
@@ -37,11 +37,8 @@ class Rope(Encoding):
         return query, (query if key_positions_BK is query_positions_BQ else self._turn(key_positions_BK))
 
     def _turn(self, positions_BT: Tensor) -> tuple[Tensor, Tensor]:
-        # Phases in float64: at position 65,535 an fp32 phase is already wrong by 2^-8. (MPS has no float64.)
-        precise = positions_BT if positions_BT.device.type == "mps" else positions_BT.double()
-        even_F = torch.arange(0, self.turned, 2, device=precise.device, dtype=precise.dtype)
-        angle_B1TF = (precise[..., None] * self.theta ** (-even_F / max(self.turned, 1)))[:, None]
-        return angle_B1TF.cos().to(positions_BT.dtype), angle_B1TF.sin().to(positions_BT.dtype)
+        cos_BTF, sin_BTF = phases(positions_BT, self.theta, self.turned // 2)
+        return cos_BTF[:, None], sin_BTF[:, None]
 
     def rotate(self, q_BHQE: Tensor, k_BHKE: Tensor, state: object) -> tuple[Tensor, Tensor]:
         if not self.turned:

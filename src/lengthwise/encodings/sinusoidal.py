@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from lengthwise.encodings.encoding import Encoding, Geometry
+from lengthwise.encodings.encoding import Encoding, Geometry, phases
 from lengthwise.spec import SpecError
 
 
@@ -35,10 +35,8 @@ class Sinusoidal(Encoding):
         self.amplitude = amplitude
 
     def embed(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
-        width = self.geometry.width
-        even_K = torch.arange(0, width, 2, device=x_BTD.device, dtype=positions_BT.dtype)
-        angles_BTK = positions_BT[..., None] * self.theta ** (-even_K / width)
-        waves = (angles_BTK.sin(), angles_BTK.cos())
+        cos_BTK, sin_BTK = phases(positions_BT, self.theta, self.geometry.width // 2)
+        waves = (sin_BTK, cos_BTK)
         waves_BTD = torch.stack(waves, -1).flatten(-2) if self.interleaved else torch.cat(waves, -1)
         amplitude = self.geometry.embedding_std if self.amplitude is None else self.amplitude
         return x_BTD + (waves_BTD * amplitude).to(x_BTD.dtype)

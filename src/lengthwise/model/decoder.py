@@ -21,7 +21,8 @@ from lengthwise.model.taps import Tap, Taps
 from lengthwise.model.temperature import build_temperature
 from lengthwise.spec import Spec, SpecError, digest
 
-Named = str | Mapping[str, object] | Spec
+Named = str | Mapping[str, object] | Spec | type[Encoding]
+"""How an encoding is named: a spec in any of its forms, or the class itself."""
 
 
 class FeedForward(nn.Module):
@@ -84,29 +85,30 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(Layer(config, index) for index in range(config.layers))
         self.norm = Norm(config.norm, config.width, config.norm_epsilon, config.biases)
         self.head = None if config.tied else nn.Linear(config.width, config.vocabulary, bias=config.biases)
-        self.specs = _per_layer(encoding, config.layers)
+        self.specs, classes = _per_layer(encoding, config.layers)
         self.encodings = nn.ModuleList()
         self.which: list[int] = []
         """For each layer, the index of its encoding in `encodings`."""
-        self._build_encodings()
+        self._build_encodings(classes)
         self.initialize(seed)
 
-    def _build_encodings(self) -> None:
+    def _build_encodings(self, classes: Mapping[Spec, type[Encoding]]) -> None:
         held: dict[Spec, int] = {}
         for spec in self.specs:
             if spec in held:
                 self.which.append(held[spec])
                 continue
-            built = build_encoding(spec, self.config.geometry)
+            geometry = self.config.geometry
+            built = classes[spec](geometry) if spec in classes else build_encoding(spec, geometry)
+            if built.overrides("embed"):
+                if len(set(self.specs)) > 1:
+                    raise SpecError(f"'{spec}' acts on the embeddings, once for all layers; it cannot be for only some")
+                if not built.shared:
+                    raise SpecError(f"'{spec}' acts on the embeddings, so it must claim shared = True")
             if built.shared:
                 held[spec] = len(self.encodings)
             self.which.append(len(self.encodings))
             self.encodings.append(built)
-        for part, spec in zip(self._encodings(), dict.fromkeys(self.specs), strict=False):
-            if part.overrides("embed") and len(set(self.specs)) > 1:
-                raise SpecError(f"{str(spec)!r} acts on the embeddings, once for all layers; it cannot be for only some")
-            if part.overrides("embed") and not part.shared:
-                raise SpecError(f"{str(spec)!r} acts on the embeddings, so it must claim shared = True")
 
     def _encodings(self) -> list[Encoding]:
         return [part for part in self.encodings if isinstance(part, Encoding)]
@@ -275,13 +277,24 @@ class Decoder(nn.Module):
         }
 
 
-def _per_layer(encoding: Named | Sequence[Named], layers: int) -> tuple[Spec, ...]:
-    if isinstance(encoding, str | Mapping | Spec):
-        return (Spec.of(encoding),) * layers
-    named = tuple(Spec.of(item) for item in encoding)
-    if len(named) != layers:
-        raise SpecError(f"a list of encodings has one entry per layer: {layers} layers, but {len(named)} entries")
-    return named
+def _per_layer(
+    encoding: Named | Sequence[Named], layers: int
+) -> tuple[tuple[Spec, ...], dict[Spec, type[Encoding]]]:
+    """The spec of each layer's encoding, and the classes of those given as classes."""
+    listed = (encoding,) * layers if isinstance(encoding, str | Mapping | Spec | type) else tuple(encoding)
+    if len(listed) != layers:
+        raise SpecError(f"a list of encodings has one entry per layer: {layers} layers, but {len(listed)} entries")
+    named, classes = [], {}
+    for item in listed:
+        if isinstance(item, type):
+            if not issubclass(item, Encoding):
+                raise SpecError(f"{item.__qualname__} is not an encoding: it must derive from {Encoding.__module__}.Encoding")
+            spec = Spec(f"{item.__module__}:{item.__qualname__}")
+            classes[spec] = item
+        else:
+            spec = Spec.of(item)
+        named.append(spec)
+    return tuple(named), classes
 
 
 def _named(stream: Callable[[str], torch.Generator], prefix: str) -> Callable[[str], torch.Generator]:

@@ -1,0 +1,285 @@
+"""The boundary with Hugging Face: any decoder as a `PreTrainedModel` that comes back from disk as it went.
+
+Needs `pip install 'lengthwise[hf]'`; the core never imports this module. transformers builds a model anew and loads the
+weights into it, and what it does not know it leaves uninitialised, re-initialises or casts, mostly in silence. Against
+each such case there is a guard below, which keeps the model as it was or refuses.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from lengthwise import __version__
+from lengthwise.encodings import ENCODINGS
+from lengthwise.model import Decoder, DecoderConfig
+from lengthwise.spec import Spec, SpecError, resolve
+
+try:
+    from transformers import PreTrainedConfig, PreTrainedModel
+    from transformers.modeling_outputs import CausalLMOutput
+    from transformers.utils import can_return_tuple
+except ImportError as error:
+    raise SpecError(f"lengthwise.hf needs transformers 5 or later: pip install 'lengthwise[hf]' ({error})") from error
+
+IGNORED = -100
+"""The label that counts for nothing, by the convention of transformers."""
+
+
+class LengthwiseConfig(PreTrainedConfig):
+    """What rebuilds a decoder, as plain JSON: `LengthwiseConfig.of(decoder)`.
+
+    No field may be called `decoder`: `get_text_config` would take it for the config of a part.
+    """
+
+    model_type = "lengthwise"
+
+    decoder_config: dict[str, Any]
+    """The fields of `DecoderConfig`."""
+    encodings: list[str | dict[str, Any]]
+    """The spec of each layer's encoding."""
+    seed: int = 0
+    lengthwise_version: str = __version__
+    """The version that wrote this."""
+
+    @classmethod
+    def of(cls, decoder: Decoder) -> LengthwiseConfig:
+        """The config of a decoder."""
+        return cls(**_described(decoder), dtype=decoder.embedding.weight.dtype)
+
+    def checked(self) -> tuple[DecoderConfig, list[Spec]]:
+        """The typed form, so that a config from elsewhere fails here with its version, not later without."""
+        try:
+            config = DecoderConfig.model_validate(self.decoder_config)
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = ".".join(str(part) for part in first["loc"])
+            raise SpecError(
+                f"decoder_config.{field} in the config of this model cannot be {first['input']!r}: {first['msg']} "
+                f"(written by lengthwise {self.lengthwise_version}; this is {__version__})"
+            ) from error
+        return config, [Spec.of(encoding) for encoding in self.encodings]
+
+    # Names under which other programs look for these numbers.
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of token ids."""
+        return self.decoder_config["vocabulary"]
+
+    @property
+    def hidden_size(self) -> int:
+        """The model width."""
+        return self.decoder_config["width"]
+
+    @property
+    def num_hidden_layers(self) -> int:
+        """The number of layers."""
+        return self.decoder_config["layers"]
+
+    @property
+    def num_attention_heads(self) -> int:
+        """The number of heads in each layer."""
+        return self.decoder_config["heads"]
+
+
+class LengthwiseForCausalLM(PreTrainedModel):
+    """A decoder that Hugging Face can save, load and train: `LengthwiseForCausalLM.from_decoder(decoder)`.
+
+    It computes what its `decoder` computes, to the bit, before and after `save_pretrained` and `from_pretrained`.
+    """
+
+    config_class = LengthwiseConfig
+
+    def __init__(self, config: LengthwiseConfig, *, decoder: Decoder | None = None) -> None:
+        super().__init__(config)
+        fields, specs = config.checked()
+        if decoder is None:
+            decoder = _built(fields, specs, config.seed)
+        elif (decoder.config, list(decoder.specs)) != (fields, specs):
+            raise SpecError("the config describes another decoder; use LengthwiseForCausalLM.from_decoder(decoder)")
+        _refuse_lost_buffers(decoder)
+        self.decoder = decoder
+        self._frozen = [name for name, parameter in decoder.named_parameters() if not parameter.requires_grad]
+        self.train(decoder.training)
+        self.post_init()
+
+    @classmethod
+    def from_decoder(cls, decoder: Decoder) -> LengthwiseForCausalLM:
+        """Hold this very decoder, not a copy, so that training either trains both."""
+        return cls(LengthwiseConfig.of(decoder), decoder=decoder)
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Nothing: a decoder and its encodings initialise themselves, and the default would overwrite them after it."""
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        *,
+        prefix: Sequence[int] | Tensor | None = None,
+        budget: int | Tensor | None = None,
+    ) -> CausalLMOutput:
+        """Logits (B, T, V), and with `labels` the mean loss of predicting each next one, −100 apart.
+
+        `attention_mask` may only mark padding, all left or all right; without `position_ids` positions count from each
+        row's first real token. `prefix` and `budget` are those of the decoder.
+        """
+        if self.config.output_hidden_states or self.config.output_attentions:
+            raise SpecError("hidden states and attentions are read with taps: model.decoder(ids, taps=...)")
+        lengths, padding = _padding(attention_mask, input_ids)
+        logits_BTV = self.decoder(
+            input_ids, positions_BT=position_ids, lengths=lengths, padding=padding, prefix=prefix, budget=budget
+        )
+        loss = None if labels is None else self._loss(logits_BTV, labels)
+        return CausalLMOutput(loss=loss, logits=logits_BTV)  # pyrefly: ignore[bad-argument-type]
+
+    def _loss(self, logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
+        """In fp32 at least, and in float64 if the model is: transformers' own loss casts that down to fp32."""
+        if self.decoder.config.mask == "bidirectional":
+            raise SpecError("labels are the next tokens, which a bidirectional model sees; take the loss of its logits")
+        logits_NV = logits_BTV[:, :-1].flatten(0, 1)
+        working = torch.promote_types(logits_NV.dtype, torch.float32)
+        return F.cross_entropy(logits_NV.to(working), labels_BT[:, 1:].flatten(), ignore_index=IGNORED)
+
+    # What else these two take is transformers' own and goes there unchanged.
+
+    def save_pretrained(self, save_directory: str | os.PathLike, *more: Any, **named: Any) -> None:  # noqa: ANN401
+        """Write config and weights, or refuse if they would not be found again as they are."""
+        _refuse_lost_buffers(self.decoder)
+        _refuse_mixed_dtypes(self.decoder)
+        _refuse_lost_classes(self.decoder)
+        self.config.update(_described(self.decoder))  # the decoder may have changed since, e.g. by initialize(seed)
+        super().save_pretrained(save_directory, *more, **named)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | os.PathLike,
+        **named: Any,  # noqa: ANN401
+    ) -> LengthwiseForCausalLM:
+        """Load config and weights; a tensor too few, too many or of another shape is an error, never a fresh draw."""
+        where = pretrained_model_name_or_path
+        named["ignore_mismatched_sizes"] = True  # the check below names the tensor, transformers' own does not
+        loaded: Any = super().from_pretrained(where, output_loading_info=True, **named)
+        model, found = loaded
+        _refuse_gaps(str(where), found)
+        for name in model._frozen:
+            # Every loaded parameter is a new one, which requires a gradient.
+            model.decoder.get_parameter(name).requires_grad_(False)
+        return model
+
+
+# --- building --------------------------------------------------------------------------------------------------------
+
+
+def _described(decoder: Decoder) -> dict[str, Any]:
+    """The fields of a decoder's `LengthwiseConfig`; specs as mappings, which keep the type of every option."""
+    return {
+        "decoder_config": decoder.config.model_dump(),
+        "encodings": [spec.mapping() for spec in decoder.specs],
+        "seed": decoder.seed,
+        "lengthwise_version": __version__,
+    }
+
+
+def _built(config: DecoderConfig, specs: list[Spec], seed: int) -> Decoder:
+    """A decoder in the dtype that is now the default, made as `Decoder(...)` makes it wherever one is.
+
+    `from_pretrained` constructs under the meta device and the dtype of the checkpoint. A tensor that an encoding keeps
+    as a plain attribute would stay on the meta device, or be computed in bf16 where it had been computed in fp32.
+    """
+    dtype = torch.get_default_dtype()
+    with torch.device("cpu"), _default_dtype(torch.float32):
+        decoder = Decoder(config, specs, seed=seed)
+    return decoder.to(dtype=dtype)
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _padding(attention_mask: Tensor | None, input_ids: Tensor) -> tuple[Tensor | None, Literal["right", "left"]]:
+    """The lengths and the side of padding that a mask stands for."""
+    if attention_mask is None:
+        return None, "right"
+    if attention_mask.shape != input_ids.shape:
+        raise SpecError(
+            f"attention_mask must be of the shape of input_ids, {tuple(input_ids.shape)}, and mark padding only, "
+            f"not {tuple(attention_mask.shape)}; what a token may see is set by the model's mask"
+        )
+    if attention_mask.is_floating_point() or bool(((attention_mask != 0) & (attention_mask != 1)).any()):
+        raise SpecError("attention_mask must be whole numbers or booleans: 1 for a token, 0 for padding")
+    lengths_B, steps_BT = attention_mask.long().sum(1), attention_mask.long().diff(dim=1)
+    if bool((steps_BT <= 0).all()):
+        return lengths_B, "right"
+    if bool((steps_BT >= 0).all()):
+        return lengths_B, "left"
+    raise SpecError(
+        "attention_mask may only mark padding, and on the same side of every row: 1 1 0 or 0 1 1, not 1 0 1; "
+        "packed documents go to model.decoder(ids, documents=...)"
+    )
+
+
+# --- guards ----------------------------------------------------------------------------------------------------------
+
+
+def _refuse_lost_buffers(decoder: Decoder) -> None:
+    """`from_pretrained` replaces every non-persistent buffer by uninitialised memory, without a word."""
+    for name, module in decoder.named_modules():
+        for key in sorted(module._non_persistent_buffers_set):
+            if module._buffers.get(key) is not None:
+                raise SpecError(
+                    f"{name or 'the decoder'} ({type(module).__name__}) keeps {key!r} in a buffer with "
+                    "persistent=False, which Hugging Face gives back as uninitialised memory; compute constants in the "
+                    "hook instead of keeping them in a buffer"
+                )
+
+
+def _refuse_mixed_dtypes(decoder: Decoder) -> None:
+    """`from_pretrained` casts every tensor to the one dtype that the config names."""
+    dtype = decoder.embedding.weight.dtype
+    for name, tensor in decoder.state_dict().items():
+        if tensor.is_floating_point() and tensor.dtype != dtype:
+            raise SpecError(
+                f"{name} is {tensor.dtype}, but the embedding is {dtype}, and Hugging Face would load both as {dtype}; "
+                "convert the model with .to(dtype) before saving it"
+            )
+
+
+def _refuse_lost_classes(decoder: Decoder) -> None:
+    """An encoding is found again by its name alone, in another program and perhaps after an edit."""
+    for spec, which in zip(decoder.specs, decoder.which, strict=True):
+        held = type(decoder.encodings[which])
+        if held.__module__ == "__main__" or resolve("encoding", ENCODINGS, spec.name) is not held:
+            raise SpecError(
+                f"encoding '{spec}' would not be found again by that name, or would be another one; keep it in a file "
+                "and name it so, e.g. my_pe.py:Mine (if the file has changed since, build the model again)"
+            )
+
+
+def _refuse_gaps(where: str, found: dict[str, Any]) -> None:
+    """transformers only warns, and fills what is missing; here that would be uninitialised memory."""
+    wrong = [
+        *(f"{name} is missing" for name in sorted(found["missing_keys"])),
+        *(f"{name} belongs to no part of the model" for name in sorted(found["unexpected_keys"])),
+        *(f"{name} is {tuple(has)}, not {tuple(wants)}" for name, has, wants in sorted(found["mismatched_keys"])),
+    ]
+    if wrong:
+        raise SpecError(f"the weights in {where} do not fit the model its config describes: {'; '.join(wrong)}")

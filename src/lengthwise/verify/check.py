@@ -1,0 +1,132 @@
+"""What a check is, what it found, and how that is told."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from lengthwise.spec import did_you_mean
+from lengthwise.verify.subject import Subject
+
+
+class NotApplicable(Exception):
+    """Raised by a check that has nothing to say about this encoding; the message is the reason."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One case: what was tried, how far off it was, and how far off it may be."""
+
+    case: str
+    error: float
+    tolerance: float
+
+    @property
+    def failed(self) -> bool:
+        """Whether it is too far off, or no number."""
+        return not self.error <= self.tolerance
+
+
+@dataclass(frozen=True)
+class Check:
+    """A sentence that must hold, and the cases that would show that it does not."""
+
+    id: str
+    sentence: str
+    run: Callable[[Subject], Iterator[Measure]]
+
+
+CHECKS: list[Check] = []
+"""Every check, in the order in which they are run."""
+
+
+def check(id: str, sentence: str) -> Callable[[Callable[[Subject], Iterator[Measure]]], Check]:
+    """Enter a function into the table of checks."""
+
+    def enter(run: Callable[[Subject], Iterator[Measure]]) -> Check:
+        made = Check(id, sentence, run)
+        CHECKS.append(made)
+        return made
+
+    return enter
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a check found."""
+
+    id: str
+    sentence: str
+    status: Literal["pass", "fail", "not applicable"]
+    detail: str
+    """Passed: the largest error measured. Failed: the smallest failing case. Not applicable: because."""
+    error: float | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """The results of all checks of one encoding."""
+
+    encoding: str
+    positions: str
+    results: list[Result]
+
+    @property
+    def failed(self) -> list[Result]:
+        """The checks that failed."""
+        return [result for result in self.results if result.status == "fail"]
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing failed."""
+        return not self.failed
+
+    def result(self, id: str) -> Result:
+        """The result of one check."""
+        found = {result.id: result for result in self.results}
+        if id not in found:
+            raise KeyError(f"no check {id!r} was run.{did_you_mean(id, found)}")
+        return found[id]
+
+    def text(self, results: list[Result] | None = None) -> str:
+        """One line per result."""
+        chosen = self.results if results is None else results
+        return "\n".join(f"{item.id:4} {item.status:14} {item.sentence} {item.detail}" for item in chosen)
+
+    def to_json(self) -> dict[str, object]:
+        """The report as plain data."""
+        return {"encoding": self.encoding, "positions": self.positions, "passed": self.passed, "results": [asdict(r) for r in self.results]}
+
+
+def run_check(check: Check, subject: Subject) -> Result:
+    """Measure a check's cases until one fails."""
+    worst, cases = Measure("", 0.0, 1.0), 0
+    try:
+        for cases, measure in enumerate(check.run(subject), 1):
+            if measure.failed:
+                detail = f"{measure.case}: off by {measure.error:.3g}, allowed {measure.tolerance:.3g}"
+                return Result(check.id, check.sentence, "fail", detail, measure.error)
+            if _share(measure) > _share(worst):
+                worst = measure
+    except NotApplicable as reason:
+        return Result(check.id, check.sentence, "not applicable", f"because {reason}")
+    except Exception as error:  # noqa: BLE001 - whatever the encoding under test raises is a finding, not our crash
+        place = _last_place(error)
+        return Result(check.id, check.sentence, "fail", f"{type(error).__name__}: {error}{place}")
+    if not cases:
+        return Result(check.id, check.sentence, "not applicable", "because it has nothing of the kind")
+    detail = f"{cases} cases, largest error {worst.error:.1e} ({worst.case})" if worst.error else f"{cases} cases"
+    return Result(check.id, check.sentence, "pass", detail, worst.error)
+
+
+def _share(measure: Measure) -> float:
+    return measure.error / measure.tolerance if measure.tolerance else math.inf if measure.error else 0.0
+
+
+def _last_place(error: Exception) -> str:
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    return f" (line {frame.tb_lineno} of {frame.tb_frame.f_code.co_filename.rpartition('/')[2]})" if frame else ""

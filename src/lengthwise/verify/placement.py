@@ -1,0 +1,218 @@
+"""Checks of where tokens lie: padding, batches, caches, documents, tables that end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from lengthwise.model import Decoder
+from lengthwise.spec import SpecError
+from lengthwise.verify.check import Measure, NotApplicable, check
+from lengthwise.verify.subject import BUDGET, TOLERANCE, Subject, off
+
+LEFT = (1, 2, 7, 31)
+
+
+def _pad_left(ids_T: Tensor, pads: int, pad_id: int = 0) -> Tensor:
+    return torch.cat([torch.full((pads,), pad_id), ids_T])
+
+
+@check("T01", "Padding on either side changes no logit of a real token.")
+@torch.no_grad()
+def padding(subject: Subject) -> Iterator[Measure]:
+    for dtype, tolerance in TOLERANCE.items():
+        decoder = subject.decoder(dtype)
+        for n in subject.sizes(2, 9):
+            ids, places = subject.ids(n), subject.places(n)
+            truth = subject.solo(decoder, ids, places)
+            for pads in LEFT:
+                for side in ("left", "right"):
+                    room = torch.zeros(pads, dtype=torch.long)
+                    row = torch.cat([room, ids] if side == "left" else [ids, room])[None]
+                    given = subject.given([places], n + pads, side)
+                    if side == "right" and given is None and _too_long(decoder, n + pads):
+                        continue
+                    got = decoder(row, lengths=[n], padding=side, positions_BT=given, budget=BUDGET)[0]
+                    got = got[pads:] if side == "left" else got[:n]
+                    yield Measure(f"{n} tokens, {pads} pads on the {side}, {_name(dtype)}", off(got, truth), tolerance)
+
+
+def _too_long(decoder: Decoder, tokens: int) -> bool:
+    limits = [part.limit for part in decoder.encodings if part.limit is not None]
+    return bool(limits) and min(int(limit) for limit in limits) < tokens  # pyrefly: ignore[bad-argument-type]
+
+
+@check("T02", "A sequence has the same logits alone and in any batch, in any order.")
+@torch.no_grad()
+def batches(subject: Subject) -> Iterator[Measure]:
+    for dtype, tolerance in TOLERANCE.items():
+        decoder = subject.decoder(dtype)
+        sizes = subject.sizes(2, 5, 9)
+        rows = [(subject.ids(n, key), subject.places(n, key)) for key, n in enumerate(sizes)]
+        truths = [subject.solo(decoder, ids, places) for ids, places in rows]
+        for order in ([0], list(range(len(rows))), list(reversed(range(len(rows))))):
+            for side in ("left", "right"):
+                longest = max(len(rows[i][0]) for i in order)
+                batch = torch.stack([_fill(rows[i][0], longest, side) for i in order])
+                lengths = [len(rows[i][0]) for i in order]
+                given = subject.given([rows[i][1] for i in order], longest, side)
+                got = decoder(batch, lengths=lengths, padding=side, positions_BT=given, budget=BUDGET)
+                for row, i in enumerate(order):
+                    real = got[row, longest - lengths[row] :] if side == "left" else got[row, : lengths[row]]
+                    case = f"row {row} of a batch of {lengths} tokens padded on the {side}, {_name(dtype)}"
+                    yield Measure(case, off(real, truths[i]), tolerance)
+
+
+def _fill(ids_T: Tensor, tokens: int, side: str) -> Tensor:
+    room = torch.zeros(tokens - len(ids_T), dtype=torch.long)
+    return torch.cat([room, ids_T] if side == "left" else [ids_T, room])
+
+
+@check("T03", "Padding is known from lengths: the pad's id inside the content, or another pad id, changes nothing.")
+@torch.no_grad()
+def pad_ids(subject: Subject) -> Iterator[Measure]:
+    decoder = subject.decoder()
+    for n in subject.sizes(2, 9):
+        ids = subject.ids(n).clone()
+        ids[0], ids[-1] = 0, 5
+        places = subject.places(n)
+        truth = subject.solo(decoder, ids, places)
+        for pad_id in (0, 5, 16):
+            row = _pad_left(ids, 3, pad_id)[None]
+            got = decoder(row, lengths=[n], padding="left", positions_BT=subject.given([places], n + 3, "left"), budget=BUDGET)
+            case = f"{n} tokens beginning with id 0 and ending with 5, padded with id {pad_id}"
+            yield Measure(case, off(got[0, 3:], truth), TOLERANCE[torch.float64])
+
+
+@check("T04", "A padded batch has finite logits and finite gradients, padding included.")
+def finite(subject: Subject) -> Iterator[Measure]:
+    for dtype in (torch.float64, torch.float32):
+        for side in ("left", "right"):
+            for n, pads in ((1, 1), *((n, 31) for n in subject.sizes(9))):
+                decoder = subject.fresh_decoder(dtype)
+                if side == "right" and subject.counted and _too_long(decoder, n + pads):
+                    continue
+                batch = torch.stack([_fill(subject.ids(n), n + pads, side), subject.ids(n + pads, 1)])
+                if subject.encoding.limit is not None and subject.encoding.limit < n + pads:
+                    batch = batch[:1]
+                rows = [subject.places(n), *([subject.places(n + pads, 1)] if len(batch) > 1 and not subject.counted else [])]
+                lengths = [n, n + pads][: len(batch)]
+                logits = decoder(batch, lengths=lengths, padding=side, positions_BT=subject.given(rows, n + pads, side), budget=BUDGET)
+                bad = int((~logits.isfinite()).sum())
+                yield Measure(f"logits of {n} tokens and {pads} pads on the {side}, {_name(dtype)}: not finite", bad, 0)
+                logits.square().mean().backward()
+                for name, parameter in decoder.named_parameters():
+                    if parameter.grad is not None:
+                        bad = int((~parameter.grad.isfinite()).sum())
+                        yield Measure(f"gradient of {name}, {n} tokens and {pads} pads on the {side}: not finite", bad, 0)
+
+
+@check("T05", "The cache gives the logits of one pass: token by token, in chunks of 1, 3, n − 1, and after left padding.")
+@torch.no_grad()
+def cached(subject: Subject) -> Iterator[Measure]:
+    for dtype, tolerance in TOLERANCE.items():
+        decoder = subject.decoder(dtype)
+        for n in subject.sizes(2, 9, 40):
+            ids, places = subject.ids(n), subject.places(n)
+            truth = subject.solo(decoder, ids, places)
+            for chunk in sorted({1, 3, max(n - 1, 1)}):
+                for pads in (0, 2, 7) if n < 40 else (0, 7):
+                    got = _in_chunks(subject, decoder, ids, places, chunk, pads)
+                    case = f"{n} tokens in chunks of {chunk}, {pads} pads on the left, {_name(dtype)}"
+                    yield Measure(case, off(got, truth), tolerance)
+
+
+def _in_chunks(subject: Subject, decoder: Decoder, ids: Tensor, places: Tensor, chunk: int, pads: int) -> Tensor:
+    """The logits of real tokens after prefilling in chunks; a second, full row makes the padding real."""
+    n = len(ids)
+    batch = torch.stack([_pad_left(ids, pads), _pad_left(ids, pads)])
+    full = subject.places(n, 0)
+    rows = torch.stack([torch.cat([torch.zeros(pads, dtype=torch.long), row]) for row in (places, full)])
+    cache, out = decoder.cache(BUDGET), []
+    for start in range(0, n + pads, chunk):
+        end = min(start + chunk, n + pads)
+        real = max(0, end - max(start, pads))
+        given = None if subject.counted else rows[:, start:end]
+        lengths = [real, real]
+        out.append(decoder(batch[:, start:end], lengths=lengths, padding="left", positions_BT=given, cache=cache)[0])
+    return torch.cat(out)[pads:]
+
+
+@check("T06", "In a cached step the bias of the one query is the last row of the whole bias.")
+@torch.no_grad()
+def bias_row(subject: Subject) -> Iterator[Measure]:
+    if not subject.biased:
+        raise NotApplicable("it adds no bias")
+    encoding = subject.encoding.double()
+    for n in subject.sizes(2, 9, 40):
+        positions = subject.places(n).double()[None]
+        whole = encoding.bias(positions, positions)
+        row = encoding.bias(positions[:, -1:], positions)
+        if whole is None or row is None:
+            yield Measure(f"{n} tokens: there is no bias at all", float("inf"), 0)
+            return
+        yield Measure(f"the last of {n} tokens", off(row[:, :, 0], whole[:, :, -1]), TOLERANCE[torch.float64])
+        flat = float((row.amax(-1) - row.amin(-1)).amax() == 0)
+        yield Measure(f"the last of {n} tokens: the same bias for every key", flat, 0)
+
+
+@check("T10", "Results depend on the call alone: after a long sequence, a short one is as in a fresh model.")
+@torch.no_grad()
+def history(subject: Subject) -> Iterator[Measure]:
+    short, long = subject.sizes(4, 40)[0], subject.sizes(4, 40)[-1]
+    used, fresh = subject.fresh_decoder(), subject.fresh_decoder()
+    ids, places = subject.ids(short), subject.places(short)
+    truth = subject.solo(fresh, ids, places)
+    used(subject.ids(long)[None], positions_BT=subject.places(long)[None])
+    yield Measure(f"{short} tokens after {long}", off(subject.solo(used, ids, places), truth), 0)
+    got = used(ids[None], positions_BT=places[None], budget=BUDGET)[0]
+    yield Measure(f"{short} tokens twice", off(got, truth), 0)
+
+
+@check("T11", "Packed documents, each from position 0, equal the documents alone.")
+@torch.no_grad()
+def packed(subject: Subject) -> Iterator[Measure]:
+    for dtype, tolerance in TOLERANCE.items():
+        decoder = subject.decoder(dtype)
+        for sizes in ((1, 1), (2, 3), (5, 1, 9)):
+            rows = [(subject.ids(n, n), subject.places(n, n)) for n in sizes if n in subject.sizes(n)]
+            row = torch.cat([ids for ids, _ in rows])[None]
+            given = None if subject.counted else torch.cat([places for _, places in rows])[None]
+            lengths = [len(ids) for ids, _ in rows]
+            got = decoder(row, documents=[lengths], positions_BT=given, budget=BUDGET)[0].split(lengths)
+            for i, (ids, places) in enumerate(rows):
+                case = f"document {i} of {lengths} tokens, {_name(dtype)}"
+                yield Measure(case, off(got[i], subject.solo(decoder, ids, places)), tolerance)
+
+
+@check("T25", "Positions are a pure function of the example: prefixes agree, and all are below the limit.")
+def places_contract(subject: Subject) -> Iterator[Measure]:
+    kind = subject.positions
+    for tokens in subject.sizes(1, 9, 40):
+        budget = max(subject.sizes(BUDGET)[0], tokens)
+        for key in (0, 1, 2**127 + 3):
+            prompt, answer = list(range(tokens // 2)), list(range(tokens - tokens // 2))
+            whole = kind.places(prompt, answer, key, budget)
+            where = f"{tokens} tokens, key {key}"
+            yield Measure(f"{where}: numbers given", abs(len(whole) - tokens), 0)
+            yield Measure(f"{where}: asked again", float(kind.places(prompt, answer, key, budget) != whole), 0)
+            for k in range(len(answer) + 1):
+                part = kind.places(prompt, answer[:k], key, budget)
+                yield Measure(f"{where}: the first {k} of the answer alone", float(part != whole[: len(part)]), 0)
+            below = kind.limit if kind.limit is not None else 10**9
+            yield Measure(f"{where}: positions below 0 or at least the limit", sum(not 0 <= p < below for p in whole), 0)
+            if subject.positions_spec.name in {"randomized", "offset", "consecutive"}:
+                falls = sum(b <= a for a, b in zip(whole, whole[1:], strict=False))
+                yield Measure(f"{where}: positions that do not increase", falls, 0)
+        try:
+            kind.places([0] * budget, [0], 0, budget)
+            silent = 1.0
+        except SpecError:
+            silent = 0.0
+        yield Measure(f"one token more than the budget of {budget}: accepted in silence", silent, 0)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,63 @@
+"""Checks of what an encoding keeps: nothing that can be lost, and nothing that depends on who else was there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from lengthwise.verify.check import Measure, check
+from lengthwise.verify.subject import Subject, off
+
+
+@check("S01", "It keeps no constants: no buffer and no tensor but its parameters, before and after a forward pass.")
+@torch.no_grad()
+def no_constants(subject: Subject) -> Iterator[Measure]:
+    decoder = subject.fresh_decoder()
+    for when in ("when built", "after a forward pass"):
+        for index, part in enumerate(decoder.encodings):
+            for name, _ in part.named_buffers():
+                yield Measure(f"buffer {name} of encoding {index}, {when}", 1, 0)
+            for module in part.modules():
+                kept = [name for name, value in vars(module).items() if isinstance(value, Tensor)]
+                yield Measure(f"tensors kept as attributes {when}: {', '.join(kept) or 'none'}", len(kept), 0)
+        n = subject.sizes(9)[-1]
+        subject.solo(decoder, subject.ids(n), subject.places(n))
+
+
+@check("S02", "Its parameters are all of its state: a model built anew and given them has the same logits.")
+@torch.no_grad()
+def reloads(subject: Subject) -> Iterator[Measure]:
+    n = subject.sizes(9)[-1]
+    ids, places = subject.ids(n), subject.places(n)
+    saved = subject.fresh_decoder(seed=0)
+    truth = subject.solo(saved, ids, places)
+    # Built on no device and filled with garbage, as a loader does that allocates first and reads later.
+    other = subject.fresh_decoder(seed=1).to_empty(device="cpu")
+    for tensor in (*other.parameters(), *other.buffers()):
+        tensor.fill_(float("nan"))
+    other.load_state_dict(saved.state_dict(), strict=True)
+    yield Measure(f"{n} tokens after loading the state", off(subject.solo(other, ids, places), truth), 0)
+
+
+@check("S03", "A seed decides its parameters, not the global generator; the model's other weights are those of NoPE.")
+@torch.no_grad()
+def keyed(subject: Subject) -> Iterator[Measure]:
+    torch_state = torch.get_rng_state()
+    try:
+        made = []
+        for global_seed in (0, 1):
+            torch.manual_seed(global_seed)
+            made.append(dict(subject.fresh_decoder(seed=7).named_parameters()))
+    finally:
+        torch.set_rng_state(torch_state)
+    other_seed = dict(subject.fresh_decoder(seed=8).named_parameters())
+    plain = dict(subject.fresh_decoder(seed=7, encoding="nope").named_parameters())
+    for name, parameter in made[0].items():
+        yield Measure(f"{name} drawn twice with one seed", off(made[1][name], parameter), 0)
+        yield Measure(f"{name}: not finite", int((~parameter.isfinite()).sum()), 0)
+        if name in plain:
+            yield Measure(f"{name} beside NoPE's", off(parameter, plain[name]), 0)
+        elif bool((parameter != parameter.flatten()[0]).any()):
+            yield Measure(f"{name} is the same for two seeds", float(torch.equal(other_seed[name], parameter)), 0)

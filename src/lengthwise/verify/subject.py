@@ -1,0 +1,151 @@
+"""The encoding under test, built into small decoders whose weights are large enough for a bug to show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from lengthwise.encodings import build_encoding, build_positions
+from lengthwise.encodings.encoding import Encoding, Geometry
+from lengthwise.model import Decoder, DecoderConfig
+from lengthwise.spec import Spec, SpecError, digest
+
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
+"""How far two ways of computing the same logits may differ, relative to the largest logit."""
+
+BUDGET = 48
+"""Tokens a sequence of the checks may get."""
+
+SMALL = DecoderConfig(
+    vocabulary=17,
+    width=32,
+    layers=2,
+    heads=4,
+    head_width=8,
+    feed_forward="swiglu",
+    feed_forward_width=48,
+    dropout=0.0,
+    attention_dropout=0.0,
+    sigma=1.0,
+)
+
+
+class Subject:
+    """An encoding and a kind of positions, with decoders, token ids and positions to try them on.
+
+    Weights have unit scale: embeddings and the encoding's own tables N(0, 1), matrices N(0, 1 / inputs). With the
+    usual 0.02 the logits are so small that a saved model could lose its frequencies and still pass.
+    """
+
+    def __init__(
+        self,
+        encoding: str | Mapping[str, object] | Spec | type[Encoding],
+        positions: str | Mapping[str, object] | Spec = "consecutive",
+    ) -> None:
+        self.named = encoding if isinstance(encoding, type) else Spec.of(encoding)
+        self.name = encoding.__qualname__ if isinstance(encoding, type) else str(self.named)
+        self.positions_spec = Spec.of(positions)
+        self.positions = build_positions(self.positions_spec)
+        self._decoders: dict[object, Decoder] = {}
+        limit = self.encoding.limit
+        if limit is not None and self.positions.limit is not None and self.positions.limit > limit:
+            raise SpecError(
+                f"{self.positions_spec.name} gives positions up to {self.positions.limit - 1}, but {self.name} ends at "
+                f"{limit - 1}; write {self.positions_spec.name}:limit={limit}"
+            )
+
+    @cached_property
+    def encoding(self) -> Encoding:
+        """The encoding in the small geometry, initialised."""
+        return self.build(SMALL.geometry)
+
+    def build(self, geometry: Geometry) -> Encoding:
+        """A fresh, initialised instance."""
+        made = self.named(geometry) if isinstance(self.named, type) else build_encoding(self.named, geometry)
+        made.initialize(lambda name: torch.Generator().manual_seed(digest("verify", name, bits=32)))
+        return made
+
+    @property
+    def formula(self) -> str | None:
+        """The reference the encoding claims to equal."""
+        return self.encoding.formula
+
+    @property
+    def biased(self) -> bool:
+        """Whether it adds a bias to the scores."""
+        return any(self.encoding.overrides(form) for form in ("columns", "by_distance", "bias"))
+
+    def decoder(self, dtype: torch.dtype = torch.float64, *, seed: int = 0, encoding: object = None, **changes: object) -> Decoder:
+        """A small decoder with unit-scale weights; the same object for the same arguments."""
+        key = (dtype, seed, str(encoding), tuple(sorted(changes.items())))
+        if key not in self._decoders:
+            self._decoders[key] = self.fresh_decoder(dtype, seed=seed, encoding=encoding, **changes)
+        return self._decoders[key]
+
+    def fresh_decoder(self, dtype: torch.dtype = torch.float64, *, seed: int = 0, encoding: object = None, **changes: object) -> Decoder:
+        """A new such decoder, for checks that change it."""
+        config = SMALL.model_copy(update=changes)
+        decoder = Decoder(config, self.named if encoding is None else encoding, seed=seed)  # pyrefly: ignore[bad-argument-type]
+        return unit_scale(decoder).to(dtype).eval()
+
+    def sizes(self, *wanted: int) -> list[int]:
+        """The wanted sequence lengths that fit the encoding and the positions."""
+        most = min(item for item in (self.encoding.limit, self._most_places(), 10**9) if item is not None)
+        return [size for size in wanted if size <= most] or [most]
+
+    def _most_places(self) -> int | None:
+        values = getattr(self.positions, "values", None)
+        return self.positions.limit if values is None else len(values)
+
+    def ids(self, tokens: int, key: int = 0) -> Tensor:
+        """Token ids (T,) that depend on `key` alone."""
+        generator = torch.Generator().manual_seed(digest("ids", key, bits=32))
+        return torch.randint(SMALL.vocabulary, (tokens,), generator=generator)
+
+    def places(self, tokens: int, key: int = 0, budget: int = BUDGET) -> Tensor:
+        """The positions (T,) of a sequence under the kind of positions under test."""
+        budget = max(tokens, min(budget, self.positions.limit or budget, self._most_places() or budget))
+        prompt, answer = [0] * (tokens // 2), [0] * (tokens - tokens // 2)
+        return torch.tensor(self.positions.places(prompt, answer, digest("verify", key), budget))
+
+    @property
+    def counted(self) -> bool:
+        """Whether the model may count positions by itself."""
+        return self.positions_spec.name == "consecutive"
+
+    def given(self, places: Sequence[Tensor], tokens: int, padding: str = "right") -> Tensor | None:
+        """Positions (B, T) of a padded batch to hand to the model; none where it shall count by itself."""
+        if self.counted:
+            return None
+        rows = [_pad(row, tokens, padding) for row in places]
+        return torch.stack(rows)
+
+    def solo(self, decoder: Decoder, ids_T: Tensor, places_T: Tensor, **changes: object) -> Tensor:
+        """The logits (T, V) of one sequence, alone, in one pass, at explicit positions: the truth of these checks."""
+        return decoder(ids_T[None], positions_BT=places_T[None], budget=BUDGET, **changes)[0]  # pyrefly: ignore[bad-argument-type]
+
+
+def _pad(row_T: Tensor, tokens: int, padding: str) -> Tensor:
+    room = row_T.new_zeros(tokens - len(row_T))
+    return torch.cat([room, row_T] if padding == "left" else [row_T, room])
+
+
+def unit_scale(decoder: Decoder) -> Decoder:
+    """Divide each matrix of a decoder built with sigma = 1 by the root of its inputs; embeddings stay N(0, 1)."""
+    with torch.no_grad():
+        for name, parameter in decoder.named_parameters():
+            if parameter.ndim == 2 and not name.startswith(("encodings.", "embedding.")):
+                parameter.mul_(parameter.shape[1] ** -0.5)
+    return decoder
+
+
+def off(got: Tensor, wanted: Tensor) -> float:
+    """The largest difference, relative to the largest wanted value; nan counts."""
+    if got.shape != wanted.shape:
+        return float("inf")
+    if not got.numel():
+        return 0.0
+    return float((got.double() - wanted.double()).abs().max() / wanted.double().abs().max().clamp(min=1e-30))

@@ -1,0 +1,443 @@
+"""Planted bugs, each of a kind that was found in the wild, and the checks that must catch them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+from lengthwise.encodings import POSITIONS
+from lengthwise.encodings.alibi import Alibi
+from lengthwise.encodings.encoding import Encoding, normal_
+from lengthwise.encodings.learned import Learned
+from lengthwise.encodings.nope import NoPE
+from lengthwise.encodings.positions import Randomized
+from lengthwise.encodings.rope import Rope
+from lengthwise.encodings.sinusoidal import Sinusoidal
+from lengthwise.encodings.t5 import T5
+from lengthwise.model import attention, decoder, layout
+from lengthwise.model.attention import Plan, Sight
+from lengthwise.model.decoder import Decoder
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A bug: an encoding that has it, or a patch that puts it into the attention."""
+
+    name: str
+    encoding: type[Encoding] | str
+    caught_by: set[str]
+    patch: Patch | None = None
+    positions: str = "consecutive"
+    notes: str = field(default="", compare=False)
+
+
+# --- encodings -------------------------------------------------------------------------------------------------------
+
+
+class ZeroedFrequencies(Rope):
+    def _turn(self, positions_BT):
+        return super()._turn(positions_BT * 0)
+
+
+class ShortAngles(Rope):
+    def _turn(self, positions_BT):
+        half = torch.arange(self.turned // 2, dtype=torch.bfloat16) / (self.turned // 2)
+        angle = positions_BT[..., None].bfloat16() * self.theta**-half
+        return angle.cos()[:, None].to(positions_BT.dtype), angle.sin()[:, None].to(positions_BT.dtype)
+
+
+class OtherLayout(Rope):
+    def _turned(self, x, cos, sin):
+        kept, self.interleaved = self.interleaved, not self.interleaved
+        try:
+            return super()._turned(x, cos, sin)
+        finally:
+            self.interleaved = kept
+
+
+class OverwrittenFraction(Rope):
+    """As in the original study: the option is read and then overwritten."""
+
+    def __init__(self, geometry, *, theta: float = 10_000.0, fraction: float = 1.0, interleaved: bool = False):
+        super().__init__(geometry, theta=theta, fraction=0.25, interleaved=interleaved)
+
+
+class TurnedFromTheEnd(Rope):
+    """Turns keys relative to the last one, which the next token changes."""
+
+    def prepare(self, query_positions_BQ, key_positions_BK, budget_B):
+        last = key_positions_BK[:, -1:]
+        return super().prepare(query_positions_BQ - last, key_positions_BK - last, budget_B)
+
+
+class WronglyAbsolute(Rope):
+    relative = False
+
+
+class NeedlesslyUnstatic(Rope):
+    static_keys = False
+
+
+class SlopesFromZero(Alibi):
+    def slope_H(self, like):
+        return super().slope_H(like) * 2 ** (8 / self.geometry.heads)
+
+
+class SlopesOfTheText(Alibi):
+    """The formula of the paper's text where the authors' rule is claimed: differs only where heads are no power of two."""
+
+    def slope_H(self, like):
+        heads = torch.arange(1, self.geometry.heads + 1, dtype=like.dtype)
+        return 2.0 ** (-8 * heads / self.geometry.heads)
+
+
+class BiasFromQueryCount(Alibi):
+    """Distances from the number of queries: right in a full pass, zero in every cached step."""
+
+    columns = Encoding.columns
+    by_distance = Encoding.by_distance
+
+    def bias(self, query_positions_BQ, key_positions_BK):
+        index = torch.arange(query_positions_BQ.shape[1], dtype=query_positions_BQ.dtype)
+        short = (index[:, None] - index[None, :]).abs()
+        padded = torch.zeros(len(index), key_positions_BK.shape[1], dtype=short.dtype)
+        padded[:, : len(index)] = short
+        return -(self.slope_H(short)[:, None, None] * padded)[None]
+
+
+class ShortBias(Alibi):
+    def by_distance(self, distances_N):
+        return super().by_distance(distances_N.bfloat16()).to(distances_N.dtype)
+
+
+class BiasInTheModelsPrecision(Encoding):
+    """Learned slopes whose products take the parameters' dtype: fine in fp32, gone after `.to(bfloat16)`."""
+
+    def __init__(self, geometry):
+        super().__init__(geometry)
+        self.slope = torch.nn.Parameter(torch.empty(geometry.heads))
+
+    def initialize(self, stream):
+        normal_(self.slope, 1.0, stream("slope"))
+
+    def by_distance(self, distances_N):
+        return self.slope[:, None] * distances_N.to(self.slope.dtype)
+
+
+class ColumnsOfOtherSlopes(Alibi):
+    def columns(self, positions_BT):
+        query, key = super().columns(positions_BT)
+        return query, key * 1.1
+
+
+class SlopesInABuffer(Alibi):
+    def __init__(self, geometry):
+        super().__init__(geometry, slopes="authors")
+        self.register_buffer("kept", Alibi.slope_H(self, torch.zeros(1)), persistent=False)
+
+    def slope_H(self, like):
+        return self.kept.to(like.dtype)
+
+
+class LongestSeen(Alibi):
+    """Scales by the longest sequence seen so far, as dynamic tables did."""
+
+    longest = 1.0
+
+    def by_distance(self, distances_N):
+        self.longest = max(self.longest, float(distances_N.max()))
+        return super().by_distance(distances_N) / self.longest
+
+
+class ScaledByKeys(Alibi):
+    """Divides by the number of keys in the call: every appended or padded token changes all."""
+
+    def bias(self, query_positions_BQ, key_positions_BK):
+        return Alibi.bias(self, query_positions_BQ, key_positions_BK) / key_positions_BK.shape[1]
+
+
+class FirstRowForAll(Sinusoidal):
+    def embed(self, x_BTD, positions_BT):
+        return super().embed(x_BTD, positions_BT[:1])
+
+
+class ClampedTable(Learned):
+    """Claims no end and repeats the last row."""
+
+    def __init__(self, geometry, *, rows: int = 2048):
+        super().__init__(geometry, limit=rows)
+        self.rows = rows
+        self.limit = None
+
+    def embed(self, x_BTD, positions_BT):
+        return super().embed(x_BTD, positions_BT.clamp(max=self.rows - 1))
+
+
+class ClampedInSilence(Learned):
+    """Claims its end but repeats the last row past it."""
+
+    def embed(self, x_BTD, positions_BT):
+        return super().embed(x_BTD, positions_BT.clamp(max=self.limit - 1))
+
+
+class GlobalDraws(Learned):
+    def initialize(self, stream):
+        torch.nn.init.normal_(self.table)
+
+
+class DetachedBias(T5):
+    def by_distance(self, distances_N):
+        return super().by_distance(distances_N).detach()
+
+
+class HalfTheTable(T5):
+    """Bidirectional buckets in a causal model: half of the table is never used."""
+
+    def bucket(self, distances_N):
+        self.bidirectional = True
+        try:
+            return super().bucket(distances_N)
+        finally:
+            self.bidirectional = False
+
+
+class ForgottenAtSave(Encoding):
+    """Keeps a learned strength outside its parameters."""
+
+    def initialize(self, stream):
+        self.strength = float(torch.rand((), generator=stream("strength")))
+
+    def by_distance(self, distances_N):
+        return -self.strength * distances_N.abs()[None].expand(self.geometry.heads, -1)
+
+
+class UnusedTable(Encoding):
+    """A second table that nothing reads."""
+
+    def __init__(self, geometry):
+        super().__init__(geometry)
+        self.used = torch.nn.Parameter(torch.empty(geometry.heads))
+        self.unused = torch.nn.Parameter(torch.empty(geometry.heads))
+
+    def initialize(self, stream):
+        normal_(self.used, 1.0, stream("used"))
+        normal_(self.unused, 1.0, stream("unused"))
+
+    def by_distance(self, distances_N):
+        return self.used[:, None] * distances_N.abs()
+
+
+class OtherFrequencies(Sinusoidal):
+    """tensor2tensor's spacing, k / (d/2 − 1), under the published formula's name."""
+
+    def embed(self, x_BTD, positions_BT):
+        half = self.geometry.width // 2
+        angle = positions_BT[..., None] * self.theta ** -(torch.arange(half, dtype=positions_BT.dtype) / (half - 1))
+        return x_BTD + torch.cat([angle.sin(), angle.cos()], -1).to(x_BTD.dtype)
+
+
+class WronglyRelative(Sinusoidal):
+    relative = True
+
+
+class WronglyUnstable(NoPE):
+    prefix_stable = False
+
+
+class PlacesFromTheAnswer(Randomized):
+    """Draws as many positions as there are tokens, so that a longer answer moves the earlier ones."""
+
+    def places(self, prompt, answer, key, budget):
+        return super().places(prompt, answer, key, max(len(prompt) + len(answer), 1))
+
+
+# --- attention -------------------------------------------------------------------------------------------------------
+
+
+def _counted_through_padding(patch):
+    real = layout.lay_out
+
+    def lay_out(batch, tokens, device, *, past=None, positions_BT=None, **rest):
+        made = real(batch, tokens, device, past=past, positions_BT=positions_BT, **rest)
+        if positions_BT is not None:
+            return made
+        start = past.tokens if past is not None else 0
+        object.__setattr__(made, "positions_BT", torch.arange(start, start + tokens)[None])
+        return made
+
+    patch.setattr(decoder, "lay_out", lay_out)
+
+
+def _is_causal_with_fewer_queries(patch):
+    patch.setattr(Sight, "square", property(lambda self: True))
+    patch.setattr(Sight, "plain", property(lambda self: True))
+    real = Plan.__init__
+
+    def init(self, encoding, config, sight, dtype, budget_B):
+        real(self, encoding, config, sight, dtype, budget_B)
+        self.key_positions_BK = sight.keys.positions_BT.to(dtype)
+
+    patch.setattr(Plan, "__init__", init)
+
+
+def _scaled_bias(patch):
+    real = Plan.bias_BHQK.func
+    patch.setattr(Plan, "bias_BHQK", property(lambda self: None if real(self) is None else real(self) * self.scale))
+
+
+def _finite_mask(patch):
+    real = Plan.added_BHQK.func
+
+    def added(self):
+        made = real(self)
+        return None if made is None else made.clamp(min=-1e5)
+
+    patch.setattr(Plan, "added_BHQK", property(added))
+    patch.setattr(Plan, "dense", property(lambda self: True))
+
+
+def _leaks_one_ahead(patch):
+    real = Sight.allowed_BQK.func
+
+    def allowed(self):
+        made = real(self)
+        ahead = torch.ones(made.shape[-2:], dtype=torch.bool).tril(self.keys.tokens - self.queries.tokens + 1)
+        return made | ahead
+
+    patch.setattr(Sight, "allowed_BQK", property(allowed))
+    patch.setattr(Plan, "dense", property(lambda self: True))
+
+
+def _leaks_across_documents(patch):
+    patch.setattr(Sight, "plain", property(lambda self: self.mask == "causal"))
+
+
+def _padding_attends_to_nothing(patch):
+    real = Sight.allowed_BQK.func
+
+    def allowed(self):
+        made = real(self)
+        if self.keys.documents_BT is None:
+            return made
+        return made & (self.keys.documents_BT >= 0)[:, None, :]
+
+    patch.setattr(Sight, "allowed_BQK", property(allowed))
+    patch.setattr(Sight, "plain", property(lambda self: False))
+
+
+def _bidirectional_stays_causal(patch):
+    real = Sight.__init__
+
+    def init(self, mask, queries, keys):
+        real(self, "causal", queries, keys)
+
+    patch.setattr(Sight, "__init__", init)
+
+
+def _scale_by_width_always(patch):
+    real = Plan.__init__
+
+    def init(self, encoding, config, sight, dtype, budget_B):
+        real(self, encoding, config, sight, dtype, budget_B)
+        self.scale = config.head_width**-0.5
+
+    patch.setattr(Plan, "__init__", init)
+
+
+def _mask_from_ids(patch):
+    real = Decoder.forward
+
+    def forward(self, ids_BT, *, lengths=None, padding="right", **rest):
+        if lengths is not None and padding == "left":
+            lengths = [int((row != 0).sum()) for row in ids_BT]
+        return real(self, ids_BT, lengths=lengths, padding=padding, **rest)
+
+    patch.setattr(Decoder, "forward", forward)
+
+
+def _weights_without_bias(patch):
+    real = attention.dense
+
+    def dense(q, k, v, plan, *, dropout=0.0, taps=None, at=""):
+        if taps is None or not taps.has(f"{at}.weights"):
+            return real(q, k, v, plan, dropout=dropout, taps=taps, at=at)
+        weights = (q @ k.mT * plan.scale).masked_fill(~plan.sight.allowed_BQK[:, None], -torch.inf).softmax(-1)
+        return taps(f"{at}.weights", weights) @ v
+
+    patch.setattr(attention, "dense", dense)
+
+
+def _one_encoding_for_all_layers(patch):
+    real = Decoder._build_encodings
+
+    def build(self, classes):
+        real(self, classes)
+        acting = next((i for i, part in enumerate(self.encodings) if part.acts()), 0)
+        self.which = [acting] * len(self.which)
+
+    patch.setattr(Decoder, "_build_encodings", build)
+
+
+def _table_for_every_layer(patch):
+    real = Decoder._build_encodings
+
+    def build(self, classes):
+        real(self, classes)
+        while len(self.encodings) < self.config.layers:
+            self.encodings.append(type(self.encodings[0])(self.config.geometry))
+
+    patch.setattr(Decoder, "_build_encodings", build)
+
+
+def _planted_positions(patch):
+    patch.setitem(POSITIONS, "randomized", f"{__name__}:PlacesFromTheAnswer")
+
+
+MUTANTS = [
+    Mutant("zeroed rotary frequencies", ZeroedFrequencies, {"T08", "T12"}),
+    Mutant("bf16 angles", ShortAngles, {"T13"}),
+    Mutant("rotary pairs of the other layout", OtherLayout, {"T12"}),
+    Mutant("rotary fraction overwritten", OverwrittenFraction, {"T28"}),
+    Mutant("keys turned from the end", TurnedFromTheEnd, {"C02", "T05"}),
+    Mutant("relative, claimed absolute", WronglyAbsolute, {"T07"}),
+    Mutant("absolute, claimed relative", WronglyRelative, {"T07"}),
+    Mutant("static keys, claimed not", NeedlesslyUnstatic, {"C02"}),
+    Mutant("prefix-stable, claimed not", WronglyUnstable, {"C01"}),
+    Mutant("off-by-one slopes", SlopesFromZero, {"T15"}),
+    Mutant("slopes of the wrong rule for 12 heads", SlopesOfTheText, {"T15"}),
+    Mutant("bias from the query length under the cache", BiasFromQueryCount, {"T05", "T06"}),
+    Mutant("bf16 bias", ShortBias, {"T15"}),
+    Mutant("bias in the model's precision", BiasInTheModelsPrecision, {"T13"}),
+    Mutant("columns of other slopes", ColumnsOfOtherSlopes, {"T17", "T19"}),
+    Mutant("constant in a non-persistent buffer", SlopesInABuffer, {"S01", "S02"}),
+    Mutant("scaled by the longest seen", LongestSeen, {"T10"}),
+    Mutant("scaled by the number of keys", ScaledByKeys, {"C01", "T01"}),
+    Mutant("positions of the first row for all", FirstRowForAll, {"T02"}),
+    Mutant("clamped table that claims no end", ClampedTable, {"T09"}),
+    Mutant("clamped table that claims its end", ClampedInSilence, {"T09"}),
+    Mutant("parameters from the global generator", GlobalDraws, {"S03"}),
+    Mutant("learned bias without gradient", DetachedBias, {"T22"}),
+    Mutant("half of the T5 table unused", HalfTheTable, {"T20"}),
+    Mutant("state outside the parameters", ForgottenAtSave, {"S02"}),
+    Mutant("a table nothing reads", UnusedTable, {"T21", "T22"}),
+    Mutant("other sinusoid frequencies", OtherFrequencies, {"T30"}),
+    Mutant("positions drawn for the answer's length", "rope", {"T25"}, _planted_positions, "randomized"),
+    Mutant("positions counted through padding", "sinusoidal", {"T01"}, _counted_through_padding),
+    Mutant("is_causal with fewer queries than keys", "rope", {"T05"}, _is_causal_with_fewer_queries),
+    Mutant("bias multiplied by the attention scale", "alibi", {"T18"}, _scaled_bias),
+    Mutant("a mask of −1e5", "nope", {"T23"}, _finite_mask),
+    Mutant("a mask that leaks one token", "rope", {"T24"}, _leaks_one_ahead),
+    Mutant("documents that see each other", "nope", {"T11"}, _leaks_across_documents),
+    Mutant("padding that attends to nothing", "t5", {"T04"}, _padding_attends_to_nothing),
+    Mutant("a bidirectional mask that is causal", "nope", {"T08"}, _bidirectional_stays_causal),
+    Mutant("1/√width whatever the scale", "rope", {"T19"}, _scale_by_width_always),
+    Mutant("padding found by its id", "rope", {"T03"}, _mask_from_ids),
+    Mutant("weights shown without the bias", "alibi", {"T57"}, _weights_without_bias),
+    Mutant("one encoding for every layer of a list", "rope", {"T29"}, _one_encoding_for_all_layers),
+    Mutant("a table for every layer, one used", "t5", {"T21"}, _table_for_every_layer),
+]
