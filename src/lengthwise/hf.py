@@ -45,6 +45,8 @@ class LengthwiseConfig(PreTrainedConfig):
     """The fields of `DecoderConfig`."""
     encodings: list[str | dict[str, Any]]
     """The spec of each layer's encoding."""
+    versions: list[int]
+    """The version of the decoder and of each layer's encoding: a number that changed its meaning must not load."""
     seed: int = 0
     lengthwise_version: str = __version__
     """The version that wrote this."""
@@ -105,6 +107,11 @@ class LengthwiseForCausalLM(PreTrainedModel):
             decoder = _built(fields, specs, config.seed)
         elif (decoder.config, list(decoder.specs)) != (fields, specs):
             raise SpecError("the config describes another decoder; use LengthwiseForCausalLM.from_decoder(decoder)")
+        if config.versions != _versions(decoder):
+            raise SpecError(
+                f"this model was written by lengthwise {config.lengthwise_version}, whose decoder and encodings had "
+                f"versions {config.versions}; here they are {_versions(decoder)} and compute something else"
+            )
         _refuse_lost_buffers(decoder)
         self.decoder = decoder
         self._frozen = [name for name, parameter in decoder.named_parameters() if not parameter.requires_grad]
@@ -188,9 +195,14 @@ def _described(decoder: Decoder) -> dict[str, Any]:
     return {
         "decoder_config": decoder.config.model_dump(),
         "encodings": [spec.mapping() for spec in decoder.specs],
+        "versions": _versions(decoder),
         "seed": decoder.seed,
         "lengthwise_version": __version__,
     }
+
+
+def _versions(decoder: Decoder) -> list[int]:
+    return [decoder.version, *(type(decoder.encodings[which]).version for which in decoder.which)]  # pyrefly: ignore
 
 
 def _built(config: DecoderConfig, specs: list[Spec], seed: int) -> Decoder:

@@ -1,7 +1,7 @@
 """Names and options: how they are written, what they resolve to, and the one exception a user sees.
 
-`rope:fraction=0.25` on a command line and `{name: rope, fraction: 0.25}` in YAML are the same `Spec`. Nothing unknown is
-accepted, and nothing accepted is ignored. This module imports no torch.
+`rope:fraction=0.25` on a command line and `{name: rope, fraction: 0.25}` in YAML are the same `Spec`. Nothing unknown
+is accepted, and nothing accepted is ignored. This module imports no torch.
 """
 
 from __future__ import annotations
@@ -103,6 +103,8 @@ def specs(text: str) -> list[Spec]:
 def _check_option_name(key: object, name: str) -> None:
     if not (isinstance(key, str) and re.fullmatch(r"[a-z][a-z0-9_]*", key)):
         raise SpecError(f"{key!r} cannot be an option of {name!r}: option names are lower-case words")
+    if key == "name":
+        raise SpecError(f"no option can be called 'name': that is what {name!r} is in a mapping")
 
 
 def _split(text: str, separator: str) -> list[str]:
@@ -175,7 +177,9 @@ def resolve(kind: str, table: Mapping[str, str], name: str) -> type:
     module = _load_file(where) if where.endswith(".py") else _load_module(where)
     found = getattr(module, attribute, None)
     if not isinstance(found, type):
-        classes = [key for key, item in vars(module).items() if isinstance(item, type) and item.__module__ == module.__name__]
+        classes = [
+            key for key, item in vars(module).items() if isinstance(item, type) and item.__module__ == module.__name__
+        ]
         raise SpecError(f"{where!r} has no class {attribute!r}.{did_you_mean(attribute, classes)}")
     return found
 
@@ -194,7 +198,7 @@ def _load_file(where: str) -> ModuleType:
         sys.modules[name] = module
         try:
             spec.loader.exec_module(module)
-        except Exception as error:  # noqa: BLE001 - whatever the user's file raises is reported as theirs
+        except Exception as error:
             del sys.modules[name]
             raise SpecError(f"{where!r} could not be loaded: {_blame(error, str(path))}") from error
     return sys.modules[name]
@@ -207,9 +211,11 @@ def _load_module(where: str) -> ModuleType:
         return importlib.import_module(where)
     except ModuleNotFoundError as error:
         if error.name and (where == error.name or where.startswith(error.name + ".")):
-            raise SpecError(f"there is no module {error.name!r} (in {where!r}), installed or in this directory") from error
+            raise SpecError(
+                f"there is no module {error.name!r} (in {where!r}), installed or in this directory"
+            ) from error
         raise SpecError(f"{where!r} could not be imported: {error}") from error
-    except Exception as error:  # noqa: BLE001 - whatever the user's module raises is reported as theirs
+    except Exception as error:
         raise SpecError(f"{where!r} could not be imported: {_blame(error, where)}") from error
 
 
@@ -260,7 +266,9 @@ def build(kind: str, table: Mapping[str, str], base: type, spec: Spec, arguments
     """The object that `spec` describes: an instance of `base` made from `arguments` and the spec's options."""
     cls = resolve(kind, table, spec.name)
     if not issubclass(cls, base):
-        raise SpecError(f"{spec.name!r} is not {_a(kind)}: the class must derive from {base.__module__}.{base.__qualname__}")
+        raise SpecError(
+            f"{spec.name!r} is not {_a(kind)}: the class must derive from {base.__module__}.{base.__qualname__}"
+        )
     return cls(*arguments, **checked_options(kind, cls, spec))
 
 

@@ -89,7 +89,7 @@ class SlopesFromZero(Alibi):
 
 
 class SlopesOfTheText(Alibi):
-    """The formula of the paper's text where the authors' rule is claimed: differs only where heads are no power of two."""
+    """The formula of the paper's text where the authors' rule is claimed: differs where heads are no power of 2."""
 
     def slope_H(self, like):
         heads = torch.arange(1, self.geometry.heads + 1, dtype=like.dtype)

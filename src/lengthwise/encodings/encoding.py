@@ -168,6 +168,7 @@ def phases(positions_BT: Tensor, theta: float, pairs: int) -> tuple[Tensor, Tens
 
 
 def normal_(parameter: Tensor, std: float, generator: torch.Generator) -> None:
-    """Fill with N(0, std²) drawn in fp32 on the CPU, so that device and dtype change no draw."""
+    """Fill with N(0, std²) drawn in fp32 on the CPU, so that no device, dtype or default changes a draw."""
     with torch.no_grad():
-        parameter.copy_(torch.randn(parameter.shape, generator=generator) * std)
+        drawn = torch.randn(parameter.shape, generator=generator, dtype=torch.float32, device="cpu")
+        parameter.copy_(drawn * std)

@@ -38,9 +38,14 @@ class Positions:
     def _fits(self, tokens: int, budget: int) -> None:
         if tokens > budget:
             raise SpecError(f"{tokens} tokens do not fit a budget of {budget}; raise the budget, nothing is cut")
-        if self.limit is not None and budget > self.limit:
-            name = type(self).__name__.lower()
-            raise SpecError(f"a budget of {budget} tokens needs more than {self.limit} positions; write {name}:limit={budget}")
+
+
+def _room(kind: str, limit: int | None, budget: int) -> int:
+    """The number of positions there are, at least as many as the budget."""
+    assert limit is not None
+    if budget > limit:
+        raise SpecError(f"a budget of {budget} tokens needs more than {limit} positions; write {kind}:limit={budget}")
+    return limit
 
 
 class Consecutive(Positions):
@@ -63,8 +68,9 @@ class Randomized(Positions):
     def places(self, prompt: Sequence[int], answer: Sequence[int], key: int, budget: int) -> list[int]:
         tokens = len(prompt) + len(answer)
         self._fits(tokens, budget)
+        limit = _room("randomized", self.limit, budget)
         # The `budget` smallest of `limit` random words are a uniform subset; raw words are the same in every NumPy.
-        words = np.random.Philox(key=key).random_raw(self.limit)
+        words = np.random.Philox(key=key).random_raw(limit)
         chosen = np.sort(np.argsort(words, kind="stable")[:budget])
         return chosen[:tokens].tolist()
 
@@ -75,7 +81,7 @@ class Randomized(Positions):
 class Offset(Positions):
     """0, 1, 2, ... from a random start that leaves room for the budget below `limit`; from 0 in evaluation.
 
-    With limit 100 and a budget of 10 the start is one of 0, ..., 90. `test=random` keeps the start random in evaluation.
+    With limit 100 and a budget of 10 the start is one of 0, ..., 90. `test=random` keeps it random in evaluation.
     Huang et al. 2025, arXiv:2410.02140.
     """
 
@@ -88,8 +94,9 @@ class Offset(Positions):
     def places(self, prompt: Sequence[int], answer: Sequence[int], key: int, budget: int) -> list[int]:
         tokens = len(prompt) + len(answer)
         self._fits(tokens, budget)
+        limit = _room("offset", self.limit, budget)
         # 64 random bits modulo at most 2^32 starts: the bias is below 2^-32.
-        start = int(np.random.Philox(key=key).random_raw()) % (self.limit - budget + 1)
+        start = int(np.random.Philox(key=key).random_raw()) % (limit - budget + 1)
         return list(range(start, start + tokens))
 
     def at_test(self) -> Positions:
@@ -103,6 +110,7 @@ class Given(Positions):
         if any(value < 0 for value in values):
             raise SpecError("positions are not negative; shift the values")
         self.values = values
+        self.limit = max(values, default=-1) + 1
 
     def places(self, prompt: Sequence[int], answer: Sequence[int], key: int, budget: int) -> list[int]:
         tokens = len(prompt) + len(answer)

@@ -3,7 +3,7 @@
 `Plan` is made once per forward for each encoding and shared by its layers: what they may see, and the bias in the
 cheapest form the path can use. Two paths compute the same thing:
 
-- *fast*: PyTorch's fused attention, with nothing of size T × T where the mask is causal and the bias is none or columns;
+- *fast*: PyTorch's fused attention; nothing of size T × T where the mask is causal and the bias none or columns;
 - *dense*: scores, bias, mask, softmax written out; for attention dropout, a bias that learns, hooks that see scores,
   and whoever asks for the weights.
 """
@@ -39,7 +39,9 @@ class Sight:
     @cached_property
     def plain(self) -> bool:
         """No key is hidden for any reason but order."""
-        return (self.keys.documents_BT is None or (self.mask == "causal" and self.keys.trailing)) and self.mask != "prefix"
+        return (
+            self.keys.documents_BT is None or (self.mask == "causal" and self.keys.trailing)
+        ) and self.mask != "prefix"
 
     @property
     def square(self) -> bool:
@@ -72,7 +74,9 @@ class Sight:
 class Plan:
     """What the layers that share an encoding need in one forward pass."""
 
-    def __init__(self, encoding: Encoding, config: DecoderConfig, sight: Sight, dtype: torch.dtype, budget_B: Tensor) -> None:
+    def __init__(
+        self, encoding: Encoding, config: DecoderConfig, sight: Sight, dtype: torch.dtype, budget_B: Tensor
+    ) -> None:
         self.encoding = encoding
         self.scale = config.scale
         self.sight = sight
@@ -108,7 +112,9 @@ class Plan:
             return self.bias_BHQK
         hidden_B1QK = ~self.sight.allowed_BQK[:, None]
         if self.bias_BHQK is None:
-            return torch.zeros_like(hidden_B1QK, dtype=self.query_positions_BQ.dtype).masked_fill(hidden_B1QK, -torch.inf)
+            return torch.zeros_like(hidden_B1QK, dtype=self.query_positions_BQ.dtype).masked_fill(
+                hidden_B1QK, -torch.inf
+            )
         return self.bias_BHQK.masked_fill(hidden_B1QK, -torch.inf)
 
     @cached_property
@@ -135,6 +141,15 @@ class Plan:
             return True
         learns = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in self.encoding.parameters())
         return self.biased and learns and self.columns is None
+
+    def settle(self, dropping: bool) -> None:
+        """Compute the bias now: a layer that is computed twice (recomputation) must find it, not make it."""
+        if self.hooked:
+            _ = self.bias_BHQK
+        elif self.dense or dropping:
+            _ = self.added_BHQK
+        else:
+            _ = self.columns
 
     def pair(self, q_BHQE: Tensor, k_BHKE: Tensor) -> Pair:
         """What a content-dependent hook sees."""
@@ -174,7 +189,14 @@ def _beside(q_BHQE: Tensor, k_BHKE: Tensor, query_BHQC: Tensor, key_BHKC: Tensor
 
 
 def dense(
-    q_BHQE: Tensor, k_BHKE: Tensor, v_BHKE: Tensor, plan: Plan, *, dropout: float = 0.0, taps: Taps | None = None, at: str = ""
+    q_BHQE: Tensor,
+    k_BHKE: Tensor,
+    v_BHKE: Tensor,
+    plan: Plan,
+    *,
+    dropout: float = 0.0,
+    taps: Taps | None = None,
+    at: str = "",
 ) -> Tensor:
     """Softmax attention written out, at least in fp32."""
     q_BHQE = q_BHQE * plan.scale
@@ -252,4 +274,6 @@ def check_cache(mask: str, cache: Cache, new: Layout) -> None:
     if mask == "bidirectional":
         raise SpecError("a bidirectional model has no cache: every new token changes the states of all others")
     if mask == "prefix" and cache.layout is not None and new.prefix_BT is not None:
-        raise SpecError("under a prefix mask the whole prompt goes into the cache at once: give prefix with the first block")
+        raise SpecError(
+            "under a prefix mask the whole prompt goes into the cache at once: give prefix with the first block"
+        )

@@ -120,7 +120,9 @@ def preset(spec: str | Mapping[str, object] | Spec, **changes: object) -> Decode
     fields = {**PRESETS[spec.name], **dict(spec.options), **changes}
     for field in fields:
         if field not in DecoderConfig.model_fields:
-            raise SpecError(f"preset {spec.name!r} has no option {field!r}.{did_you_mean(field, DecoderConfig.model_fields)}")
+            raise SpecError(
+                f"preset {spec.name!r} has no option {field!r}.{did_you_mean(field, DecoderConfig.model_fields)}"
+            )
     if "vocabulary" not in fields:
         raise SpecError(f"preset {spec.name!r} needs 'vocabulary'; write {spec.name}:vocabulary=...")
     try:
@@ -128,4 +130,6 @@ def preset(spec: str | Mapping[str, object] | Spec, **changes: object) -> Decode
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
-        raise SpecError(f"option {field!r} of preset {spec.name!r} cannot be {first['input']!r}: {first['msg']}") from error
+        raise SpecError(
+            f"option {field!r} of preset {spec.name!r} cannot be {first['input']!r}: {first['msg']}"
+        ) from error

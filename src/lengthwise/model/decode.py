@@ -12,7 +12,7 @@ from lengthwise.model.decoder import Decoder
 
 @torch.no_grad()
 def greedy(decoder: Decoder, prompt_BT: Tensor, tokens: int, *, lengths: Sequence[int] | None = None) -> Tensor:
-    """The most likely next token, `tokens` times: (B, tokens). Prompts of different `lengths` are padded on the left."""
+    """The most likely next token, `tokens` times: (B, tokens). Prompts of several `lengths` are padded on the left."""
     cache = decoder.cache(prompt_BT.shape[1] + tokens)
     logits = decoder(prompt_BT, cache=cache, lengths=lengths, padding="left")
     chosen = [logits[:, -1].argmax(-1)]

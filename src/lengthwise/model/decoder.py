@@ -33,7 +33,9 @@ class FeedForward(nn.Module):
         self.kind = config.feed_forward
         self.dropout = config.dropout
         self.up = nn.Linear(config.width, config.feed_forward_width, bias=config.biases)
-        self.gate = nn.Linear(config.width, config.feed_forward_width, bias=config.biases) if self.kind == "swiglu" else None
+        self.gate = (
+            nn.Linear(config.width, config.feed_forward_width, bias=config.biases) if self.kind == "swiglu" else None
+        )
         self.down = nn.Linear(config.feed_forward_width, config.width, bias=config.biases)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
@@ -56,7 +58,9 @@ class Layer(nn.Module):
         self.feed_forward_norm = Norm(config.norm, config.width, config.norm_epsilon, config.biases)
         self.feed_forward = FeedForward(config)
 
-    def forward(self, x_BTD: Tensor, plan: Plan, factor: Tensor | float, cache: Cache | None, taps: Taps | None) -> Tensor:
+    def forward(
+        self, x_BTD: Tensor, plan: Plan, factor: Tensor | float, cache: Cache | None, taps: Taps | None
+    ) -> Tensor:
         h = self.attention(self.attention_norm(x_BTD), plan, factor, layer=self.index, cache=cache, taps=taps)
         x_BTD = x_BTD + (F.dropout(h, self.dropout, self.training) if self.dropout else h)
         h = self.feed_forward(self.feed_forward_norm(x_BTD))
@@ -159,7 +163,9 @@ class Decoder(nn.Module):
         if not encoding.overrides("embed"):
             return None
         weight = self.embedding.weight
-        positions_1T = torch.arange(min(tokens, encoding.limit or tokens), dtype=weight.dtype, device=weight.device)[None]
+        positions_1T = torch.arange(min(tokens, encoding.limit or tokens), dtype=weight.dtype, device=weight.device)[
+            None
+        ]
         added = encoding.embed(weight.new_zeros(1, positions_1T.shape[1], self.config.width), positions_1T)
         return float(added.square().mean().sqrt() / weight.square().mean().sqrt())
 
@@ -181,7 +187,7 @@ class Decoder(nn.Module):
     ) -> Tensor:
         """Logits (B, T, V), or (N, V) at the tokens where `only_BT` is true.
 
-        `lengths` are the real tokens of each row, beside `padding`; `documents` the lengths of the documents packed into
+        `lengths` are the real tokens of each row, beside `padding`; `documents` the lengths of the documents packed in
         each row; `prefix` the prompts' lengths under a prefix mask; `budget` the tokens each sequence may get.
         """
         batch, tokens = ids_BT.shape
@@ -213,9 +219,13 @@ class Decoder(nn.Module):
         if self.config.dropout:
             x = F.dropout(x, self.config.dropout, self.training)
         factor = self.temperature.factor(plans[0].query_positions_BQ)
+        recompute = self.recompute and torch.is_grad_enabled()
+        if recompute:
+            for plan in plans:
+                plan.settle(self.training and self.config.attention_dropout > 0)
         for layer, which in zip(self.layers, self.which, strict=True):
             arguments = (x, plans[which], factor, cache, listening)
-            if self.recompute and torch.is_grad_enabled():
+            if recompute:
                 x = checkpoint(layer, *arguments, use_reentrant=False)
             else:
                 x = layer(*arguments)
@@ -264,7 +274,7 @@ class Decoder(nn.Module):
         return Cache(self.config.layers, budget)
 
     def describe(self) -> dict[str, object]:
-        """What this model is, for a person or a record: fields, encodings, σ and the ratio of positions to embeddings."""
+        """What this model is, for a person or a record: fields, encodings, σ, ratio of positions to embeddings."""
         return {
             **self.config.model_dump(),
             "scale": self.config.scale,
@@ -277,9 +287,7 @@ class Decoder(nn.Module):
         }
 
 
-def _per_layer(
-    encoding: Named | Sequence[Named], layers: int
-) -> tuple[tuple[Spec, ...], dict[Spec, type[Encoding]]]:
+def _per_layer(encoding: Named | Sequence[Named], layers: int) -> tuple[tuple[Spec, ...], dict[Spec, type[Encoding]]]:
     """The spec of each layer's encoding, and the classes of those given as classes."""
     listed = (encoding,) * layers if isinstance(encoding, str | Mapping | Spec | type) else tuple(encoding)
     if len(listed) != layers:
@@ -288,7 +296,9 @@ def _per_layer(
     for item in listed:
         if isinstance(item, type):
             if not issubclass(item, Encoding):
-                raise SpecError(f"{item.__qualname__} is not an encoding: it must derive from {Encoding.__module__}.Encoding")
+                raise SpecError(
+                    f"{item.__qualname__} is not an encoding: it must derive from {Encoding.__module__}.Encoding"
+                )
             spec = Spec(f"{item.__module__}:{item.__qualname__}")
             classes[spec] = item
         else:

@@ -168,9 +168,7 @@ def _check_positions(
     return positions_BT, bool(later_BT.all())
 
 
-def _pack(
-    documents: Sequence[Sequence[int]], batch: int, tokens: int, device: torch.device
-) -> tuple[Tensor, Tensor]:
+def _pack(documents: Sequence[Sequence[int]], batch: int, tokens: int, device: torch.device) -> tuple[Tensor, Tensor]:
     if len(documents) != batch or any(sum(row) > tokens or any(n < 1 for n in row) for row in documents):
         raise SpecError(f"documents must be {batch} lists of lengths, each of at most {tokens} in sum, not {documents}")
     ids = [[i for i, n in enumerate(row) for _ in range(n)] + [PAD] * (tokens - sum(row)) for row in documents]

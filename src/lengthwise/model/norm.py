@@ -40,7 +40,7 @@ class Norm(nn.Module):
 
 
 class _RMSNorm(torch.autograd.Function):
-    """`F.rms_norm` with its gradient written out: PyTorch has no fused kernel on a CPU, and this takes half its time."""
+    """`F.rms_norm` with its gradient written out: PyTorch has no fused kernel on a CPU; this takes half the time."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
@@ -51,7 +51,7 @@ class _RMSNorm(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, Tensor, None]:  # pyrefly: ignore[bad-override]
         normal, inverse, weight = ctx.saved_tensors  # pyrefly: ignore[missing-attribute]
         for_weight = (gradient * normal).flatten(0, -2).sum(0)
         inner = gradient * weight

@@ -57,7 +57,7 @@ class Taps:
 
 
 class Recorder(dict[str, Tensor]):
-    """A tap that remembers: `decoder(ids, taps={"layers.*.weights": recorder})`, then `recorder["layers.0.weights"]`."""
+    """A tap that remembers: `decoder(ids, taps={"layers.*.weights": recorder})`, then `["layers.0.weights"]` of it."""
 
     def __call__(self, name: str, tensor: Tensor) -> None:
         self[name] = tensor

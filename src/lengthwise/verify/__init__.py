@@ -1,7 +1,8 @@
 """The conformance kit: is this encoding what it says?
 
 `verify("rope")` runs every check and returns a report; `assert_conforms(MyEncoding)` is one line of an outsider's own
-tests. Each check measures cases from the smallest up and stops at the first that fails, so a failure names the smallest.
+tests. Each check measures cases from the smallest up and stops at the first that fails, so that a failure
+names the smallest.
 
 Legend of shape suffixes: `lengthwise.encodings` and `lengthwise.model`.
 """
@@ -45,7 +46,9 @@ def verify(
         results = [run_check(check, subject) for check in chosen]
     finally:
         torch.set_num_threads(threads)
-    return Report(subject.name, str(subject.positions_spec), sorted(results, key=lambda result: (result.id[0] != "T", result.id)))
+    return Report(
+        subject.name, str(subject.positions_spec), sorted(results, key=lambda result: (result.id[0] != "T", result.id))
+    )
 
 
 def assert_conforms(
@@ -57,5 +60,3 @@ def assert_conforms(
     report = verify(encoding, positions=positions)
     if report.failed:
         raise AssertionError(f"{report.encoding} fails {len(report.failed)} checks\n{report.text(report.failed)}")
-
-

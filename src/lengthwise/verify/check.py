@@ -97,14 +97,20 @@ class Report:
 
     def to_json(self) -> dict[str, object]:
         """The report as plain data."""
-        return {"encoding": self.encoding, "positions": self.positions, "passed": self.passed, "results": [asdict(r) for r in self.results]}
+        return {
+            "encoding": self.encoding,
+            "positions": self.positions,
+            "passed": self.passed,
+            "results": [asdict(r) for r in self.results],
+        }
 
 
 def run_check(check: Check, subject: Subject) -> Result:
     """Measure a check's cases until one fails."""
     worst, cases = Measure("", 0.0, 1.0), 0
     try:
-        for cases, measure in enumerate(check.run(subject), 1):
+        for measure in check.run(subject):
+            cases += 1
             if measure.failed:
                 detail = f"{measure.case}: off by {measure.error:.3g}, allowed {measure.tolerance:.3g}"
                 return Result(check.id, check.sentence, "fail", detail, measure.error)
@@ -117,7 +123,8 @@ def run_check(check: Check, subject: Subject) -> Result:
         return Result(check.id, check.sentence, "fail", f"{type(error).__name__}: {error}{place}")
     if not cases:
         return Result(check.id, check.sentence, "not applicable", "because it has nothing of the kind")
-    detail = f"{cases} cases, largest error {worst.error:.1e} ({worst.case})" if worst.error else f"{cases} cases"
+    counted = f"{cases} case{'' if cases == 1 else 's'}"
+    detail = f"{counted}, largest error {worst.error:.1e} ({worst.case})" if worst.error else counted
     return Result(check.id, check.sentence, "pass", detail, worst.error)
 
 

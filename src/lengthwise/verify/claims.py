@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import torch
 
 from lengthwise.encodings import build_encoding
+from lengthwise.model.taps import Recorder, Tap
 from lengthwise.spec import Spec, SpecError, options
 from lengthwise.verify.check import Measure, NotApplicable, check
-from lengthwise.verify.subject import BUDGET, SMALL, TOLERANCE, Subject, off
+from lengthwise.verify.subject import SMALL, TOLERANCE, Subject, off
 
 CHANGED = 1e-6
 """Logits that differ by more than this, relative to the largest, have changed."""
@@ -30,7 +31,9 @@ def relative(subject: Subject) -> Iterator[Measure]:
         if subject.encoding.relative:
             yield Measure(f"{n} tokens shifted by {shift}, claimed relative", moved, 1e-7)
         else:
-            yield Measure(f"{n} tokens shifted by {shift}, claimed absolute: nothing changes", float(moved < CHANGED), 0)
+            yield Measure(
+                f"{n} tokens shifted by {shift}, claimed absolute: nothing changes", float(moved < CHANGED), 0
+            )
 
 
 @check("T08", "With an encoding positions matter; without one they do not, and without the mask nor does order.")
@@ -46,7 +49,11 @@ def does_something(subject: Subject) -> Iterator[Measure]:
         got, wanted = subject.solo(blind, ids[order], places), subject.solo(blind, ids, places)[order]
         yield Measure(f"{n} tokens reversed, no mask", off(got, wanted), TOLERANCE[torch.float64])
         reversed_causal = subject.solo(decoder, ids[order], places)
-        yield Measure(f"{n} tokens reversed under a causal mask: nothing changes", float(off(reversed_causal, truth[order]) < CHANGED), 0)
+        yield Measure(
+            f"{n} tokens reversed under a causal mask: nothing changes",
+            float(off(reversed_causal, truth[order]) < CHANGED),
+            0,
+        )
         return
     spread = torch.arange(n)
     truth = subject.solo(decoder, ids, spread)
@@ -68,13 +75,19 @@ def limit(subject: Subject) -> Iterator[Measure]:
             yield Measure(f"logits at position {far}: not finite", int((~logits.isfinite()).sum()), 0)
         if subject.encoding.overrides("embed"):
             a, b = (subject.solo(decoder, ids, torch.tensor([0, far])) for far in (30_000, 30_001))
-            yield Measure("positions 30,000 and 30,001 are one: a clamped table that claims no limit", float(off(a, b) < CHANGED), 0)
+            yield Measure(
+                "positions 30,000 and 30,001 are one: a clamped table that claims no limit",
+                float(off(a, b) < CHANGED),
+                0,
+            )
         return
     logits = subject.solo(decoder, ids[: min(2, end)], torch.arange(end)[-2:])
     yield Measure(f"the last position, {end - 1}: not finite", int((~logits.isfinite()).sum()), 0)
     encoding = subject.encoding
     for asked in (end, end + 1000):
-        yield Measure(f"position {asked} of a limit of {end}: no clear error", float(not _refuses(subject, asked, end)), 0)
+        yield Measure(
+            f"position {asked} of a limit of {end}: no clear error", float(not _refuses(subject, asked, end)), 0
+        )
     if encoding.overrides("embed"):
         try:
             encoding.embed(torch.zeros(1, 1, SMALL.width), torch.tensor([[float(end)]]))
@@ -223,13 +236,15 @@ def per_layer(subject: Subject) -> Iterator[Measure]:
         listed = [subject.named if layer == where else "nope" for layer in range(2)]
         decoder = subject.fresh_decoder(encoding=listed)
         for layer in range(2):
-            seen: dict[str, torch.Tensor] = {}
+            seen = Recorder()
             outputs = []
             for places in (near, far):
                 # The layer's input is held fixed, so that only its own attention can tell near from far.
                 fixed = torch.randn(1, n, SMALL.width, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-                taps = {"embeddings" if layer == 0 else f"layers.{layer - 1}.residual": lambda _, x, fixed=fixed: fixed}
-                taps[f"layers.{layer}.residual"] = lambda name, x, seen=seen: seen.__setitem__(name, x)
+                taps: dict[str, Tap] = {
+                    "embeddings" if layer == 0 else f"layers.{layer - 1}.residual": lambda _, x, fixed=fixed: fixed
+                }
+                taps[f"layers.{layer}.residual"] = seen
                 subject.solo(decoder, ids, places, taps=taps)
                 outputs.append(seen[f"layers.{layer}.residual"])
             changed = off(outputs[1], outputs[0])

@@ -22,7 +22,7 @@ def alibi_slopes_text(heads: int) -> list[float]:
 
 
 def t5_bucket(distance: int, buckets: int, furthest: int) -> int | None:
-    """The bucket of a distance ≥ 0 by exact integer comparison; none where it lies on a boundary, which rounding decides."""
+    """The bucket of a distance ≥ 0 by exact integer comparison; none on a boundary, where rounding decides."""
     exact = buckets // 2
     if distance < exact:
         return distance

@@ -62,7 +62,9 @@ def short_precision(subject: Subject) -> Iterator[Measure]:
             got = short.embed(torch.zeros(1, 2, SMALL.width), places)
             wanted = exact.embed(torch.zeros(1, 2, SMALL.width, dtype=torch.float64), places.double())
             yield Measure(f"embedding at position {far}", float((got - wanted).abs().max()), SHORT)
-            yield Measure(f"embeddings at {far - 1} and {far} are one", float((got[:, 0] - got[:, 1]).abs().max() < SHORT), 0)
+            yield Measure(
+                f"embeddings at {far - 1} and {far} are one", float((got[:, 0] - got[:, 1]).abs().max() < SHORT), 0
+            )
         if subject.encoding.overrides("rotate"):
             x = torch.randn(1, 1, 1, SMALL.head_width, generator=torch.Generator().manual_seed(1)).expand(1, 1, 2, -1)
             got = short.rotate(x, x, short.prepare(places, places, budget))
@@ -88,7 +90,11 @@ def short_precision(subject: Subject) -> Iterator[Measure]:
     model = subject.fresh_decoder().to(torch.bfloat16)
     ids, places = subject.ids(n), subject.places(n)
     truth = subject.solo(copy.deepcopy(model).double(), ids, places)
-    yield Measure(f"a whole bf16 model, {n} tokens, relative to the largest logit", off(subject.solo(model, ids, places), truth), 0.1)
+    yield Measure(
+        f"a whole bf16 model, {n} tokens, relative to the largest logit",
+        off(subject.solo(model, ids, places), truth),
+        0.1,
+    )
 
 
 @check("T15", "ALiBi has the authors' slopes (or the text's, if it says so) for 1–17 and 40 heads.")
@@ -134,12 +140,17 @@ def forms(subject: Subject) -> Iterator[Measure]:
             yield Measure(f"columns against matrix, {n} tokens", off(got, wanted), tolerance)
 
 
-def _heads_from_bias(subject: Subject, n: int, **changes: object) -> Tensor:
-    """A layer's head outputs when all queries are 0 and all values known, so that only the bias speaks."""
-    decoder = subject.decoder(layers=1, **changes)
+def _weights_from_bias(subject: Subject, n: int, scale: float | None, head_width: int) -> Tensor:
+    """A layer's attention weights when all queries are 0, so that only the bias speaks."""
+    decoder = subject.decoder(layers=1, attention_scale=scale, head_width=head_width)
     zero: Tap = lambda _, q: torch.zeros_like(q)  # noqa: E731
     heads = Recorder()
-    subject.solo(decoder, torch.zeros(n, dtype=torch.long), subject.places(n), taps={"layers.0.q": zero, "layers.0.weights": heads})
+    subject.solo(
+        decoder,
+        torch.zeros(n, dtype=torch.long),
+        subject.places(n),
+        taps={"layers.0.q": zero, "layers.0.weights": heads},
+    )
     return heads["layers.0.weights"][0]
 
 
@@ -157,10 +168,12 @@ def unscaled_bias(subject: Subject) -> Iterator[Measure]:
                 bias = encoding.bias(positions, positions)
                 assert bias is not None
                 wanted = bias[0].masked_fill(torch.ones(n, n).tril() == 0, -torch.inf).softmax(-1)
-                got = _heads_from_bias(subject, n, attention_scale=scale, head_width=head_width)
+                got = _weights_from_bias(subject, n, scale, head_width)
                 case = f"{n} tokens, scale {scale or '1/√width'}, head width {head_width}"
                 yield Measure(f"weights of silent queries, {case}", off(got, wanted), TOLERANCE[torch.float64])
-                yield Measure(f"fast path, {case}", _fast_differs(subject, n, scale, head_width), TOLERANCE[torch.float64])
+                yield Measure(
+                    f"fast path, {case}", _fast_differs(subject, n, scale, head_width), TOLERANCE[torch.float64]
+                )
 
 
 def _fast_differs(subject: Subject, n: int, scale: float | None, head_width: int) -> float:
@@ -190,7 +203,9 @@ def written_out(subject: Subject) -> Iterator[Measure]:
                 yield Measure(case, off(subject.solo(decoder, ids, places), truth), allowed)
 
 
-@check("T20", "T5's buckets: one distance each up to half, then logarithmic to the furthest, then the last; none unused.")
+@check(
+    "T20", "T5's buckets: one distance each up to half, then logarithmic to the furthest, then the last; none unused."
+)
 @torch.no_grad()
 def t5_formula(subject: Subject) -> Iterator[Measure]:
     _claims(subject, "t5")
@@ -228,7 +243,9 @@ def gradients(subject: Subject) -> Iterator[Measure]:
                 truth, got = wanted[name], parameter.grad
                 case = f"{name}, {n} tokens, {str(dtype).removeprefix('torch.')}"
                 if name.startswith("encodings."):
-                    yield Measure(f"no gradient at all for {case}", float(got is None or not bool(got.abs().max() > 0)), 0)
+                    yield Measure(
+                        f"no gradient at all for {case}", float(got is None or not bool(got.abs().max() > 0)), 0
+                    )
                 if got is not None and truth is not None:
                     yield Measure(f"gradient of {case}", off(got, truth), tolerance)
 
@@ -242,6 +259,7 @@ def hidden(subject: Subject) -> Iterator[Measure]:
         ids, places = subject.ids(n), subject.places(n)
         ahead = torch.ones(n, n).triu(1) > 0
         for shift in (1e3, 1e6):
+
             def towards_the_future(_: str, k: Tensor, size: float = shift) -> Tensor:
                 return torch.linspace(-size, size, k.shape[2])[:, None].expand_as(k).clone()
 
@@ -255,9 +273,16 @@ def hidden(subject: Subject) -> Iterator[Measure]:
             yield Measure(f"weight on the future, {n} tokens, scores up to {shift:g}", mass, 0)
             subject.solo(decoder, ids, places, taps={**taps, "layers.0.heads": fast})
             before = fast["layers.0.heads"]
-            subject.solo(decoder, torch.cat([ids[:-1], (ids[-1:] + 1) % SMALL.vocabulary]), places, taps={**taps, "layers.0.heads": fast})
+            subject.solo(
+                decoder,
+                torch.cat([ids[:-1], (ids[-1:] + 1) % SMALL.vocabulary]),
+                places,
+                taps={**taps, "layers.0.heads": fast},
+            )
             moved = off(fast["layers.0.heads"][:, :, :-1], before[:, :, :-1])
-            yield Measure(f"fast path, {n} tokens, scores up to {shift:g}: the last token changes earlier ones", moved, 0)
+            yield Measure(
+                f"fast path, {n} tokens, scores up to {shift:g}: the last token changes earlier ones", moved, 0
+            )
 
 
 @check("T24", "Changing a token changes no logit before it, on the fast path and on the dense one.")
@@ -307,4 +332,3 @@ def weights_on_demand(subject: Subject) -> Iterator[Measure]:
                 yield Measure(f"row sums of {name}, {case}", float((weight.sum(-1) - 1).abs().max()), 1e-6)
                 ahead = float(weight[..., torch.ones(n, n).triu(1) > 0].abs().max())
                 yield Measure(f"future mass of {name}, {case}", ahead, 0)
-

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -81,7 +82,9 @@ def pad_ids(subject: Subject) -> Iterator[Measure]:
         truth = subject.solo(decoder, ids, places)
         for pad_id in (0, 5, 16):
             row = _pad_left(ids, 3, pad_id)[None]
-            got = decoder(row, lengths=[n], padding="left", positions_BT=subject.given([places], n + 3, "left"), budget=BUDGET)
+            got = decoder(
+                row, lengths=[n], padding="left", positions_BT=subject.given([places], n + 3, "left"), budget=BUDGET
+            )
             case = f"{n} tokens beginning with id 0 and ending with 5, padded with id {pad_id}"
             yield Measure(case, off(got[0, 3:], truth), TOLERANCE[torch.float64])
 
@@ -97,19 +100,32 @@ def finite(subject: Subject) -> Iterator[Measure]:
                 batch = torch.stack([_fill(subject.ids(n), n + pads, side), subject.ids(n + pads, 1)])
                 if subject.encoding.limit is not None and subject.encoding.limit < n + pads:
                     batch = batch[:1]
-                rows = [subject.places(n), *([subject.places(n + pads, 1)] if len(batch) > 1 and not subject.counted else [])]
+                rows = [
+                    subject.places(n),
+                    *([subject.places(n + pads, 1)] if len(batch) > 1 and not subject.counted else []),
+                ]
                 lengths = [n, n + pads][: len(batch)]
-                logits = decoder(batch, lengths=lengths, padding=side, positions_BT=subject.given(rows, n + pads, side), budget=BUDGET)
+                logits = decoder(
+                    batch,
+                    lengths=lengths,
+                    padding=side,
+                    positions_BT=subject.given(rows, n + pads, side),
+                    budget=BUDGET,
+                )
                 bad = int((~logits.isfinite()).sum())
                 yield Measure(f"logits of {n} tokens and {pads} pads on the {side}, {_name(dtype)}: not finite", bad, 0)
                 logits.square().mean().backward()
                 for name, parameter in decoder.named_parameters():
                     if parameter.grad is not None:
                         bad = int((~parameter.grad.isfinite()).sum())
-                        yield Measure(f"gradient of {name}, {n} tokens and {pads} pads on the {side}: not finite", bad, 0)
+                        yield Measure(
+                            f"gradient of {name}, {n} tokens and {pads} pads on the {side}: not finite", bad, 0
+                        )
 
 
-@check("T05", "The cache gives the logits of one pass: token by token, in chunks of 1, 3, n − 1, and after left padding.")
+@check(
+    "T05", "The cache gives the logits of one pass: token by token, in chunks of 1, 3, n − 1, and after left padding."
+)
 @torch.no_grad()
 def cached(subject: Subject) -> Iterator[Measure]:
     for dtype, tolerance in TOLERANCE.items():
@@ -202,9 +218,11 @@ def places_contract(subject: Subject) -> Iterator[Measure]:
                 part = kind.places(prompt, answer[:k], key, budget)
                 yield Measure(f"{where}: the first {k} of the answer alone", float(part != whole[: len(part)]), 0)
             below = kind.limit if kind.limit is not None else 10**9
-            yield Measure(f"{where}: positions below 0 or at least the limit", sum(not 0 <= p < below for p in whole), 0)
+            yield Measure(
+                f"{where}: positions below 0 or at least the limit", sum(not 0 <= p < below for p in whole), 0
+            )
             if subject.positions_spec.name in {"randomized", "offset", "consecutive"}:
-                falls = sum(b <= a for a, b in zip(whole, whole[1:], strict=False))
+                falls = sum(b <= a for a, b in pairwise(whole))
                 yield Measure(f"{where}: positions that do not increase", falls, 0)
         try:
             kind.places([0] * budget, [0], 0, budget)

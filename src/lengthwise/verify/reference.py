@@ -64,4 +64,3 @@ def _attend(encoding: Encoding, q: Tensor, k: Tensor, v: Tensor, positions_1T: T
     out = weights @ v
     addition = encoding.read(weights, pair)
     return out if addition is None else out + addition
-

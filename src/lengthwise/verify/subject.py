@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lengthwise.encodings import build_encoding, build_positions
 from lengthwise.encodings.encoding import Encoding, Geometry
+from lengthwise.encodings.positions import Given
 from lengthwise.model import Decoder, DecoderConfig
 from lengthwise.spec import Spec, SpecError, digest
 
@@ -54,7 +55,7 @@ class Subject:
         if limit is not None and self.positions.limit is not None and self.positions.limit > limit:
             raise SpecError(
                 f"{self.positions_spec.name} gives positions up to {self.positions.limit - 1}, but {self.name} ends at "
-                f"{limit - 1}; write {self.positions_spec.name}:limit={limit}"
+                f"{limit - 1}; use positions below {limit}, e.g. {self.positions_spec.name}:limit={limit}"
             )
 
     @cached_property
@@ -78,14 +79,18 @@ class Subject:
         """Whether it adds a bias to the scores."""
         return any(self.encoding.overrides(form) for form in ("columns", "by_distance", "bias"))
 
-    def decoder(self, dtype: torch.dtype = torch.float64, *, seed: int = 0, encoding: object = None, **changes: object) -> Decoder:
+    def decoder(
+        self, dtype: torch.dtype = torch.float64, *, seed: int = 0, encoding: object = None, **changes: object
+    ) -> Decoder:
         """A small decoder with unit-scale weights; the same object for the same arguments."""
         key = (dtype, seed, str(encoding), tuple(sorted(changes.items())))
         if key not in self._decoders:
             self._decoders[key] = self.fresh_decoder(dtype, seed=seed, encoding=encoding, **changes)
         return self._decoders[key]
 
-    def fresh_decoder(self, dtype: torch.dtype = torch.float64, *, seed: int = 0, encoding: object = None, **changes: object) -> Decoder:
+    def fresh_decoder(
+        self, dtype: torch.dtype = torch.float64, *, seed: int = 0, encoding: object = None, **changes: object
+    ) -> Decoder:
         """A new such decoder, for checks that change it."""
         config = SMALL.model_copy(update=changes)
         decoder = Decoder(config, self.named if encoding is None else encoding, seed=seed)  # pyrefly: ignore[bad-argument-type]
@@ -97,8 +102,7 @@ class Subject:
         return [size for size in wanted if size <= most] or [most]
 
     def _most_places(self) -> int | None:
-        values = getattr(self.positions, "values", None)
-        return self.positions.limit if values is None else len(values)
+        return len(self.positions.values) if isinstance(self.positions, Given) else self.positions.limit
 
     def ids(self, tokens: int, key: int = 0) -> Tensor:
         """Token ids (T,) that depend on `key` alone."""
@@ -107,7 +111,7 @@ class Subject:
 
     def places(self, tokens: int, key: int = 0, budget: int = BUDGET) -> Tensor:
         """The positions (T,) of a sequence under the kind of positions under test."""
-        budget = max(tokens, min(budget, self.positions.limit or budget, self._most_places() or budget))
+        budget = max(tokens, min(budget, self._most_places() or budget))
         prompt, answer = [0] * (tokens // 2), [0] * (tokens - tokens // 2)
         return torch.tensor(self.positions.places(prompt, answer, digest("verify", key), budget))
 
@@ -148,4 +152,5 @@ def off(got: Tensor, wanted: Tensor) -> float:
         return float("inf")
     if not got.numel():
         return 0.0
-    return float((got.double() - wanted.double()).abs().max() / wanted.double().abs().max().clamp(min=1e-30))
+    got, wanted = got.detach().double(), wanted.detach().double()
+    return float((got - wanted).abs().max() / wanted.abs().max().clamp(min=1e-30))

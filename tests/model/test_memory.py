@@ -1,0 +1,71 @@
+"""Long sequences: nothing of size T × T on the causal paths."""
+
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import resource, sys
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from lengthwise.model import Decoder, preset
+
+name, tokens, train = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "train"
+largest = 0
+
+class Watch(TorchDispatchMode):
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        global largest
+        out = op(*args, **(kwargs or {}))
+        for item in out if isinstance(out, (tuple, list)) else [out]:
+            if isinstance(item, torch.Tensor) and item.numel():
+                # What lies in memory, not what a broadcast view pretends.
+                largest = max(largest, item.untyped_storage().nbytes() // item.element_size())
+        return out
+
+torch.set_num_threads(1)
+decoder = Decoder(preset("laptop", vocabulary=32), name).train(train)
+ids = torch.randint(32, (1, tokens))
+decoder(ids[:, :64]).sum().backward()  # libraries load, pools fill
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+with Watch(), torch.set_grad_enabled(train):
+    logits = decoder(ids)
+    if train:
+        logits.square().mean().backward()
+peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+print(largest, peak)
+"""
+
+
+def measure(name: str, tokens: int, mode: str) -> tuple[int, float]:
+    """The largest tensor in numbers, and the peak memory above the model's in MiB, in a process of its own."""
+    run = subprocess.run(
+        [sys.executable, "-c", SCRIPT, name, str(tokens), mode], capture_output=True, text=True, check=True
+    )
+    largest, peak = run.stdout.split()
+    return int(largest), float(peak)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["infer", "train"])
+@pytest.mark.parametrize("name", ["nope", "rope", "alibi", "sinusoidal", "learned:limit=8192"])
+def test_causal_paths_at_8192_tokens_hold_nothing_of_size_t_by_t(name, mode, capsys):
+    tokens = 8192
+    largest, peak = measure(name, tokens, mode)
+    square = tokens * tokens * 4 / 2**20
+    with capsys.disabled():
+        print(
+            f"\n{name} {mode} T={tokens}: peak {peak:.0f} MiB, largest tensor {largest:,} "
+            f"(one T × T in fp32: {square:.0f} MiB)",
+            end="",
+        )
+    assert largest < tokens * tokens / 16
+    assert peak < square
+
+
+@pytest.mark.slow
+def test_the_measurement_sees_a_matrix_where_there_is_one():
+    largest, peak = measure("t5", 2048, "infer")
+    assert largest >= 2048 * 2048
+    assert peak > 4 * 2048 * 2048 * 4 / 2**20 / 2

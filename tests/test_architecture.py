@@ -1,0 +1,105 @@
+"""The layout is the explanation: imports point one way, files stay small, nothing heavy loads unasked."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lengthwise
+
+ROOT = Path(lengthwise.__file__).parent
+MODULES = sorted(ROOT.rglob("*.py"))
+
+# What each part may import of lengthwise, besides itself and `spec`, which lies under all.
+MAY_IMPORT = {
+    "spec": set(),
+    "tasks": set(),
+    "encodings": set(),
+    "model": {"encodings"},
+    "training": {"model", "encodings", "tasks"},
+    "evaluation": {"model", "encodings", "tasks"},
+    "run": {"training", "evaluation", "model", "encodings", "tasks"},
+    "verify": {"model", "encodings"},
+    "analysis": {"model", "encodings", "tasks"},
+    "theory": {"model", "encodings"},
+    "measure": {"model", "encodings", "tasks", "verify"},
+    "corpora": set(),
+    "study": {"run"},
+    "statistics": {"study"},
+    "report": {"statistics", "study"},
+    "hf": {"model", "encodings"},
+    "cli": None,  # the verbs may import anything, inside the verb
+    "__main__": {"cli"},
+    "__init__": set(),
+}
+NO_TORCH = ["lengthwise", "lengthwise.spec", "lengthwise.cli", "lengthwise.encodings"]
+
+
+def part(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def imported(path: Path) -> set[str]:
+    """The parts of lengthwise that a file imports, wherever in the file."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative imports hide the direction"
+            names = [node.module or ""]
+            if node.module == "lengthwise":
+                names = [f"lengthwise.{alias.name}" for alias in node.names if alias.name != "__version__"]
+        found |= {name.split(".")[1] for name in names if name.startswith("lengthwise.")}
+    return found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_point_one_way(path):
+    assert part(path) in MAY_IMPORT, f"{path.name}: a new part needs a line in MAY_IMPORT and in docs/design.md"
+    allowed = MAY_IMPORT[part(path)]
+    if allowed is not None:
+        assert imported(path) - {part(path), "spec"} <= allowed
+
+
+def test_the_direction_is_checked_at_all(tmp_path):
+    bad = tmp_path / "bad.py"
+    bad.write_text("def f():\n    from lengthwise.model import Decoder\n")
+    assert imported(bad) == {"model"}
+
+
+@pytest.mark.parametrize("name", NO_TORCH)
+def test_what_needs_no_torch_imports_none(name):
+    code = f"import sys, {name}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_stay_small(path):
+    assert len(path.read_text().splitlines()) <= 420
+
+
+def test_no_drawer_for_leftovers():
+    assert not [path for path in MODULES if path.stem in {"utils", "common", "helpers", "core", "registry", "misc"}]
+
+
+def test_every_encoding_file_has_its_row_and_its_class_one_name():
+    from lengthwise.encodings import ENCODINGS
+
+    files = {path.stem for path in (ROOT / "encodings").glob("*.py")} - {"__init__", "encoding", "positions"}
+    assert files == set(ENCODINGS)
+    for name, where in ENCODINGS.items():
+        module, _, cls = where.partition(":")
+        assert module == f"lengthwise.encodings.{name}"
+        assert cls.lower() == name.replace("_", "")
+
+
+def test_the_readme_draws_the_tree_that_is_there():
+    readme = (ROOT.parent.parent / "README.md").read_text()
+    drawn = set(re.findall(r"^  (\w+)(?:/|\.py)\s", readme, re.MULTILINE))
+    there = {part(path) for path in MODULES} - {"__init__", "__main__"}
+    assert drawn == there

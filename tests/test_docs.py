@@ -1,0 +1,56 @@
+"""What README and docs show was run: code blocks are executed, and what they claim to print is compared.
+
+A block ```python is run in one interpreter per page, in order. A block ```console holds `$ command` lines; if output
+follows a command, each of its lines must appear in what the command prints (`...` stands for anything).
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)(?: ([^\n]*))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return [body for kind, note, body in BLOCK.findall(page.read_text()) if kind == language and "not run" not in (note or "")]
+
+
+@pytest.mark.docs
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_of_the_page_runs(page, tmp_path):
+    code = "\n".join(blocks(page, "python"))
+    if not code:
+        return
+    done = subprocess.run([sys.executable, "-c", code], cwd=_with_files(page, tmp_path), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.docs
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_of_the_page_print_what_it_shows(page, tmp_path):
+    where = _with_files(page, tmp_path)
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    for body in blocks(page, "console"):
+        for part in re.split(r"^\$ ", body, flags=re.MULTILINE)[1:]:
+            command, _, shown = part.partition("\n")
+            done = subprocess.run(shlex.split(command), cwd=where, env=environment, capture_output=True, text=True, check=False)
+            printed = " ".join((done.stdout + done.stderr).split())
+            for line in filter(None, (" ".join(line.split()) for line in shown.splitlines())):
+                pieces = [piece.strip() for piece in line.split("...")]
+                pattern = ".*".join(re.escape(piece) for piece in pieces)
+                assert re.search(pattern, printed), f"{page.name}: `{command}` does not print {line!r}\n{done.stdout}{done.stderr}"
+
+
+def _with_files(page: Path, tmp_path: Path) -> Path:
+    """A clean directory with the files the page tells the reader to write: blocks marked ```py my_pe.py."""
+    for kind, note, body in BLOCK.findall(page.read_text()):
+        if kind == "py" and note.endswith(".py"):
+            (tmp_path / note).write_text(body)
+    return tmp_path

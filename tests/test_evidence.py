@@ -1,0 +1,57 @@
+"""Full-size measurements: `pytest -m evidence -s`."""
+
+import resource
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import resource, sys, time
+import torch
+import torch.nn.functional as F
+from lengthwise.model import Decoder, preset
+from lengthwise.model.decode import greedy
+
+torch.manual_seed(0)
+decoder = Decoder(preset("paper", vocabulary=32_100), sys.argv[1]).train()
+optimizer = torch.optim.AdamW(decoder.parameters(), lr=3e-5, weight_decay=0.05)
+ids = torch.randint(32_100, (64, 48))
+
+def step():
+    start = time.perf_counter()
+    logits = decoder(ids[:, :-1])
+    loss = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+    optimizer.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(decoder.parameters(), 1.0)
+    optimizer.step()
+    return float(loss), time.perf_counter() - start
+
+first, _ = step()
+second, seconds = step()
+decoder.eval()
+start = time.perf_counter()
+out = greedy(decoder, ids[:1, :16], 64)
+decode = time.perf_counter() - start
+assert out.shape == (1, 64)
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+print(f"{decoder.parameter_count()} {first:.3f} {second:.3f} {seconds:.2f} {decode:.2f} {peak:.2f}")
+"""
+
+
+@pytest.mark.evidence
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", ["nope", "t5", "alibi", "rope:fraction=0.25:interleaved=true", "sinusoidal"])
+def test_the_110m_preset_trains_a_step_and_continues_64_tokens(name, capsys):
+    """Batch 64 of 48 tokens, as copy at its published length; then 16 tokens continued by 64."""
+    assert resource.getrusage(resource.RUSAGE_CHILDREN) is not None
+    done = subprocess.run([sys.executable, "-c", SCRIPT, name], capture_output=True, text=True, check=True)
+    count, first, second, seconds, decode, peak = done.stdout.split()
+    with capsys.disabled():
+        print(
+            f"\n{name}: {int(count):,} parameters, loss {first} → {second}, step {seconds} s, "
+            f"64 tokens {decode} s, peak {peak} GiB",
+            end="",
+        )
+    assert float(second) < float(first)
