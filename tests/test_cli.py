@@ -25,9 +25,7 @@ def test_help_is_quick_and_imports_no_torch(capsys):
     with capsys.disabled():
         print(f"\nlengthwise --help: {min(seconds):.2f} s")
     assert min(seconds) < 0.6
-    code = (
-        "import sys, lengthwise.cli as c\ntry: c.app(['--help'])\nfinally: sys.exit('torch' in sys.modules)"
-    )
+    code = "import sys, lengthwise.cli as c\ntry: c.app(['--help'])\nfinally: sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
 
 

@@ -19,7 +19,11 @@ BLOCK = re.compile(r"^```(\w+)(?: ([^\n]*))?\n(.*?)^```$", re.MULTILINE | re.DOT
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    return [body for kind, note, body in BLOCK.findall(page.read_text()) if kind == language and "not run" not in (note or "")]
+    return [
+        body
+        for kind, note, body in BLOCK.findall(page.read_text())
+        if kind == language and "not run" not in (note or "")
+    ]
 
 
 @pytest.mark.docs
@@ -28,7 +32,9 @@ def test_python_of_the_page_runs(page, tmp_path):
     code = "\n".join(blocks(page, "python"))
     if not code:
         return
-    done = subprocess.run([sys.executable, "-c", code], cwd=_with_files(page, tmp_path), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=_with_files(page, tmp_path), capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -40,12 +46,16 @@ def test_commands_of_the_page_print_what_it_shows(page, tmp_path):
     for body in blocks(page, "console"):
         for part in re.split(r"^\$ ", body, flags=re.MULTILINE)[1:]:
             command, _, shown = part.partition("\n")
-            done = subprocess.run(shlex.split(command), cwd=where, env=environment, capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                shlex.split(command), cwd=where, env=environment, capture_output=True, text=True, check=False
+            )
             printed = " ".join((done.stdout + done.stderr).split())
             for line in filter(None, (" ".join(line.split()) for line in shown.splitlines())):
                 pieces = [piece.strip() for piece in line.split("...")]
                 pattern = ".*".join(re.escape(piece) for piece in pieces)
-                assert re.search(pattern, printed), f"{page.name}: `{command}` does not print {line!r}\n{done.stdout}{done.stderr}"
+                assert re.search(pattern, printed), (
+                    f"{page.name}: `{command}` does not print {line!r}\n{done.stdout}{done.stderr}"
+                )
 
 
 def _with_files(page: Path, tmp_path: Path) -> Path:
