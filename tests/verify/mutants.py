@@ -40,24 +40,24 @@ class Mutant:
 
 
 class ZeroedFrequencies(Rope):
-    def _turn(self, positions_BT):
-        return super()._turn(positions_BT * 0)
+    def _tables(self, positions_BT):
+        return super()._tables(positions_BT * 0)
 
 
 class ShortAngles(Rope):
-    def _turn(self, positions_BT):
-        half = torch.arange(self.turned // 2, dtype=torch.bfloat16) / (self.turned // 2)
-        angle = positions_BT[..., None].bfloat16() * self.theta**-half
-        return angle.cos()[:, None].to(positions_BT.dtype), angle.sin()[:, None].to(positions_BT.dtype)
+    def _tables(self, positions_BT):
+        return super()._tables(positions_BT.bfloat16().to(positions_BT.dtype))
 
 
 class OtherLayout(Rope):
-    def _turned(self, x, cos, sin):
-        kept, self.interleaved = self.interleaved, not self.interleaved
-        try:
-            return super()._turned(x, cos, sin)
-        finally:
-            self.interleaved = kept
+    def prepare(self, query_positions_BQ, key_positions_BK, budget_B):
+        self.interleaved = True
+        return super().prepare(query_positions_BQ, key_positions_BK, budget_B)
+
+    def rotate(self, q_BHQE, k_BHKE, state):
+        turned = super().rotate(q_BHQE, k_BHKE, state)
+        self.interleaved = False
+        return turned
 
 
 class OverwrittenFraction(Rope):

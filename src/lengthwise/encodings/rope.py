@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor
+from torch.autograd.function import FunctionCtx, once_differentiable
 
 from lengthwise.encodings.encoding import Encoding, Geometry, phases
 from lengthwise.spec import SpecError
@@ -33,27 +34,53 @@ class Rope(Encoding):
             )
 
     def prepare(self, query_positions_BQ: Tensor, key_positions_BK: Tensor, budget_B: Tensor) -> object:
-        query = self._turn(query_positions_BQ)
-        return query, (query if key_positions_BK is query_positions_BQ else self._turn(key_positions_BK))
+        query = self._tables(query_positions_BQ)
+        return query, (query if key_positions_BK is query_positions_BQ else self._tables(key_positions_BK))
 
-    def _turn(self, positions_BT: Tensor) -> tuple[Tensor, Tensor]:
+    def _tables(self, positions_BT: Tensor) -> tuple[Tensor, Tensor]:
+        """cos and signed sin of every coordinate, so that turning is x · cos + partner(x) · sin: (B, H or 1, T, E)."""
         cos_BTF, sin_BTF = phases(positions_BT, self.theta, self.turned // 2)
-        return cos_BTF[:, None], sin_BTF[:, None]
+        kept_BTE = positions_BT.new_ones(*positions_BT.shape, self.geometry.head_width - self.turned)
+        cos = torch.cat([self._join(cos_BTF, cos_BTF), kept_BTE], -1)
+        sin = torch.cat([self._join(-sin_BTF, sin_BTF), kept_BTE * 0], -1)
+        # In the memory order of queries and keys, heads inside tokens, the product runs over whole rows.
+        heads = self.geometry.heads if len(positions_BT) == 1 else 1
+        return tuple(table[:, :, None].repeat(1, 1, heads, 1).transpose(1, 2) for table in (cos, sin))  # pyrefly: ignore
+
+    def _join(self, first_BTF: Tensor, second_BTF: Tensor) -> Tensor:
+        if self.interleaved:
+            return torch.stack([first_BTF, second_BTF], -1).flatten(-2)
+        return torch.cat([first_BTF, second_BTF], -1)
 
     def rotate(self, q_BHQE: Tensor, k_BHKE: Tensor, state: object) -> tuple[Tensor, Tensor]:
         if not self.turned:
             return q_BHQE, k_BHKE
         query, key = state  # pyrefly: ignore[not-iterable]
-        return self._turned(q_BHQE, *query), self._turned(k_BHKE, *key)
+        partner_E = None
+        if self.interleaved or self.turned < self.geometry.head_width:
+            coordinates = torch.arange(self.geometry.head_width)
+            shift = coordinates ^ 1 if self.interleaved else (coordinates + self.turned // 2) % self.turned
+            partner_E = torch.where(coordinates < self.turned, shift, coordinates).to(q_BHQE.device)
+        return _Turn.apply(q_BHQE, *query, partner_E), _Turn.apply(k_BHKE, *key, partner_E)
 
-    def _turned(self, x_BHTE: Tensor, cos_B1TF: Tensor, sin_B1TF: Tensor) -> Tensor:
-        turned, kept = x_BHTE[..., : self.turned], x_BHTE[..., self.turned :]
-        if self.interleaved:
-            a, b = turned[..., 0::2], turned[..., 1::2]
-        else:
-            a, b = turned.chunk(2, -1)
-        pair = (a * cos_B1TF - b * sin_B1TF, b * cos_B1TF + a * sin_B1TF)
-        if self.interleaved:
-            pair = (torch.stack(pair, -1).flatten(-2),)
-        parts = [part.to(x_BHTE.dtype) for part in pair]
-        return torch.cat([*parts, kept] if kept.shape[-1] else parts, -1)
+
+class _Turn(torch.autograd.Function):
+    """Turning, with its gradient, which is turning back: half the time of the same in separate operations on a CPU."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, x: Tensor, cos: Tensor, sin: Tensor, partner_E: Tensor | None) -> Tensor:
+        ctx.save_for_backward(cos, sin)
+        ctx.partner_E = partner_E  # pyrefly: ignore[missing-attribute]
+        return _turn(x, cos, sin, partner_E)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, None, None, None]:  # pyrefly: ignore[bad-override]
+        cos, sin = ctx.saved_tensors  # pyrefly: ignore[missing-attribute]
+        return _turn(gradient, cos, -sin, ctx.partner_E), None, None, None  # pyrefly: ignore[missing-attribute]
+
+
+def _turn(x_BHTE: Tensor, cos: Tensor, sin: Tensor, partner_E: Tensor | None) -> Tensor:
+    x = x_BHTE.to(cos.dtype)  # in fp32 where x is bf16
+    other = x.roll(x.shape[-1] // 2, -1) if partner_E is None else x.index_select(-1, partner_E)
+    return torch.addcmul(x * cos, other, sin).to(x_BHTE.dtype)

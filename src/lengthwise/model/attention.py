@@ -177,15 +177,27 @@ def fast(q_BHQE: Tensor, k_BHKE: Tensor, v_BHKE: Tensor, plan: Plan) -> Tensor:
 
 
 def _beside(q_BHQE: Tensor, k_BHKE: Tensor, query_BHQC: Tensor, key_BHKC: Tensor) -> tuple[Tensor, Tensor]:
-    """Queries and keys with columns beside them; in a short precision each column is split into a head and a rest."""
+    """Queries and keys with columns beside them; in a short precision each is a sum of columns that it can hold."""
     if q_BHQE.dtype in {torch.bfloat16, torch.float16}:
-        query_head, key_head = query_BHQC.to(q_BHQE.dtype), key_BHKC.to(q_BHQE.dtype)
-        query_rest, key_rest = query_BHQC - query_head, key_BHKC - key_head
-        query_BHQC = torch.cat([query_head, query_head, query_rest], -1)
-        key_BHKC = torch.cat([key_head, key_rest, key_head], -1)
+        # bf16 has 8 bits: three of them make fp32's 24. Of queries, whose columns are mostly ones, two will do.
+        (q_head, q_rest), (k_head, k_rest, k_last) = (
+            _split(query_BHQC, q_BHQE.dtype, 2),
+            _split(key_BHKC, q_BHQE.dtype, 3),
+        )
+        query_BHQC = torch.cat([q_head, q_head, q_head, q_rest], -1)
+        key_BHKC = torch.cat([k_head, k_rest, k_last, k_head], -1)
     query = query_BHQC.to(q_BHQE.dtype).expand(*q_BHQE.shape[:-1], -1)
     key = key_BHKC.to(q_BHQE.dtype).expand(*k_BHKE.shape[:-1], -1)
     return torch.cat([q_BHQE, query], -1), torch.cat([k_BHKE, key], -1)
+
+
+def _split(x: Tensor, dtype: torch.dtype, parts: int) -> list[Tensor]:
+    """Tensors that `dtype` can hold and whose sum is `x`, the largest first."""
+    found: list[Tensor] = []
+    for _ in range(parts):
+        found.append(x.to(dtype).to(x.dtype))
+        x = x - found[-1]
+    return found
 
 
 def dense(

@@ -136,7 +136,8 @@ def static_keys(subject: Subject) -> Iterator[Measure]:
     moved = 0.0
     for n in subject.sizes(2, 9, 40):
         places = subject.places(n).double()[None]
-        k = torch.randn(1, 1, n, SMALL.head_width, dtype=torch.float64, generator=torch.Generator().manual_seed(n))
+        generator = torch.Generator().manual_seed(n)
+        k = torch.randn(1, SMALL.heads, n, SMALL.head_width, dtype=torch.float64, generator=generator)
         wholly = encoding.rotate(k, k, encoding.prepare(places, places, torch.tensor([n])))[1]
         for m in range(1, n):
             early, places_m = k[:, :, :m], places[:, :m]

@@ -25,6 +25,11 @@ def _claims(subject: Subject, formula: str) -> None:
         raise NotApplicable(f"it does not claim to be {formula}")
 
 
+def _vectors(tokens: int, head_width: int) -> Tensor:
+    """Queries or keys of a small decoder: (1, H, T, E)."""
+    return torch.randn(1, SMALL.heads, tokens, head_width, generator=torch.Generator().manual_seed(tokens))
+
+
 @check("T12", "RoPE turns each pair of its fraction by position × theta^(−2f / turned), in the layout it names.")
 @torch.no_grad()
 def rope_formula(subject: Subject) -> Iterator[Measure]:
@@ -36,14 +41,15 @@ def rope_formula(subject: Subject) -> Iterator[Measure]:
             continue
         encoding = subject.build(geometry).double()
         turned = round(options["fraction"] * head_width)
-        x = torch.randn(1, 1, 1, head_width, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        x = _vectors(1, head_width).double()
         for position in (0, 1, 2, 100, 4095):
             places = torch.tensor([[position]], dtype=torch.float64)
             state = encoding.prepare(places, places, torch.tensor([BUDGET]))
-            wanted = rope_turned(x.flatten().tolist(), position, options["theta"], turned, options["interleaved"])
+            heads = x[0, :, 0].tolist()
+            wanted = [rope_turned(h, position, options["theta"], turned, options["interleaved"]) for h in heads]
             wanted = torch.tensor(wanted, dtype=torch.float64)
             for name, got in zip(("query", "key"), encoding.rotate(x, x, state), strict=True):
-                yield Measure(f"{name} of width {head_width} at position {position}", off(got.flatten(), wanted), 1e-9)
+                yield Measure(f"{name} of width {head_width} at position {position}", off(got[0, :, 0], wanted), 1e-9)
 
 
 @check("T13", "In a bf16 model positions are still used in fp32: exact to 2^-8, and neighbours stay apart.")
@@ -66,7 +72,7 @@ def short_precision(subject: Subject) -> Iterator[Measure]:
                 f"embeddings at {far - 1} and {far} are one", float((got[:, 0] - got[:, 1]).abs().max() < SHORT), 0
             )
         if subject.encoding.overrides("rotate"):
-            x = torch.randn(1, 1, 1, SMALL.head_width, generator=torch.Generator().manual_seed(1)).expand(1, 1, 2, -1)
+            x = _vectors(1, SMALL.head_width).expand(-1, -1, 2, -1)
             got = short.rotate(x, x, short.prepare(places, places, budget))
             wide = places.double()
             wanted = exact.rotate(x.double(), x.double(), exact.prepare(wide, wide, budget))
