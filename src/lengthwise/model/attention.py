@@ -24,7 +24,7 @@ from lengthwise.model.layout import Layout
 from lengthwise.model.taps import Taps
 from lengthwise.spec import SpecError
 
-COLUMNS_FROM = 256 * 256
+COLUMNS_FROM = 512 * 512
 """Up to so many query-key pairs a matrix of biases is quicker than extra columns (measured in benchmarks/bias.py)."""
 
 
