@@ -16,14 +16,13 @@ def run(*arguments: str, cwd=None) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=False, cwd=cwd, env=environment)
 
 
-def test_help_is_quick_and_imports_no_torch(capsys):
+def test_help_is_quick_and_imports_no_torch(figure):
     seconds = []
     for _ in range(5):
         start = time.perf_counter()
         assert run("--help").returncode == 0
         seconds.append(time.perf_counter() - start)
-    with capsys.disabled():
-        print(f"\nlengthwise --help: {min(seconds):.2f} s")
+    figure(f"lengthwise --help: {min(seconds):.2f} s")
     assert min(seconds) < 0.6
     code = "import sys, lengthwise.cli as c\ntry: c.app(['--help'])\nfinally: sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0

@@ -1,6 +1,5 @@
 """Full-size measurements: `pytest -m evidence -s`."""
 
-import resource
 import subprocess
 import sys
 
@@ -43,15 +42,12 @@ print(f"{decoder.parameter_count()} {first:.3f} {second:.3f} {seconds:.2f} {deco
 @pytest.mark.evidence
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ["nope", "t5", "alibi", "rope:fraction=0.25:interleaved=true", "sinusoidal"])
-def test_the_110m_preset_trains_a_step_and_continues_64_tokens(name, capsys):
+def test_the_110m_preset_trains_a_step_and_continues_64_tokens(name, figure):
     """Batch 64 of 48 tokens, as copy at its published length; then 16 tokens continued by 64."""
-    assert resource.getrusage(resource.RUSAGE_CHILDREN) is not None
     done = subprocess.run([sys.executable, "-c", SCRIPT, name], capture_output=True, text=True, check=True)
     count, first, second, seconds, decode, peak = done.stdout.split()
-    with capsys.disabled():
-        print(
-            f"\n{name}: {int(count):,} parameters, loss {first} → {second}, step {seconds} s, "
-            f"64 tokens {decode} s, peak {peak} GiB",
-            end="",
-        )
+    figure(
+        f"{name}: {int(count):,} parameters, loss {first} → {second}, step {seconds} s, "
+        f"64 tokens {decode} s, peak {peak} GiB",
+    )
     assert float(second) < float(first)

@@ -18,7 +18,7 @@ def geometry(heads: int = 12, head_width: int = 64, width: int = 768) -> Geometr
 
 @pytest.mark.parametrize(("buckets", "distance"), [(32, 128), (5, 6)])
 @pytest.mark.parametrize("bidirectional", [False, True])
-def test_t5_buckets_and_bias_equal_transformers(buckets, distance, bidirectional, capsys):
+def test_t5_buckets_and_bias_equal_transformers(buckets, distance, bidirectional, figure):
     from transformers.models.t5.modeling_t5 import T5Attention, T5Config
 
     if bidirectional and buckets == 5:
@@ -45,13 +45,12 @@ def test_t5_buckets_and_bias_equal_transformers(buckets, distance, bidirectional
         wanted = theirs.compute_bias(2001, 2001)
         got = ours.bias(torch.arange(2001.0)[None], torch.arange(2001.0)[None])
         difference = float((got - wanted).abs().max())
-    with capsys.disabled():
-        print(f"\nt5 B={buckets} D={distance} bidirectional={bidirectional}: largest difference {difference:g}")
+    figure(f"t5 B={buckets} D={distance} bidirectional={bidirectional}: largest difference {difference:g}")
     assert difference == 0
 
 
 @pytest.mark.parametrize("heads", [*range(1, 18), 40])
-def test_alibi_slopes_equal_bloom(heads, capsys):
+def test_alibi_slopes_equal_bloom(heads, figure):
     from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 
     keys = 50
@@ -59,8 +58,7 @@ def test_alibi_slopes_equal_bloom(heads, capsys):
     slopes = theirs[:, 1].double()
     ours = build_encoding("alibi", geometry(heads)).slope_H(torch.zeros(1, dtype=torch.float64))
     difference = float((ours - slopes).abs().max())
-    with capsys.disabled():
-        print(f"\nalibi {heads} heads: largest difference to BLOOM {difference:.1e}", end="")
+    figure(f"alibi {heads} heads: largest difference to BLOOM {difference:.1e}")
     # BLOOM rounds the base of the powers to fp32 first.
     assert difference < 1e-6
     # BLOOM adds slope · key; ours subtracts slope · distance: the same row after softmax.
@@ -88,7 +86,7 @@ def _qk(head_width: int, tokens: int = 300, heads: int = 3):
     return (torch.randn(2, heads, tokens, head_width, generator=generator) for _ in range(2))
 
 
-def test_rope_equals_llama(capsys):
+def test_rope_equals_llama(figure):
     from transformers.models.llama.modeling_llama import LlamaConfig, LlamaRotaryEmbedding, apply_rotary_pos_emb
 
     q, k = _qk(64)
@@ -103,12 +101,11 @@ def test_rope_equals_llama(capsys):
     wanted = apply_rotary_pos_emb(q, k, cos, sin)
     got = _turned("rope", q, k, positions.float(), 64)
     difference = max(float((a - b).abs().max()) for a, b in zip(got, wanted, strict=True))
-    with capsys.disabled():
-        print(f"\nrope (halves): largest difference to Llama {difference:.1e}")
+    figure(f"rope (halves): largest difference to Llama {difference:.1e}")
     assert difference < 1e-4  # Llama's angles are fp32, ours float64
 
 
-def test_partial_interleaved_rope_equals_gptj(capsys):
+def test_partial_interleaved_rope_equals_gptj(figure):
     from transformers.models.gptj.modeling_gptj import apply_rotary_pos_emb, create_sinusoidal_positions
 
     q, k = _qk(64)
@@ -121,8 +118,7 @@ def test_partial_interleaved_rope_equals_gptj(capsys):
         wanted.append(torch.cat([turned, x_BTHE[..., 16:]], -1).transpose(1, 2))
     got = _turned("rope:fraction=0.25:interleaved=true", q, k, positions[None].float(), 64)
     difference = max(float((a - b).abs().max()) for a, b in zip(got, wanted, strict=True))
-    with capsys.disabled():
-        print(f"\nrope (interleaved, a quarter): largest difference to GPT-J {difference:.1e}")
+    figure(f"rope (interleaved, a quarter): largest difference to GPT-J {difference:.1e}")
     assert difference < 1e-4
 
 
@@ -145,7 +141,7 @@ def test_rope_of_fraction_zero_is_nope_bit_for_bit():
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
-def test_sinusoidal_equals_the_formula_in_float64(interleaved, capsys):
+def test_sinusoidal_equals_the_formula_in_float64(interleaved, figure):
     width, tokens = 96, 2000
     ours = build_encoding(f"sinusoidal:interleaved={str(interleaved).lower()}", geometry(width=width))
     got = ours.embed(
@@ -158,8 +154,7 @@ def test_sinusoidal_equals_the_formula_in_float64(interleaved, capsys):
     else:
         wanted[:, : width // 2], wanted[:, width // 2 :] = np.sin(angle), np.cos(angle)
     difference = float(np.abs(got.numpy() - wanted).max())
-    with capsys.disabled():
-        print(f"\nsinusoidal interleaved={interleaved}: largest difference to the formula {difference:.1e}")
+    figure(f"sinusoidal interleaved={interleaved}: largest difference to the formula {difference:.1e}")
     assert difference < 1e-12
     short = ours.embed(torch.zeros(1, tokens, width), torch.arange(float(tokens))[None])[0]
     assert float((short.double() - torch.from_numpy(wanted)).abs().max()) < 1e-6

@@ -34,7 +34,7 @@ def form(request, monkeypatch):
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("name", NAMES)
 @torch.no_grad()
-def test_every_way_of_running_equals_one_plain_pass(name, dtype, form, capsys):
+def test_every_way_of_running_equals_one_plain_pass(name, dtype, form, figure):
     decoder, tokens, n = model(name, dtype), ids(3, 33), 33
     plain = decoder(tokens)
     errors = {}
@@ -66,8 +66,7 @@ def test_every_way_of_running_equals_one_plain_pass(name, dtype, form, capsys):
     weights = decoder(tokens, taps={"layers.*.weights": Recorder()})
     errors["with weights"] = off(weights, plain)
     worst = max(errors, key=lambda key: errors[key])
-    with capsys.disabled():
-        print(f"\n{name} {dtype}: {errors[worst]:.1e} ({worst})", end="")
+    figure(f"{name} {dtype}: {errors[worst]:.1e} ({worst})")
     assert errors[worst] <= TOLERANCE[dtype], worst
 
 
@@ -319,6 +318,30 @@ def test_head_is_computed_only_where_asked():
     only = torch.zeros(2, 6, dtype=torch.bool)
     only[0, 3:], only[1, 5] = True, True
     assert torch.allclose(decoder(tokens, only_BT=only), decoder(tokens)[only])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_bf16_and_autocast_stay_close_and_keep_biases_in_fp32(name, form, monkeypatch):
+    """A bias of −300 ± 0.5 is −300 in bf16: it must reach the kernel as it is, also under autocast."""
+    seen = []
+    kernel = torch.nn.functional.scaled_dot_product_attention
+
+    def watched(q, k, v, mask=None, **rest):
+        seen.append(mask)
+        return kernel(q, k, v, mask, **rest)
+
+    monkeypatch.setattr(attention.F, "scaled_dot_product_attention", watched)
+    tokens, exact = ids(2, 40), model(name)
+    plain = exact(tokens)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = model(name, torch.float32)
+        logits = cast(tokens)
+    logits.float().square().mean().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in cast.parameters())
+    assert off(logits, plain) < 0.05
+    with torch.no_grad():
+        assert off(model(name, torch.bfloat16)(tokens), plain) < 0.05
+    assert all(mask is None or mask.dtype in {torch.bool, torch.float32, torch.float64} for mask in seen)
 
 
 def test_dropout_acts_in_training_only_and_takes_the_dense_path():

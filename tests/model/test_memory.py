@@ -50,16 +50,14 @@ def measure(name: str, tokens: int, mode: str) -> tuple[int, float]:
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["infer", "train"])
 @pytest.mark.parametrize("name", ["nope", "rope", "alibi", "sinusoidal", "learned:limit=8192"])
-def test_causal_paths_at_8192_tokens_hold_nothing_of_size_t_by_t(name, mode, capsys):
+def test_causal_paths_at_8192_tokens_hold_nothing_of_size_t_by_t(name, mode, figure):
     tokens = 8192
     largest, peak = measure(name, tokens, mode)
     square = tokens * tokens * 4 / 2**20
-    with capsys.disabled():
-        print(
-            f"\n{name} {mode} T={tokens}: peak {peak:.0f} MiB, largest tensor {largest:,} "
-            f"(one T × T in fp32: {square:.0f} MiB)",
-            end="",
-        )
+    figure(
+        f"{name} {mode} T={tokens}: peak {peak:.0f} MiB, largest tensor {largest:,} "
+        f"(one T × T in fp32: {square:.0f} MiB)",
+    )
     assert largest < tokens * tokens / 16
     assert peak < square
 

@@ -15,13 +15,12 @@ def run(mutant: Mutant) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_no_mutant_survives_and_every_check_catches_one(capsys):
+def test_no_mutant_survives_and_every_check_catches_one(figure):
     caught = {mutant.name: {id for id, status in run(mutant).items() if status == "fail"} for mutant in MUTANTS}
     ids = sorted(checks())
-    with capsys.disabled():
-        print("\nmutant × check (x: caught)\n" + " " * 46 + " ".join(f"{id:3}" for id in ids))
-        for name, found in caught.items():
-            print(f"{name:46}" + " ".join(f"{'x' if id in found else '.':3}" for id in ids))
+    figure(f"{'mutant × check (x: caught)':46}" + " ".join(f"{id:3}" for id in ids))
+    for name, found in caught.items():
+        figure(f"{name:46}" + " ".join(f"{'x' if id in found else '.':3}" for id in ids))
     missed = {mutant.name: mutant.caught_by - caught[mutant.name] for mutant in MUTANTS}
     assert not {name: ids for name, ids in missed.items() if ids}
     idle = set(ids) - set().union(*caught.values())

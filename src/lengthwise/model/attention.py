@@ -10,6 +10,7 @@ cheapest form the path can use. Two paths compute the same thing:
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -167,7 +168,9 @@ def fast(q_BHQE: Tensor, k_BHKE: Tensor, v_BHKE: Tensor, plan: Plan) -> Tensor:
     if plan.columns is None:
         added = plan.added_BHQK
         assert added is not None
-        return F.scaled_dot_product_attention(q_BHQE, k_BHKE, v_BHKE, added.to(q_BHQE.dtype), scale=plan.scale)
+        # A bias stays in fp32 beside bf16 queries; autocast would round it too.
+        with torch.autocast(q_BHQE.device.type, enabled=False) if added.dtype != q_BHQE.dtype else nullcontext():
+            return F.scaled_dot_product_attention(q_BHQE, k_BHKE, v_BHKE, added, scale=plan.scale)
     query_columns, key_columns = plan.columns
     q_BHQE, k_BHKE = _beside(q_BHQE, k_BHKE, query_columns, key_columns)
     # The kernel wants values as wide as keys.
