@@ -382,6 +382,12 @@ def test_mistakes_are_errors_that_say_what_to_do():
         assert said in str(error.value)
     with torch.no_grad(), pytest.raises(SpecError, match="bidirectional model has no cache"):
         model("nope", mask="bidirectional")(tokens, cache=model("nope").cache(9))
+    for first, second in ((None, torch.tensor([[4]])), (torch.tensor([[0, 3, 4, 7]]), None)):
+        cache = decoder.cache(9)
+        with torch.no_grad():
+            decoder(tokens[:, :4], positions_BT=first, cache=cache)
+        with torch.no_grad(), pytest.raises(SpecError, match="positions of the tokens in the cache were"):
+            decoder(tokens[:, :1], positions_BT=second, cache=cache)
     with torch.no_grad(), pytest.raises(SpecError, match="the cache holds the budget"):
         decoder(tokens[:, :4], cache=decoder.cache(9), budget=9)
 

@@ -29,6 +29,8 @@ class Layout:
     smallest: int
     largest: int
     """The smallest and the largest position."""
+    given: bool
+    """Positions were given, not counted."""
     trailing: bool
     """Padding, if any, comes after all real tokens of its row, where a causal mask already hides it."""
     consecutive: bool
@@ -59,6 +61,7 @@ class Layout:
             counts=counts[:1] if len(set(counts)) == 1 else counts,
             smallest=min(self.smallest, new.smallest),
             largest=max(self.largest, new.largest),
+            given=self.given,
             trailing=self.documents_BT is None and new.trailing,
             consecutive=self.consecutive and new.consecutive and follows,
             ordered=self.ordered and new.ordered and follows and new.smallest >= self.largest,
@@ -93,6 +96,11 @@ def lay_out(
     rows = _check_lengths(lengths, batch, tokens, "lengths", padding)
     if documents is not None and (lengths is not None or past is not None or prefix is not None):
         raise SpecError("packed documents go without lengths, prefix and cache: each document is its own sequence")
+    if past is not None and past.given != (positions_BT is not None):
+        before, now = ("given", "counted") if past.given else ("counted", "given")
+        raise SpecError(
+            f"the positions of the tokens in the cache were {before}; these would be {now}: do the same for all"
+        )
     start = past.counts if past else (0,)
     index_1T = torch.arange(tokens, device=device)[None]
 
@@ -133,6 +141,7 @@ def lay_out(
         counts=counts[:1] if len(set(counts)) == 1 else counts,
         smallest=smallest,
         largest=largest,
+        given=positions_BT is not None,
         trailing=trailing and documents is None,
         consecutive=consecutive,
         ordered=ordered,
