@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lengthwise import __version__
-from lengthwise.spec import Spec, SpecError, did_you_mean, options, resolve, specs
+from lengthwise.spec import Spec, SpecError, did_you_mean, options, resolve, show, specs
 
 if TYPE_CHECKING:
     from lengthwise.verify import Report
@@ -57,7 +57,17 @@ def list_(
     tables = {"encodings": _encodings, "positions": _positions, "presets": _presets, "checks": _checks}
     if what not in tables:
         raise SpecError(f"there is no list of {what!r}.{did_you_mean(what, tables)}")
-    _print_table(tables[what](), as_json)
+    rows = tables[what]()
+    if not as_json:
+        if what == "presets":  # more fields than a screen is wide: one row each
+            names = [str(row.pop("name")) for row in rows]
+            rows = [
+                {"field": field, **{n: row[field] for n, row in zip(names, rows, strict=True)}} for field in rows[0]
+            ]
+        for row in rows:
+            if isinstance(claims := row.get("claims"), dict):
+                row["claims"] = [f"limit {item}" if key == "limit" else key for key, item in claims.items() if item]
+    _print_table(rows, as_json)
 
 
 def _encodings() -> list[dict[str, object]]:
@@ -97,9 +107,16 @@ def _positions() -> list[dict[str, object]]:
 
 
 def _presets() -> list[dict[str, object]]:
-    from lengthwise.model.config import PRESETS
+    from lengthwise.model import PRESETS, preset
 
-    return [{"name": name, **fields} for name, fields in PRESETS.items()]
+    rows: list[dict[str, object]] = []
+    for name in PRESETS:
+        config = preset(name, vocabulary=1)
+        fields = {**config.model_dump(exclude={"vocabulary"}), "attention_scale": config.scale}
+        if config.initial == "normal":
+            fields["sigma"] = config.initial_sigma
+        rows.append({"name": name, **fields})
+    return rows
 
 
 def _checks() -> list[dict[str, object]]:
@@ -203,7 +220,7 @@ def _print_table(rows: list[dict[str, object]], as_json: bool, plain: object = N
 
 def _cell(value: object) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{key}={_cell(item)}" for key, item in value.items())
+        return ", ".join(f"{key}={show(item)}" for key, item in value.items())  # as they are typed
     if isinstance(value, list | tuple):
         return ", ".join(_cell(item) for item in value)
     if isinstance(value, bool):

@@ -88,7 +88,7 @@ class Spec:
         return cls(name, tuple(options.items()))
 
     def __str__(self) -> str:
-        return ":".join([self.name, *(f"{key}={_show(item)}" for key, item in self.options)])
+        return ":".join([self.name, *(f"{key}={show(item)}" for key, item in self.options)])
 
     def mapping(self) -> dict[str, Value]:
         """The YAML form: `{name: ..., option: value}`."""
@@ -134,13 +134,14 @@ def _parse(text: str) -> Value:
     return text
 
 
-def _show(value: Value) -> str:
+def show(value: object) -> str:
+    """A value as it is written in a spec."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if value is None:
         return "null"
     if isinstance(value, tuple):
-        return "[" + ",".join(_show(item) for item in value) + "]"
+        return "[" + ",".join(show(item) for item in value) + "]"
     return str(value)
 
 
@@ -250,12 +251,12 @@ def checked_options(kind: str, cls: type, spec: Spec) -> dict[str, object]:
             raise SpecError(f"{kind} {spec.name!r} has no option {key!r}.{hint}")
         wanted = hints.get(key, object)
         if wanted is str and isinstance(value, bool | int | float):
-            value = _show(value)
+            value = show(value)
         try:
             checked[key] = TypeAdapter(wanted).validate_python(value, strict=True)
         except ValidationError as error:
             reason = error.errors()[0]["msg"]
-            raise SpecError(f"option {key!r} of {kind} {spec.name!r} cannot be {_show(value)!r}: {reason}") from error
+            raise SpecError(f"option {key!r} of {kind} {spec.name!r} cannot be {show(value)!r}: {reason}") from error
     missing = [key for key, item in known.items() if item.default is inspect.Parameter.empty and key not in checked]
     if missing:
         raise SpecError(f"{kind} {spec.name!r} needs {missing[0]!r}; write {spec.name}:{missing[0]}=...")

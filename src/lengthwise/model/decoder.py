@@ -277,7 +277,7 @@ class Decoder(nn.Module):
         """What this model is, for a person or a record: fields, encodings, σ, ratio of positions to embeddings."""
         return {
             **self.config.model_dump(),
-            "scale": self.config.scale,
+            "attention_scale": self.config.scale,
             "encodings": [str(spec) for spec in self.specs],
             "instances": len(self.encodings),
             "parameters": self.parameter_count(),
