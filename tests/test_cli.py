@@ -75,6 +75,18 @@ class Mine(Encoding):
 """
 
 
+def test_a_few_checks_are_not_called_conformance():
+    asked = run("verify", "rope", "--only", "t5", "--only", "T14 T12")
+    assert "rope passes: 2 passed, 0 failed, 0 not applicable (of 32 checks, 2 asked for)" in asked.stdout
+
+
+def test_a_terminal_without_unicode_still_gets_its_answer():
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+    command = [*COMMAND, "verify", "rope", "--only", "T05"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+
+
 def test_describe_counts_parameters_and_prints_the_initial_scale():
     told = json.loads(
         run("describe", "laptop:layers=3", "--encoding", "sinusoidal", "--vocabulary", "20", "--json").stdout

@@ -64,7 +64,7 @@ def test_what_is_printed_reads_back_as_the_same(name, options):
         ("rope:name=1", "no option can be called 'name'"),
         ("rope:fraction=0.3", "must be an even number up to 8, not 0.3 × 8 = 2.4"),
         ("missing.py:Mine", "there is no file 'missing.py'"),
-        ("missing.py", "name the class in it too, e.g. missing.py:Mine"),
+        ("missing.py", "there is no file 'missing.py'"),
         ("no_such_lab.pe:Mine", "there is no module 'no_such_lab'"),
         ("lengthwise.spec:Spec", "the class must derive from lengthwise.encodings.encoding.Encoding"),
         ("lengthwise.encodings.rope:Rop", "has no class 'Rop'. Did you mean 'Rope'?"),
@@ -89,6 +89,22 @@ def test_a_missing_option_is_asked_for():
         build_positions("given")
 
 
+OPTIONS = """\
+from lengthwise.encodings.encoding import Encoding
+class Positional(Encoding):
+    def __init__(self, geometry, window: float = 1.0): super().__init__(geometry)
+class Untyped(Encoding):
+    def __init__(self, geometry, *, window=1.0): super().__init__(geometry)
+class Anything(Encoding):
+    def __init__(self, geometry, **rest): super().__init__(geometry)
+class NoGeometry(Encoding):
+    def __init__(self): super().__init__(None)
+class Fails(Encoding):
+    def __init__(self, geometry):
+        1 / 0
+"""
+
+
 def test_an_encoding_from_a_file_is_found_and_its_faults_are_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "good.py").write_text(
@@ -97,6 +113,10 @@ def test_an_encoding_from_a_file_is_found_and_its_faults_are_its_own(tmp_path, m
     (tmp_path / "syntax.py").write_text("x = 1\nclass Mine(:\n")
     (tmp_path / "fails.py").write_text("x = 1\n\nraise RuntimeError('boom')\n")
     (tmp_path / "needs.py").write_text("import no_such_package_at_all\n")
+    (tmp_path / "exits.py").write_text("raise SystemExit(3)\n")
+    (tmp_path / "neighbour.py").write_text("from good import Mine as Theirs\nclass Mine(Theirs):\n  pass\n")
+    (tmp_path / "options.py").write_text(OPTIONS)
+    assert build_encoding("neighbour.py:Mine", GEOMETRY).acts() == []
     assert build_encoding("good.py:Mine", GEOMETRY).acts() == []
     assert build_encoding("good:Mine", GEOMETRY).acts() == []
     assert resolve("encoding", ENCODINGS, "good.py:Mine") is resolve("encoding", ENCODINGS, "good.py:Mine")
@@ -104,6 +124,14 @@ def test_an_encoding_from_a_file_is_found_and_its_faults_are_its_own(tmp_path, m
         ("syntax.py:Mine", "line 2"),
         ("fails.py:Mine", "line 3: RuntimeError: boom"),
         ("needs:Mine", "No module named 'no_such_package_at_all'"),
+        ("good.py", "name the class in it too, e.g. good.py:Mine"),
+        ("good.py:", "names no class"),
+        ("exits.py:Mine", "could not be loaded: line 1: SystemExit"),
+        ("options.py:Positional:window=3.0", "argument 'window' of Positional cannot be an option"),
+        ("options.py:Untyped:window=3.0", "argument 'window' of Untyped cannot be an option"),
+        ("options.py:Anything:window=3.0", "argument 'rest' of Anything cannot be an option"),
+        ("options.py:Fails", "encoding 'options.py:Fails' could not be built: line 12: ZeroDivisionError"),
+        ("options.py:NoGeometry", "could not be built"),
         ("good.py:Other", "'good.py' has no class 'Other'. There is: Mine."),
     ):
         with pytest.raises(SpecError) as error:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +23,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 CLAIMS = ("relative", "limit", "prefix_stable", "static_keys", "shared")
@@ -30,6 +33,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print plain JSON instead of 
 
 def main() -> None:
     """Run the command line; a user's mistake is one line on stderr and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without − or ≥ shows ?, not a traceback
     try:
         app()
     except SpecError as error:
@@ -134,7 +140,7 @@ def _defaults(cls: type) -> dict[str, object]:
 def verify(
     encoding: Annotated[str, typer.Argument(help="a name, module:Class or file.py:Class; commas separate several")],
     positions: Annotated[str, typer.Option(help="the kind of positions to verify it under")] = "consecutive",
-    only: Annotated[str, typer.Option(help="run these checks only, e.g. T05,T13")] = "",
+    only: Annotated[list[str] | None, typer.Option(help="run these checks only, e.g. T05,T13")] = None,
     as_json: Json = False,
 ) -> None:
     """Check that an encoding is what it says: padding, cache, precision, formulas, gradients, claims."""
@@ -143,7 +149,7 @@ def verify(
         raise SpecError("name an encoding, e.g. lengthwise verify rope")
     from lengthwise.verify import verify as run
 
-    chosen = [id.strip() for id in only.split(",") if id.strip()] or None
+    chosen = [id for text in only or () for id in text.replace(",", " ").split()] or None
     reports = [run(spec, positions=positions, only=chosen) for spec in named]
     if as_json:
         print(
@@ -158,6 +164,8 @@ def verify(
 
 def _print_report(report: Report) -> None:
     from rich.table import Table
+
+    from lengthwise.verify import CHECKS
 
     colour = {"pass": "green", "fail": "bold red", "not applicable": "dim"}
     table = Table(
@@ -177,11 +185,15 @@ def _print_report(report: Report) -> None:
         )
     _console().print(table)
     counts = {status: sum(result.status == status for result in report.results) for status in colour}
-    verdict = "conforms" if report.passed else "does NOT conform"
+    verdict = "does NOT conform" if report.failed else "conforms" if len(report.results) == len(CHECKS) else "passes"
     _console().print(
         f"{_escape(report.encoding)} {verdict}: {counts['pass']} passed, {counts['fail']} failed, "
-        f"{counts['not applicable']} not applicable"
+        f"{counts['not applicable']} not applicable" + _asked(len(report.results), len(CHECKS))
     )
+
+
+def _asked(run: int, there_are: int) -> str:
+    return "" if run == there_are else f" (of {there_are} checks, {run} asked for)"
 
 
 @app.command()
@@ -241,8 +253,8 @@ def _escape(text: str) -> str:
 def _console():  # noqa: ANN202 - rich is imported only when something is printed
     from rich.console import Console
 
-    # A pipe has no width; do not fold what another program will read.
-    return Console() if sys.stdout.isatty() else Console(width=160)
+    # A pipe has no width of its own.
+    return Console() if sys.stdout.isatty() or "COLUMNS" in os.environ else Console(width=160)
 
 
 if __name__ == "__main__":

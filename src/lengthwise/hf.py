@@ -7,9 +7,12 @@ each such case there is a guard below, which keeps the model as it was or refuse
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -47,6 +50,8 @@ class LengthwiseConfig(PreTrainedConfig):
     """The spec of each layer's encoding."""
     versions: list[int]
     """The version of the decoder and of each layer's encoding: a number that changed its meaning must not load."""
+    sources: list[str | None]
+    """A hash of the source file of each layer's encoding that is not of this package."""
     seed: int = 0
     lengthwise_version: str = __version__
     """The version that wrote this."""
@@ -112,6 +117,9 @@ class LengthwiseForCausalLM(PreTrainedModel):
                 f"this model was written by lengthwise {config.lengthwise_version}, whose decoder and encodings had "
                 f"versions {config.versions}; here they are {_versions(decoder)} and compute something else"
             )
+        for spec, then, now in zip(specs, config.sources, _sources(decoder), strict=True):
+            if then != now:
+                raise SpecError(f"the file of encoding '{spec}' has changed since this model was saved; restore it")
         _refuse_lost_buffers(decoder)
         self.decoder = decoder
         self._frozen = [name for name, parameter in decoder.named_parameters() if not parameter.requires_grad]
@@ -196,6 +204,7 @@ def _described(decoder: Decoder) -> dict[str, Any]:
         "decoder_config": decoder.config.model_dump(),
         "encodings": [spec.mapping() for spec in decoder.specs],
         "versions": _versions(decoder),
+        "sources": _sources(decoder),
         "seed": decoder.seed,
         "lengthwise_version": __version__,
     }
@@ -203,6 +212,16 @@ def _described(decoder: Decoder) -> dict[str, Any]:
 
 def _versions(decoder: Decoder) -> list[int]:
     return [decoder.version, *(type(decoder.encodings[which]).version for which in decoder.which)]  # pyrefly: ignore
+
+
+def _sources(decoder: Decoder) -> list[str | None]:
+    """A hash of the file of each layer's encoding, where that file is not ours and may be edited."""
+    found: list[str | None] = []
+    for which in decoder.which:
+        held = type(decoder.encodings[which])
+        file = None if held.__module__.startswith("lengthwise.") else inspect.getsourcefile(held)
+        found.append(None if file is None else hashlib.blake2b(Path(file).read_bytes(), digest_size=8).hexdigest())
+    return found
 
 
 def _built(config: DecoderConfig, specs: list[Spec], seed: int) -> Decoder:

@@ -72,6 +72,8 @@ class Spec:
         name, *parts = _split(text.strip(), ":")
         if parts and "=" not in parts[0]:
             name = f"{name}:{parts.pop(0)}"
+        if ".py:" in name and name.endswith(":"):
+            raise SpecError(f"{text!r} names no class; write {name}Mine, where Mine is the class in that file")
         if not name or name.endswith(":") or name.startswith(":"):
             raise SpecError(f"{text!r} has no name; write name:option=value, e.g. rope:fraction=0.25")
         if "=" in name:
@@ -123,8 +125,8 @@ def _parse(text: str) -> Value:
     text = text.strip()
     if text.startswith("[") and text.endswith("]"):
         return tuple(_parse(part) for part in _split(text[1:-1], ",") if part.strip())
-    if text in {"true", "false"}:
-        return text == "true"
+    if text.lower() in {"true", "false"}:
+        return text.lower() == "true"
     if text == "null":
         return None
     if re.fullmatch(r"[+-]?\d+", text):
@@ -158,11 +160,11 @@ def _plain(value: object, key: str) -> Value:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """` Did you mean 'theta'?`, or the list of what exists."""
-    known = sorted(known)
-    close = difflib.get_close_matches(word, known, n=1)
+    lower = {item.lower(): item for item in sorted(known, reverse=True)}
+    close = difflib.get_close_matches(word.lower(), lower, n=1)
     if close:
-        return f" Did you mean {close[0]!r}?"
-    return f" There is: {', '.join(known)}." if known else ""
+        return f" Did you mean {lower[close[0]]!r}?"
+    return f" There is: {', '.join(sorted(lower.values())[:12])}." if lower else ""
 
 
 def resolve(kind: str, table: Mapping[str, str], name: str) -> type:
@@ -173,16 +175,20 @@ def resolve(kind: str, table: Mapping[str, str], name: str) -> type:
     where, colon, attribute = name.rpartition(":")
     if not colon:
         if name.endswith(".py"):
-            raise SpecError(f"{name!r} is a file; name the class in it too, e.g. {name}:Mine")
-        raise SpecError(f"unknown {kind} {name!r}.{did_you_mean(name, table)}")
+            there = _classes(_load_file(name))
+            raise SpecError(f"{name!r} is a file; name the class in it too, e.g. {name}:{(there or ['Mine'])[0]}")
+        hint = " Several go into a list." if "," in name else did_you_mean(name, table)
+        raise SpecError(f"unknown {kind} {name!r}.{hint}")
     module = _load_file(where) if where.endswith(".py") else _load_module(where)
     found = getattr(module, attribute, None)
     if not isinstance(found, type):
-        classes = [
-            key for key, item in vars(module).items() if isinstance(item, type) and item.__module__ == module.__name__
-        ]
-        raise SpecError(f"{where!r} has no class {attribute!r}.{did_you_mean(attribute, classes)}")
+        raise SpecError(f"{where!r} has no class {attribute!r}.{did_you_mean(attribute, _classes(module))}")
     return found
+
+
+def _classes(module: ModuleType) -> list[str]:
+    """The classes a module defines itself."""
+    return [key for key, item in vars(module).items() if isinstance(item, type) and item.__module__ == module.__name__]
 
 
 def _load_file(where: str) -> ModuleType:
@@ -197,11 +203,14 @@ def _load_file(where: str) -> ModuleType:
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
+        sys.path.insert(0, str(path.parent))  # it may import its neighbours, as any script may
         try:
             spec.loader.exec_module(module)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             del sys.modules[name]
-            raise SpecError(f"{where!r} could not be loaded: {_blame(error, str(path))}") from error
+            raise SpecError(f"{where!r} could not be loaded: {blame(error, str(path))}") from error
+        finally:
+            sys.path.remove(str(path.parent))
     return sys.modules[name]
 
 
@@ -216,11 +225,11 @@ def _load_module(where: str) -> ModuleType:
                 f"there is no module {error.name!r} (in {where!r}), installed or in this directory"
             ) from error
         raise SpecError(f"{where!r} could not be imported: {error}") from error
-    except Exception as error:
-        raise SpecError(f"{where!r} could not be imported: {_blame(error, where)}") from error
+    except (Exception, SystemExit) as error:
+        raise SpecError(f"{where!r} could not be imported: {blame(error, where)}") from error
 
 
-def _blame(error: Exception, where: str) -> str:
+def blame(error: BaseException, where: str) -> str:
     """The line of the user's file, not of ours."""
     if isinstance(error, SyntaxError):
         return f"line {error.lineno}: {error.msg}: {(error.text or '').strip()}"
@@ -232,17 +241,31 @@ def _blame(error: Exception, where: str) -> str:
 # --- options ---------------------------------------------------------------------------------------------------------
 
 
-def options(cls: type) -> dict[str, inspect.Parameter]:
-    """The options of a class: the keyword-only arguments of its constructor."""
-    parameters = inspect.signature(cls.__init__).parameters.values()
-    return {item.name: item for item in parameters if item.kind is inspect.Parameter.KEYWORD_ONLY}
+def options(cls: type, arguments: int | None = None) -> dict[str, inspect.Parameter]:
+    """The options of a class: the keyword-only arguments of its constructor, after `arguments` other ones.
+
+    An argument that could not be given by its name, or has no type to check, is an error: it would be ignored.
+    """
+    found: dict[str, inspect.Parameter] = {}
+    if cls.__init__ is object.__init__:
+        return found
+    _, *parameters = inspect.signature(cls.__init__).parameters.values()
+    for index, item in enumerate(parameters):
+        if item.kind is inspect.Parameter.KEYWORD_ONLY and item.annotation is not inspect.Parameter.empty:
+            found[item.name] = item
+        elif arguments is not None and (index >= arguments or item.kind is inspect.Parameter.VAR_KEYWORD):
+            raise SpecError(
+                f"argument {item.name!r} of {cls.__qualname__} cannot be an option, which is keyword-only and typed, "
+                f"e.g. def __init__(self, geometry, *, {item.name}: float = 1.0)"
+            )
+    return found
 
 
-def checked_options(kind: str, cls: type, spec: Spec) -> dict[str, object]:
+def checked_options(kind: str, cls: type, spec: Spec, arguments: int = 0) -> dict[str, object]:
     """The spec's options as keyword arguments of `cls`, each known and of the right type."""
     from pydantic import TypeAdapter, ValidationError
 
-    known = options(cls)
+    known = options(cls, arguments)
     hints = typing.get_type_hints(cls.__init__)
     checked: dict[str, object] = {}
     for key, value in spec.options:
@@ -255,7 +278,10 @@ def checked_options(kind: str, cls: type, spec: Spec) -> dict[str, object]:
         try:
             checked[key] = TypeAdapter(wanted).validate_python(value, strict=True)
         except ValidationError as error:
-            reason = error.errors()[0]["msg"]
+            first = error.errors()[0]
+            reason = {"bool_type": "write true or false", "tuple_type": "write a list, e.g. [0,1,5]"}.get(
+                first["type"], first["msg"]
+            )
             raise SpecError(f"option {key!r} of {kind} {spec.name!r} cannot be {show(value)!r}: {reason}") from error
     missing = [key for key, item in known.items() if item.default is inspect.Parameter.empty and key not in checked]
     if missing:
@@ -270,7 +296,14 @@ def build(kind: str, table: Mapping[str, str], base: type, spec: Spec, arguments
         raise SpecError(
             f"{spec.name!r} is not {_a(kind)}: the class must derive from {base.__module__}.{base.__qualname__}"
         )
-    return cls(*arguments, **checked_options(kind, cls, spec))
+    chosen = checked_options(kind, cls, spec, len(arguments))
+    try:
+        return cls(*arguments, **chosen)
+    except SpecError:
+        raise
+    except Exception as error:
+        source = inspect.getsourcefile(cls) or ""
+        raise SpecError(f"{kind} '{spec}' could not be built: {blame(error, source)}") from error
 
 
 def _a(kind: str) -> str:

@@ -362,7 +362,7 @@ def test_mistakes_are_errors_that_say_what_to_do():
     decoder, tokens = model("learned:limit=8"), ids(1, 9)
     for call, said in (
         (lambda: decoder(tokens), "position 8 is past the last one learned has, 7; use a limit of at least 9"),
-        (lambda: decoder(tokens[:, :4], lengths=[5]), "lengths must be 1 numbers from 0 to 4"),
+        (lambda: decoder(tokens[:, :4], lengths=[5]), "lengths must be 1 whole numbers from 0 to 4"),
         (lambda: decoder(tokens[:, :4], lengths=[2], padding="up"), "padding is 'right' or 'left'"),
         (lambda: decoder(tokens[:, :4], documents=[[3, 2]]), "documents must be 1 lists of lengths"),
         (lambda: decoder(tokens[:, :4], documents=[[3]], lengths=[3]), "packed documents go without lengths"),
@@ -372,6 +372,20 @@ def test_mistakes_are_errors_that_say_what_to_do():
         (lambda: decoder(tokens[:, :4], positions_BT=torch.tensor([[0, 1, -1, 2]])), "not negative"),
         (lambda: decoder(tokens[:, :4], cache=decoder.cache(4)), "wrap the call in torch.no_grad()"),
         (lambda: model("nope", mask="prefix")(tokens), "give prefix"),
+        (lambda: decoder(tokens[:, :4], lengths=[2.5]), "lengths must be 1 whole numbers"),
+        (lambda: decoder(tokens[:, :4], documents=[2, 2]), "one list of lengths per row"),
+        (lambda: decoder([[1, 2]]), "ids must be a (batch, tokens) tensor"),
+        (lambda: decoder(tokens[0]), "ids must be a (batch, tokens) tensor"),
+        (lambda: decoder(tokens[:, :0]), "with at least one token"),
+        (lambda: decoder(tokens[:, :4] + 17), "is not below the vocabulary's size, 17"),
+        (lambda: decoder(tokens[:, :4], cache=True), "a cache is made by decoder.cache(budget)"),
+        (lambda: decoder(tokens[:, :4], taps=["states"]), "taps are a mapping"),
+        (lambda: decoder(tokens[:, :4], only_BT=torch.ones(1, 4)), "only_BT must be booleans"),
+        (lambda: decoder.cache(0), "a budget of at least one token"),
+        (lambda: decoder.cache("9"), "a budget of at least one token"),
+        (lambda: Decoder("laptop", "rope"), "the first argument is a config"),
+        (lambda: Decoder(SMALL, None), "give the encoding's name or its class"),
+        (lambda: Decoder(SMALL, "rope,nope"), "Several go into a list"),
         (lambda: preset("laptop"), "needs 'vocabulary'"),
         (lambda: preset("lapto", vocabulary=3), "Did you mean 'laptop'"),
         (lambda: preset("laptop:layer=3", vocabulary=3), "has no option 'layer'. Did you mean 'layers'"),
@@ -388,6 +402,21 @@ def test_mistakes_are_errors_that_say_what_to_do():
             decoder(tokens[:, :4], positions_BT=first, cache=cache)
         with torch.no_grad(), pytest.raises(SpecError, match="positions of the tokens in the cache were"):
             decoder(tokens[:, :1], positions_BT=second, cache=cache)
+    cache, other = decoder.cache(6), model("nope", layers=1).cache(9)
+    with torch.no_grad():
+        decoder(tokens[:, :4], cache=cache)
+        for call, said in (
+            (lambda: decoder(tokens[:, :3], cache=cache), "7 tokens do not fit the cache's budget of 6"),
+            (lambda: decoder(ids(2, 1), cache=cache), "the cache holds 1 rows of 4 heads, these are 2 of 4"),
+            (lambda: decoder(tokens[:, :4], cache=other), "made for 1 layers, the model has 2"),
+            (
+                lambda: decoder(tokens[:, :4], documents=[[2, 2]], cache=decoder.cache(9)),
+                "go without lengths, prefix and",
+            ),
+        ):
+            with pytest.raises(SpecError) as error:
+                call()
+            assert said in str(error.value)
     with torch.no_grad(), pytest.raises(SpecError, match="the cache holds the budget"):
         decoder(tokens[:, :4], cache=decoder.cache(9), budget=9)
 

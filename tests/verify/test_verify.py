@@ -113,7 +113,119 @@ def test_the_report_is_plain_data():
     assert data["results"][1]["detail"] == "because it does not claim to be alibi"
 
 
+class UnknownFormula(Mine):
+    formula = "Alibi"
+
+
+class MisspeltHook(Encoding):
+    def by_distances(self, distances_N):
+        return -distances_N.expand(self.geometry.heads, -1)
+
+
+class MisspeltClaim(Mine):
+    relatve = False
+
+
+class WrongClaim(Mine):
+    limit = "2048"
+
+
+class NoInitialize(Encoding):
+    def __init__(self, geometry):
+        super().__init__(geometry)
+        self.slope = torch.nn.Parameter(torch.ones(geometry.heads))
+
+
+MISTAKES = {
+    UnknownFormula: "formula 'Alibi' of UnknownFormula is unknown. Did you mean 'alibi'?",
+    MisspeltHook: "'by_distances' of MisspeltHook would be ignored. Did you mean 'by_distance'?",
+    MisspeltClaim: "'relatve' of MisspeltClaim would be ignored. Did you mean 'relative'?",
+    WrongClaim: "claim 'limit' of WrongClaim must be a whole number or None, not '2048'",
+    NoInitialize: "NoInitialize has parameters, so it must define initialize(self, stream)",
+}
+
+
+class Nothing(Encoding):
+    """Overrides no hook: NoPE by another name."""
+
+
+class OneRow(Mine):
+    def by_distance(self, distances_N):
+        return -distances_N.abs()
+
+
+class OnlyQueries(Encoding):
+    def rotate(self, q_BHQE, k_BHKE, state):
+        return q_BHQE
+
+
+class KeptInAList(Mine):
+    def __init__(self, geometry):
+        super().__init__(geometry)
+        self.kept = [torch.ones(3)]
+
+
+class BloomAlibi(Encoding):
+    """BLOOM's form, slope · key, in fp32 constants: equal after softmax, so it conforms."""
+
+    formula = "alibi"
+
+    def bias(self, query_positions_BQ, key_positions_BK):
+        heads = self.geometry.heads
+        below = 2 ** (heads.bit_length() - 1)
+        slopes = [2 ** (-8 * (h + 1) / below) for h in range(below)]
+        slopes += [2 ** (-4 * (2 * h + 1) / below) for h in range(heads - below)]
+        slope_H = torch.tensor(slopes).to(key_positions_BK)
+        bias = slope_H[None, :, None, None] * key_positions_BK[:, None, None, :]
+        return bias.expand(-1, -1, query_positions_BQ.shape[1], -1)
+
+
+class LlamaRope(Encoding):
+    """A port with fp32 frequencies and no attributes but the formula's name."""
+
+    formula = "rope"
+
+    def prepare(self, query_positions_BQ, key_positions_BK, budget_B):
+        return query_positions_BQ, key_positions_BK
+
+    def rotate(self, q_BHQE, k_BHKE, state):
+        return self.turn(q_BHQE, state[0]), self.turn(k_BHKE, state[1])
+
+    def turn(self, x, positions):
+        half = x.shape[-1] // 2
+        frequency = 10000.0 ** -(torch.arange(half).float() / half)
+        angle = torch.cat([positions[..., None].float() * frequency] * 2, -1)[:, None]
+        other = torch.cat([-x[..., half:], x[..., :half]], -1)
+        return (x * angle.cos() + other * angle.sin()).to(x.dtype)
+
+
+def test_what_would_pass_in_silence_does_not():
+    for cls, id, said in (
+        (Nothing, "T08", "it overrides none of"),
+        (OneRow, "T05", "by_distance of OneRow returned (4,), it must return (heads, distances) = (4, 4); end it with"),
+        (OnlyQueries, "T05", "rotate of OnlyQueries must return (q, k), both turned"),
+        (KeptInAList, "S01", "tensors kept as attributes when built: kept"),
+    ):
+        result = verify(cls, only=[id]).result(id)
+        assert result.status == "fail"
+        assert said in result.detail
+
+
+def test_a_right_port_conforms_in_its_own_form():
+    for cls in (BloomAlibi, LlamaRope):
+        report = verify(cls, only=["T12", "T15", "T05", "T07"])
+        assert report.passed, report.text(report.failed)
+
+
 def test_mistakes_are_told():
+    for cls, said in MISTAKES.items():
+        with pytest.raises(SpecError) as error:
+            verify(cls)
+        assert said in str(error.value)
+    with pytest.raises(SpecError, match="verify needs at least 9 positions, here there are 3"):
+        verify("rope", positions="given:values=[0,1,5]")
+    with pytest.raises(SpecError, match="dict is not an encoding"):
+        assert_conforms(dict)
     with pytest.raises(SpecError, match="there is no check 'T99'"):
         verify("rope", only=["T99"])
     with pytest.raises(SpecError, match=r"e.g. randomized:limit=64"):

@@ -10,6 +10,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from lengthwise.spec import SpecError
+
 HOOKS = {
     "embed": "embeddings",
     "rotate": "queries and keys",
@@ -97,7 +99,10 @@ class Encoding(nn.Module):
     def initialize(self, stream: Callable[[str], torch.Generator]) -> None:
         """Fill the parameters; `stream(name)` is a generator that depends on the seed and that name alone."""
         if any(True for _ in self.parameters()):
-            raise NotImplementedError(f"{type(self).__name__} has parameters, so it must define initialize(stream)")
+            raise SpecError(
+                f"{type(self).__name__} has parameters, so it must define initialize(self, stream), e.g. "
+                'normal_(self.table, 1.0, stream("table"))'
+            )
 
     def prepare(self, query_positions_BQ: Tensor, key_positions_BK: Tensor, budget_B: Tensor) -> object:
         """What `rotate`, `score` and `read` need, once per forward for all layers that share this encoding.
@@ -127,18 +132,23 @@ class Encoding(nn.Module):
         """The bias of each head at each distance (query − key; negative ahead of the query): (H, N)."""
         if not self.overrides("columns"):
             return None
-        (q_1HNC, k_1HNC), (_, zero_1H1C) = self._columns(distances_N[None]), self._columns(distances_N.new_zeros(1, 1))
+        (q_1HNC, k_1HNC), (_, zero_1H1C) = (
+            self.checked_columns(distances_N[None]),
+            self.checked_columns(distances_N.new_zeros(1, 1)),
+        )
         return (q_1HNC * (zero_1H1C - k_1HNC)).sum(-1)[0]
 
     def bias(self, query_positions_BQ: Tensor, key_positions_BK: Tensor) -> Tensor | None:
         """The bias itself, added to the scaled scores: (B, H, Q, K)."""
         if self.overrides("by_distance") or (self.overrides("columns") and self.relative):
             distance_BQK = query_positions_BQ[:, :, None] - key_positions_BK[:, None, :]
-            bias_HN = self.by_distance(distance_BQK.flatten())
-            assert bias_HN is not None
+            bias_HN = self.checked_by_distance(distance_BQK.flatten())
             return bias_HN.view(-1, *distance_BQK.shape).transpose(0, 1)
         if self.overrides("columns"):
-            (q_BHQC, own_BHQC), (_, k_BHKC) = self._columns(query_positions_BQ), self._columns(key_positions_BK)
+            (q_BHQC, own_BHQC), (_, k_BHKC) = (
+                self.checked_columns(query_positions_BQ),
+                self.checked_columns(key_positions_BK),
+            )
             return q_BHQC @ k_BHKC.mT - (q_BHQC * own_BHQC).sum(-1, keepdim=True)
         return None
 
@@ -150,10 +160,62 @@ class Encoding(nn.Module):
         """An addition to each head's output, from its attention weights: (B, H, Q, E)."""
         return None
 
-    def _columns(self, positions_BT: Tensor) -> tuple[Tensor, Tensor]:
-        columns = self.columns(positions_BT)
-        assert columns is not None
-        return columns
+    # What the model calls: the same hooks, with a look at what came back. A wrong shape would broadcast in silence.
+
+    def checked_by_distance(self, distances_N: Tensor) -> Tensor:
+        """`by_distance`, checked."""
+        wanted = (self.geometry.heads, len(distances_N))
+        return _shaped(self, "by_distance", self.by_distance(distances_N), wanted, "(heads, distances)")
+
+    def checked_bias(self, query_positions_BQ: Tensor, key_positions_BK: Tensor) -> Tensor:
+        """`bias`, checked."""
+        got = self.bias(query_positions_BQ, key_positions_BK)
+        rows = got.shape[0] if isinstance(got, Tensor) and got.ndim == 4 else len(query_positions_BQ)
+        rows = rows if rows in {1, len(query_positions_BQ), len(key_positions_BK)} else len(query_positions_BQ)
+        wanted = (rows, self.geometry.heads, query_positions_BQ.shape[1], key_positions_BK.shape[1])
+        return _shaped(self, "bias", got, wanted, "(batch, heads, queries, keys)")
+
+    def checked_rotate(self, q_BHQE: Tensor, k_BHKE: Tensor, state: object) -> tuple[Tensor, Tensor]:
+        """`rotate`, checked."""
+        got = self.rotate(q_BHQE, k_BHKE, state)
+        if not isinstance(got, tuple) or len(got) != 2:
+            raise SpecError(f"rotate of {type(self).__name__} must return (q, k), both turned, not {_described(got)}")
+        meaning = "(batch, heads, tokens, head width)"
+        return (
+            _shaped(self, "rotate", got[0], tuple(q_BHQE.shape), meaning),
+            _shaped(self, "rotate", got[1], tuple(k_BHKE.shape), meaning),
+        )
+
+    def checked_embed(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
+        """`embed`, checked."""
+        got = self.embed(x_BTD, positions_BT)
+        _shaped(self, "embed", got, tuple(x_BTD.shape), "(batch, tokens, width)")
+        if got.dtype != x_BTD.dtype:
+            raise SpecError(
+                f"embed of {type(self).__name__} returned {got.dtype} for {x_BTD.dtype}; end with .to(x_BTD.dtype)"
+            )
+        return got
+
+    def checked_columns(self, positions_BT: Tensor) -> tuple[Tensor, Tensor]:
+        got = self.columns(positions_BT)
+        if not isinstance(got, tuple) or len(got) != 2:
+            raise SpecError(f"columns of {type(self).__name__} must return (q, k) columns, not {_described(got)}")
+        wanted = (len(positions_BT), self.geometry.heads, positions_BT.shape[1], got[0].shape[-1])
+        meaning = "(batch, heads, tokens, columns)"
+        return _shaped(self, "columns", got[0], wanted, meaning), _shaped(self, "columns", got[1], wanted, meaning)
+
+
+def _shaped(encoding: Encoding, hook: str, got: object, wanted: tuple[int, ...], meaning: str) -> Tensor:
+    if isinstance(got, Tensor) and got.shape == wanted:
+        return got
+    hint = "; end it with .expand(self.geometry.heads, -1)" if hook == "by_distance" and isinstance(got, Tensor) else ""
+    raise SpecError(
+        f"{hook} of {type(encoding).__name__} returned {_described(got)}, it must return {meaning} = {wanted}{hint}"
+    )
+
+
+def _described(got: object) -> str:
+    return str(tuple(got.shape)) if isinstance(got, Tensor) else f"{got!r}"[:60]
 
 
 def phases(positions_BT: Tensor, theta: float, pairs: int) -> tuple[Tensor, Tensor]:

@@ -101,10 +101,9 @@ class Plan:
             start = k.tokens - q.tokens
             first, last = start + q.tokens - 1, start + 1 - k.tokens
             distances_N = torch.arange(first, last - 1, -1, device=self.query_positions_BQ.device)
-            vector_HN = self.encoding.by_distance(distances_N.to(self.query_positions_BQ.dtype))
-            assert vector_HN is not None
+            vector_HN = self.encoding.checked_by_distance(distances_N.to(self.query_positions_BQ.dtype))
             return vector_HN.unfold(-1, k.tokens, 1).flip(-2)[None]
-        return self.encoding.bias(self.query_positions_BQ, self.key_positions_BK)
+        return self.encoding.checked_bias(self.query_positions_BQ, self.key_positions_BK)
 
     @cached_property
     def added_BHQK(self) -> Tensor | None:
@@ -131,9 +130,7 @@ class Plan:
             # Only differences count, so count from the middle query: the numbers stay small and their sums exact.
             origin_B1 = query_BQ[:, query_BQ.shape[1] // 2, None]
             query_BQ, key_BK = query_BQ - origin_B1, key_BK - origin_B1
-        query, key = encoding.columns(query_BQ), encoding.columns(key_BK)
-        assert query is not None and key is not None
-        return query[0], key[1] / self.scale
+        return encoding.checked_columns(query_BQ)[0], encoding.checked_columns(key_BK)[1] / self.scale
 
     @cached_property
     def dense(self) -> bool:
@@ -262,11 +259,11 @@ class Attention(nn.Module):
         q, k, v = (self._split(part(x_BTD)) for part in (self.q, self.k, self.v))
         static = plan.encoding.static_keys
         if static and plan.turns:
-            q, k = plan.encoding.rotate(q, k, plan.state)
+            q, k = plan.encoding.checked_rotate(q, k, plan.state)
         if cache is not None:
             k, v = cache.extend(layer, k, v)
         if not static and plan.turns:
-            q, k = plan.encoding.rotate(q, k, plan.state)
+            q, k = plan.encoding.checked_rotate(q, k, plan.state)
         if taps is not None:
             q, k = taps(f"{at}.q", q), taps(f"{at}.k", k)
         if not isinstance(factor, float) or factor != 1.0:
@@ -284,8 +281,14 @@ class Attention(nn.Module):
         return x_BTN.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
 
-def check_cache(mask: str, cache: Cache, new: Layout) -> None:
-    """A cache holds states that later tokens must not change: prompts under a prefix mask come in one piece."""
+def check_cache(mask: str, layers: int, cache: Cache, new: Layout) -> None:
+    """A cache belongs to a model and a budget, and holds states that later tokens must not change."""
+    if cache.layers != layers:
+        raise SpecError(f"this cache was made for {cache.layers} layers, the model has {layers}; use its own cache")
+    before = (0,) if cache.layout is None else cache.layout.counts
+    most = max(before) + max(new.counts)
+    if isinstance(cache.budget, int) and most > cache.budget:
+        raise SpecError(f"{most} tokens do not fit the cache's budget of {cache.budget}; make it decoder.cache({most})")
     if mask == "bidirectional":
         raise SpecError("a bidirectional model has no cache: every new token changes the states of all others")
     if mask == "prefix" and cache.layout is not None and new.prefix_BT is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from lengthwise.model.layout import Layout
+from lengthwise.spec import SpecError
 
 
 class Cache:
@@ -14,10 +15,18 @@ class Cache:
     """
 
     def __init__(self, layers: int, budget: int | Tensor) -> None:
+        smallest = int(budget.min()) if isinstance(budget, Tensor) else budget
+        if not isinstance(smallest, int) or isinstance(smallest, bool) or smallest < 1:
+            raise SpecError(f"a cache needs a budget of at least one token, prompt and answer together, not {budget!r}")
         self.budget = budget
         self.layout: Layout | None = None
         self._keys: list[Tensor | None] = [None] * layers
         self._values: list[Tensor | None] = [None] * layers
+
+    @property
+    def layers(self) -> int:
+        """The layers it has room for."""
+        return len(self._keys)
 
     @property
     def tokens(self) -> int:
@@ -26,6 +35,12 @@ class Cache:
 
     def extend(self, layer: int, k_BHQE: Tensor, v_BHQE: Tensor) -> tuple[Tensor, Tensor]:
         """Append one layer's new keys and values, and return all of that layer's."""
+        held = self._keys[layer]
+        if held is not None and held.shape[:2] != k_BHQE.shape[:2]:
+            raise SpecError(
+                f"the cache holds {held.shape[0]} rows of {held.shape[1]} heads, these are {k_BHQE.shape[0]} of "
+                f"{k_BHQE.shape[1]}; use one cache per batch and model"
+            )
         start = self.tokens
         self._keys[layer] = _append(self._keys[layer], k_BHQE, start)
         self._values[layer] = _append(self._values[layer], v_BHQE, start)

@@ -80,6 +80,8 @@ class Decoder(nn.Module):
 
     def __init__(self, config: DecoderConfig, encoding: Named | Sequence[Named] = "nope", *, seed: int = 0) -> None:
         super().__init__()
+        if not isinstance(config, DecoderConfig):
+            raise SpecError(f'the first argument is a config, e.g. preset("laptop", vocabulary=32), not {config!r}')
         self.config = config
         self.seed = seed
         self.recompute = False
@@ -190,7 +192,7 @@ class Decoder(nn.Module):
         `lengths` are the real tokens of each row, beside `padding`; `documents` the lengths of the documents packed in
         each row; `prefix` the prompts' lengths under a prefix mask; `budget` the tokens each sequence may get.
         """
-        batch, tokens = ids_BT.shape
+        batch, tokens = self._check_arguments(ids_BT, cache, taps, only_BT)
         past = cache.layout if cache is not None else None
         new = lay_out(
             batch,
@@ -202,6 +204,7 @@ class Decoder(nn.Module):
             padding=padding,
             documents=documents,
             prefix=prefix,
+            cached=cache is not None,
         )
         self._check(new, cache, budget)
         keys = new if past is None else past.joined(new)
@@ -213,7 +216,7 @@ class Decoder(nn.Module):
         budget_B = self._budget(budget, cache, new, ids_BT.device)
         plans = [Plan(part, self.config, sight, working, budget_B) for part in self._encodings()]
         if plans[0].encoding.overrides("embed"):
-            x = plans[0].encoding.embed(x, plans[0].query_positions_BQ)
+            x = plans[0].encoding.checked_embed(x, plans[0].query_positions_BQ)
         if listening is not None:
             x = listening("embeddings", x)
         if self.config.dropout:
@@ -243,6 +246,24 @@ class Decoder(nn.Module):
             x = x * self.config.width**-0.5
         return F.linear(x, self.embedding.weight) if self.head is None else self.head(x)
 
+    def _check_arguments(
+        self, ids_BT: Tensor, cache: Cache | None, taps: Mapping[str, Tap] | None, only_BT: Tensor | None
+    ) -> tuple[int, int]:
+        """Batch and tokens, where the arguments are what they should be."""
+        if not isinstance(ids_BT, Tensor) or ids_BT.ndim != 2 or ids_BT.is_floating_point() or not ids_BT.numel():
+            got = tuple(ids_BT.shape) if isinstance(ids_BT, Tensor) else type(ids_BT).__name__
+            raise SpecError(f"ids must be a (batch, tokens) tensor of whole numbers with at least one token, not {got}")
+        if ids_BT.device.type == "cpu" and int(ids_BT.max()) >= self.config.vocabulary:
+            raise SpecError(f"id {int(ids_BT.max())} is not below the vocabulary's size, {self.config.vocabulary}")
+        if cache is not None and not isinstance(cache, Cache):
+            raise SpecError(f"a cache is made by decoder.cache(budget), not {cache!r}")
+        if taps is not None and not isinstance(taps, Mapping):
+            raise SpecError("taps are a mapping of names to functions: {'layers.0.weights': function(name, tensor)}")
+        if only_BT is not None and (only_BT.dtype != torch.bool or only_BT.shape != ids_BT.shape):
+            raise SpecError(f"only_BT must be booleans of shape {tuple(ids_BT.shape)}")
+        batch, tokens = ids_BT.shape
+        return batch, tokens
+
     def _check(self, new: Layout, cache: Cache | None, budget: int | Tensor | None) -> None:
         if self.config.mask == "prefix" and new.prefix_BT is None and (cache is None or cache.layout is None):
             raise SpecError("this model has a prefix mask: give prefix, the length of each row's prompt in tokens")
@@ -253,7 +274,7 @@ class Decoder(nn.Module):
                 raise SpecError("the cache holds the budget: give it to decoder.cache(budget), not with each call")
             if torch.is_grad_enabled():
                 raise SpecError("a cache is for decoding; wrap the call in torch.no_grad()")
-            check_cache(self.config.mask, cache, new)
+            check_cache(self.config.mask, self.config.layers, cache, new)
         for part in self._encodings():
             if part.limit is not None and new.tokens and new.largest >= part.limit:
                 name = type(part).__name__.lower()
@@ -289,6 +310,8 @@ class Decoder(nn.Module):
 
 def _per_layer(encoding: Named | Sequence[Named], layers: int) -> tuple[tuple[Spec, ...], dict[Spec, type[Encoding]]]:
     """The spec of each layer's encoding, and the classes of those given as classes."""
+    if encoding is None or isinstance(encoding, Encoding):
+        raise SpecError("give the encoding's name or its class, e.g. 'rope', or a list with one per layer")
     listed = (encoding,) * layers if isinstance(encoding, str | Mapping | Spec | type) else tuple(encoding)
     if len(listed) != layers:
         raise SpecError(f"a list of encodings has one entry per layer: {layers} layers, but {len(listed)} entries")

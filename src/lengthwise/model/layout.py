@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Literal
 
 import torch
@@ -91,10 +92,11 @@ def lay_out(
     padding: Literal["right", "left"] = "right",
     documents: Sequence[Sequence[int]] | None = None,
     prefix: Sequence[int] | Tensor | None = None,
+    cached: bool = False,
 ) -> Layout:
     """The layout of `batch` rows of `tokens`: `lengths` real ones each, or packed `documents`, after `past` ones."""
     rows = _check_lengths(lengths, batch, tokens, "lengths", padding)
-    if documents is not None and (lengths is not None or past is not None or prefix is not None):
+    if documents is not None and (lengths is not None or cached or prefix is not None):
         raise SpecError("packed documents go without lengths, prefix and cache: each document is its own sequence")
     if past is not None and past.given != (positions_BT is not None):
         before, now = ("given", "counted") if past.given else ("counted", "given")
@@ -155,15 +157,18 @@ def _check_lengths(
         raise SpecError(f"padding is 'right' or 'left', not {padding!r}")
     if lengths is None:
         return None
-    rows = [int(item) for item in (lengths.tolist() if isinstance(lengths, Tensor) else lengths)]
-    if len(rows) != batch or any(not 0 <= length <= tokens for length in rows):
-        raise SpecError(f"{name} must be {batch} numbers from 0 to {tokens}, not {rows}")
-    return rows
+    rows = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
+    whole = all(isinstance(length, Integral) and not isinstance(length, bool) for length in rows)
+    if not whole or len(rows) != batch or any(not 0 <= length <= tokens for length in rows):
+        raise SpecError(f"{name} must be {batch} whole numbers from 0 to {tokens}, not {rows}")
+    return [int(length) for length in rows]
 
 
 def _check_positions(
     positions_BT: Tensor, batch: int, tokens: int, device: torch.device, documents_BT: Tensor | None
 ) -> tuple[Tensor, bool]:
+    if not isinstance(positions_BT, Tensor):
+        raise SpecError("positions must be a tensor of whole numbers, (batch or 1, tokens)")
     if positions_BT.ndim != 2 or positions_BT.shape[0] not in {1, batch} or positions_BT.shape[1] != tokens:
         raise SpecError(f"positions must be ({batch} or 1, {tokens}), not {tuple(positions_BT.shape)}")
     if positions_BT.is_floating_point():
@@ -178,6 +183,8 @@ def _check_positions(
 
 
 def _pack(documents: Sequence[Sequence[int]], batch: int, tokens: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    if any(isinstance(row, Integral) for row in documents):
+        raise SpecError(f"documents has one list of lengths per row, e.g. [[5, 7], [12]], not {documents}")
     if len(documents) != batch or any(sum(row) > tokens or any(n < 1 for n in row) for row in documents):
         raise SpecError(f"documents must be {batch} lists of lengths, each of at most {tokens} in sum, not {documents}")
     ids = [[i for i, n in enumerate(row) for _ in range(n)] + [PAD] * (tokens - sum(row)) for row in documents]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from lengthwise.spec import did_you_mean
+from lengthwise.spec import SpecError, did_you_mean
 from lengthwise.verify.subject import Subject
 
 
@@ -97,12 +99,11 @@ class Report:
 
     def to_json(self) -> dict[str, object]:
         """The report as plain data."""
-        return {
-            "encoding": self.encoding,
-            "positions": self.positions,
-            "passed": self.passed,
-            "results": [asdict(r) for r in self.results],
-        }
+        rows = [asdict(result) for result in self.results]
+        for row in rows:
+            if row["error"] is not None and not math.isfinite(row["error"]):
+                row["error"] = None  # JSON has no infinity
+        return {"encoding": self.encoding, "positions": self.positions, "passed": self.passed, "results": rows}
 
 
 def run_check(check: Check, subject: Subject) -> Result:
@@ -112,17 +113,21 @@ def run_check(check: Check, subject: Subject) -> Result:
         for measure in check.run(subject):
             cases += 1
             if measure.failed:
-                detail = f"{measure.case}: off by {measure.error:.3g}, allowed {measure.tolerance:.3g}"
+                detail = measure.case
+                if measure.tolerance:
+                    detail += f": off by {measure.error:.3g}, allowed {measure.tolerance:.3g}"
                 return Result(check.id, check.sentence, "fail", detail, measure.error)
             if _share(measure) > _share(worst):
                 worst = measure
     except NotApplicable as reason:
         return Result(check.id, check.sentence, "not applicable", f"because {reason}")
+    except SpecError as error:
+        return Result(check.id, check.sentence, "fail", str(error))
     except Exception as error:  # noqa: BLE001 - whatever the encoding under test raises is a finding, not our crash
-        place = _last_place(error)
+        place = _place(error, inspect.getsourcefile(type(subject.encoding)))
         return Result(check.id, check.sentence, "fail", f"{type(error).__name__}: {error}{place}")
     if not cases:
-        return Result(check.id, check.sentence, "not applicable", "because it has nothing of the kind")
+        return Result(check.id, check.sentence, "not applicable", "because no case of it applies here")
     counted = f"{cases} case{'' if cases == 1 else 's'}"
     detail = f"{counted}, largest error {worst.error:.1e} ({worst.case})" if worst.error else counted
     return Result(check.id, check.sentence, "pass", detail, worst.error)
@@ -132,8 +137,8 @@ def _share(measure: Measure) -> float:
     return measure.error / measure.tolerance if measure.tolerance else math.inf if measure.error else 0.0
 
 
-def _last_place(error: Exception) -> str:
-    frame = error.__traceback__
-    while frame is not None and frame.tb_next is not None:
-        frame = frame.tb_next
-    return f" (line {frame.tb_lineno} of {frame.tb_frame.f_code.co_filename.rpartition('/')[2]})" if frame else ""
+def _place(error: Exception, file: str | None) -> str:
+    """The deepest line in the encoding's own file, or else the deepest at all."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if frame.filename == file] or frames
+    return f" (line {own[-1].lineno} of {own[-1].filename.rpartition('/')[2]})" if own else ""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import torch
 
 from lengthwise.encodings import build_encoding
+from lengthwise.encodings.encoding import HOOKS
 from lengthwise.model.taps import Recorder, Tap
 from lengthwise.spec import Spec, SpecError, options
 from lengthwise.verify.check import Measure, NotApplicable, check
@@ -29,11 +30,10 @@ def relative(subject: Subject) -> Iterator[Measure]:
     for shift in sorted({1, room}):
         moved = off(subject.solo(decoder, ids, places + shift), truth)
         if subject.encoding.relative:
-            yield Measure(f"{n} tokens shifted by {shift}, claimed relative", moved, 1e-7)
+            yield Measure(f"{n} tokens shifted by {shift} (if it is absolute, claim relative = False)", moved, 1e-5)
         else:
-            yield Measure(
-                f"{n} tokens shifted by {shift}, claimed absolute: nothing changes", float(moved < CHANGED), 0
-            )
+            same = f"{n} tokens shifted by {shift} change nothing, so claim relative = True"
+            yield Measure(same, float(moved < CHANGED), 0)
 
 
 @check("T08", "With an encoding positions matter; without one they do not, and without the mask nor does order.")
@@ -42,6 +42,11 @@ def does_something(subject: Subject) -> Iterator[Measure]:
     n = subject.sizes(9)[-1]
     decoder, ids, places = subject.decoder(), subject.ids(n), subject.places(n)
     if not subject.encoding.acts():
+        hooks = ", ".join(HOOKS)
+        silent = float(subject.formula != "nope")
+        yield Measure(
+            f"it overrides none of {hooks}, so it is NoPE (if it is meant to be, formula = 'nope')", silent, 0
+        )
         truth = subject.solo(decoder, ids, places)
         yield Measure("positions three times as far apart", off(subject.solo(decoder, ids, places * 3), truth), 0)
         order = torch.arange(n).flip(0)

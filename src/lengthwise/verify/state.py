@@ -20,10 +20,18 @@ def no_constants(subject: Subject) -> Iterator[Measure]:
             for name, _ in part.named_buffers():
                 yield Measure(f"buffer {name} of encoding {index}, {when}", 1, 0)
             for module in part.modules():
-                kept = [name for name, value in vars(module).items() if isinstance(value, Tensor)]
+                kept = [name for name, value in vars(module).items() if name[0] != "_" and _holds_tensor(value)]
                 yield Measure(f"tensors kept as attributes {when}: {', '.join(kept) or 'none'}", len(kept), 0)
         n = subject.sizes(9)[-1]
         subject.solo(decoder, subject.ids(n), subject.places(n))
+
+
+def _holds_tensor(value: object) -> bool:
+    if isinstance(value, dict):
+        return any(_holds_tensor(item) for item in value.values())
+    if isinstance(value, list | tuple | set):
+        return any(_holds_tensor(item) for item in value)
+    return isinstance(value, Tensor)
 
 
 @check("S02", "Its parameters are all of its state: a model built anew and given them has the same logits.")

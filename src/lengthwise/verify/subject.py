@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
@@ -9,13 +10,20 @@ import torch
 from torch import Tensor
 
 from lengthwise.encodings import build_encoding, build_positions
-from lengthwise.encodings.encoding import Encoding, Geometry
+from lengthwise.encodings.encoding import HOOKS, Encoding, Geometry
 from lengthwise.encodings.positions import Given
 from lengthwise.model import Decoder, DecoderConfig
-from lengthwise.spec import Spec, SpecError, digest
+from lengthwise.spec import Spec, SpecError, did_you_mean, digest, options
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
 """How far two ways of computing the same logits may differ, relative to the largest logit."""
+
+CLAIMS = ("relative", "limit", "prefix_stable", "static_keys", "shared")
+FORMULAS = ("nope", "sinusoidal", "learned", "t5", "alibi", "rope")
+"""What an encoding may claim to be; all but `nope` and `learned`, which are only a name, have a check of their own."""
+
+ROOM = 9
+"""The fewest positions with which there is something to check."""
 
 BUDGET = 48
 """Tokens a sequence of the checks may get."""
@@ -48,15 +56,42 @@ class Subject:
     ) -> None:
         self.named = encoding if isinstance(encoding, type) else Spec.of(encoding)
         self.name = encoding.__qualname__ if isinstance(encoding, type) else str(self.named)
+        if isinstance(encoding, type) and not issubclass(encoding, Encoding):
+            raise SpecError(
+                f"{self.name} is not an encoding: the class must derive from {Encoding.__module__}.Encoding"
+            )
         self.positions_spec = Spec.of(positions)
         self.positions = build_positions(self.positions_spec)
         self._decoders: dict[object, Decoder] = {}
+        self._check_contract()
         limit = self.encoding.limit
         if limit is not None and self.positions.limit is not None and self.positions.limit > limit:
             raise SpecError(
                 f"{self.positions_spec.name} gives positions up to {self.positions.limit - 1}, but {self.name} ends at "
                 f"{limit - 1}; use positions below {limit}, e.g. {self.positions_spec.name}:limit={limit}"
             )
+
+    def _check_contract(self) -> None:
+        """Refuse what would be ignored: a misspelt hook or claim, a formula nobody knows, too little room."""
+        cls = type(self.encoding)
+        options(cls, 1)
+        if cls.formula is not None and cls.formula not in FORMULAS:
+            raise SpecError(f"formula {cls.formula!r} of {self.name} is unknown.{did_you_mean(cls.formula, FORMULAS)}")
+        contract = [*HOOKS, *CLAIMS, "prepare", "initialize", "formula", "paper", "version"]
+        for part in cls.__mro__[: cls.__mro__.index(Encoding)]:
+            for name in vars(part):
+                close = difflib.get_close_matches(name, contract, n=1, cutoff=0.85)
+                if close and name not in contract and not hasattr(Encoding, name):
+                    raise SpecError(f"{name!r} of {self.name} would be ignored. Did you mean {close[0]!r}?")
+        for claim in CLAIMS:
+            value = getattr(self.encoding, claim)
+            right = value is None or type(value) is int if claim == "limit" else isinstance(value, bool)
+            if not right:
+                wanted = "a whole number or None" if claim == "limit" else "True or False"
+                raise SpecError(f"claim {claim!r} of {self.name} must be {wanted}, not {value!r}")
+        room = min((item for item in (self.encoding.limit, self._most_places()) if item is not None), default=ROOM)
+        if room < ROOM:
+            raise SpecError(f"verify needs at least {ROOM} positions, here there are {room}; raise the limit")
 
     @cached_property
     def encoding(self) -> Encoding:
@@ -65,8 +100,13 @@ class Subject:
 
     def build(self, geometry: Geometry) -> Encoding:
         """A fresh, initialised instance."""
-        made = self.named(geometry) if isinstance(self.named, type) else build_encoding(self.named, geometry)
-        made.initialize(lambda name: torch.Generator().manual_seed(digest("verify", name, bits=32)))
+        try:
+            made = self.named(geometry) if isinstance(self.named, type) else build_encoding(self.named, geometry)
+            made.initialize(lambda name: torch.Generator().manual_seed(digest("verify", name, bits=32)))
+        except SpecError:
+            raise
+        except Exception as error:
+            raise SpecError(f"{self.name} could not be built: {type(error).__name__}: {error}") from error
         return made
 
     @property
