@@ -287,8 +287,9 @@ def check_cache(mask: str, layers: int, cache: Cache, new: Layout) -> None:
         raise SpecError(f"this cache was made for {cache.layers} layers, the model has {layers}; use its own cache")
     before = (0,) if cache.layout is None else cache.layout.counts
     most = max(before) + max(new.counts)
-    if isinstance(cache.budget, int) and most > cache.budget:
-        raise SpecError(f"{most} tokens do not fit the cache's budget of {cache.budget}; make it decoder.cache({most})")
+    budget = cache.budget if isinstance(cache.budget, int) else int(cache.budget.max())
+    if most > budget:
+        raise SpecError(f"{most} tokens do not fit the cache's budget of {budget}; make it decoder.cache({most})")
     if mask == "bidirectional":
         raise SpecError("a bidirectional model has no cache: every new token changes the states of all others")
     if mask == "prefix" and cache.layout is not None and new.prefix_BT is not None:
