@@ -301,7 +301,7 @@ def build(kind: str, table: Mapping[str, str], base: type, spec: Spec, arguments
         return cls(*arguments, **chosen)
     except SpecError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         source = inspect.getsourcefile(cls) or ""
         raise SpecError(f"{kind} '{spec}' could not be built: {blame(error, source)}") from error
 

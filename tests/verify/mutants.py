@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from lengthwise.encodings import POSITIONS
+from lengthwise.encodings import POSITIONS, rope
 from lengthwise.encodings.alibi import Alibi
 from lengthwise.encodings.encoding import Encoding, normal_
 from lengthwise.encodings.learned import Learned
@@ -206,6 +206,80 @@ class HalfTheTable(T5):
             self.bidirectional = False
 
 
+class HalfGradient(T5):
+    """The gradient of half of the table is lost."""
+
+    def by_distance(self, distances_N):
+        half = self.buckets // 2
+        table = torch.cat([self.table[:half], self.table[half:].detach()])
+        return table.to(distances_N.dtype).T[:, self.bucket(distances_N)] * 1.0
+
+
+class DetachedKeys(Rope):
+    def rotate(self, q_BHQE, k_BHKE, state):
+        q, k = super().rotate(q_BHQE, k_BHKE, state)
+        return q, k.detach()
+
+
+class FirstRowWhenDecoding(Rope):
+    """All rows of a decoding step get the positions of the first."""
+
+    def prepare(self, query_positions_BQ, key_positions_BK, budget_B):
+        if query_positions_BQ.shape[1] == 1:
+            query_positions_BQ = query_positions_BQ[:1]
+            key_positions_BK = key_positions_BK[:1]
+        return super().prepare(query_positions_BQ, key_positions_BK, budget_B)
+
+
+class BudgetOfTheBatch(Alibi):
+    """Reads the largest budget of the batch, so that a row depends on its neighbours."""
+
+    columns = Encoding.columns
+    by_distance = Encoding.by_distance
+
+    def prepare(self, query_positions_BQ, key_positions_BK, budget_B):
+        return float(budget_B.max())
+
+    def score(self, scores_BHQK, pair):
+        return scores_BHQK - pair.distance_BQK.abs()[:, None] / pair.state
+
+
+BudgetOfTheBatch.bias = Encoding.bias
+
+
+class WrappedTable(Learned):
+    """Claims no end and begins again."""
+
+    def __init__(self, geometry):
+        super().__init__(geometry, limit=512)
+        self.rows, self.limit = 512, None
+
+    def embed(self, x_BTD, positions_BT):
+        return super().embed(x_BTD, positions_BT % self.rows)
+
+
+class NanAhead(Encoding):
+    """The root of a negative distance."""
+
+    def by_distance(self, distances_N):
+        return -distances_N.sqrt().expand(self.geometry.heads, -1)
+
+
+class KeptPrivately(Alibi):
+    def __init__(self, geometry):
+        super().__init__(geometry)
+        self._kept = torch.ones(3)
+
+
+class WidthForHeads(Rope):
+    """Takes width / heads for the width of a head."""
+
+    def _tables(self, positions_BT):
+        width = self.geometry.width // self.geometry.heads
+        cos, sin = super()._tables(positions_BT)
+        return cos[..., :width], sin[..., :width] * (1 if width == self.geometry.head_width else 0)
+
+
 class ForgottenAtSave(Encoding):
     """Keeps a learned strength outside its parameters."""
 
@@ -394,6 +468,14 @@ def _table_for_every_layer(patch):
     patch.setattr(Decoder, "_build_encodings", build)
 
 
+def _wrong_backward(patch):
+    def backward(ctx, gradient):
+        cos, sin = ctx.saved_tensors
+        return rope._turn(gradient, cos, sin, ctx.partner_E), None, None, None
+
+    patch.setattr(rope._Turn, "backward", staticmethod(backward))
+
+
 def _planted_positions(patch):
     patch.setitem(POSITIONS, "randomized", f"{__name__}:PlacesFromTheAnswer")
 
@@ -422,6 +504,15 @@ MUTANTS = [
     Mutant("clamped table that claims its end", ClampedInSilence, {"T09"}),
     Mutant("parameters from the global generator", GlobalDraws, {"S03"}),
     Mutant("learned bias without gradient", DetachedBias, {"T22"}),
+    Mutant("half of a gradient lost", HalfGradient, {"T22"}),
+    Mutant("keys without gradient", DetachedKeys, {"T22"}),
+    Mutant("turning whose gradient turns on", "rope", {"T22"}, _wrong_backward),
+    Mutant("the first row's positions in a decoding step", FirstRowWhenDecoding, {"T05"}),
+    Mutant("the budget of the whole batch", BudgetOfTheBatch, {"T02"}),
+    Mutant("a table that begins again", WrappedTable, {"T09"}),
+    Mutant("no bias ahead of the query", NanAhead, {"T04"}),
+    Mutant("a tensor kept privately", KeptPrivately, {"S01"}),
+    Mutant("width / heads taken for the head's width", WidthForHeads, {"T12"}),
     Mutant("half of the T5 table unused", HalfTheTable, {"T20"}),
     Mutant("state outside the parameters", ForgottenAtSave, {"S02"}),
     Mutant("a table nothing reads", UnusedTable, {"T21", "T22"}),

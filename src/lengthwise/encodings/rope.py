@@ -1,5 +1,7 @@
 """Rotary positions. Su et al. 2021, arXiv:2104.09864."""
 
+import math
+
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
@@ -23,6 +25,8 @@ class Rope(Encoding):
         self, geometry: Geometry, *, theta: float = 10_000.0, fraction: float = 1.0, interleaved: bool = False
     ) -> None:
         super().__init__(geometry)
+        if not 0 < theta < math.inf:
+            raise SpecError(f"rope needs a theta above 0, not {theta}")
         self.theta = theta
         self.fraction = fraction
         self.interleaved = interleaved

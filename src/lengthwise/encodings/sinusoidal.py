@@ -1,5 +1,7 @@
 """Sinusoidal absolute positions. Vaswani et al. 2017, arXiv:1706.03762."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -30,6 +32,8 @@ class Sinusoidal(Encoding):
         super().__init__(geometry)
         if geometry.width % 2:
             raise SpecError(f"sinusoidal fills pairs of coordinates, so the width must be even, not {geometry.width}")
+        if not 0 < theta < math.inf:
+            raise SpecError(f"sinusoidal needs a theta above 0, not {theta}")
         self.theta = theta
         self.interleaved = interleaved
         self.amplitude = amplitude

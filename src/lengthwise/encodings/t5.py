@@ -53,4 +53,5 @@ class T5(Encoding):
         return side_N + torch.where(behind_N < exact, behind_N, far_N)
 
     def by_distance(self, distances_N: Tensor) -> Tensor:
-        return self.table.T[:, self.bucket(distances_N)].to(distances_N.dtype)
+        # Cast, then gather: the gradient of a gather adds up all pairs of tokens, which bf16 cannot.
+        return self.table.to(distances_N.dtype).T[:, self.bucket(distances_N)]

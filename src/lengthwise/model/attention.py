@@ -10,7 +10,7 @@ cheapest form the path can use. Two paths compute the same thing:
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -72,6 +72,12 @@ class Sight:
         return allowed
 
 
+def exactly(device: torch.device) -> AbstractContextManager[object]:
+    """Without autocast: what is computed from positions, and scores, keep the working precision."""
+    enabled = torch.is_autocast_enabled(device.type)
+    return torch.autocast(device.type, enabled=False) if enabled else nullcontext()
+
+
 class Plan:
     """What the layers that share an encoding need in one forward pass."""
 
@@ -80,13 +86,18 @@ class Plan:
     ) -> None:
         self.encoding = encoding
         self.scale = config.scale
+        self.factor: Tensor | float = 1.0
+        """The temperature's factor on q; here, not an argument of layers, which mixed precision would cast."""
         self.sight = sight
         self.query_positions_BQ = sight.queries.positions_BT.to(dtype)
         same = sight.square
         self.key_positions_BK = self.query_positions_BQ if same else sight.keys.positions_BT.to(dtype)
-        turned_BK = self.query_positions_BQ if encoding.static_keys else self.key_positions_BK
-        self.state = encoding.prepare(self.query_positions_BQ, turned_BK, budget_B)
         self.turns = encoding.overrides("rotate")
+        # Keys already turned lie in the cache; whoever turns none (`score`, `read`) looks at all of them.
+        new_only = encoding.static_keys and self.turns
+        with exactly(self.query_positions_BQ.device):
+            keys_BK = self.query_positions_BQ if new_only else self.key_positions_BK
+            self.state = encoding.prepare(self.query_positions_BQ, keys_BK, budget_B)
         self.biased = any(encoding.overrides(form) for form in ("columns", "by_distance", "bias"))
         self.hooked = encoding.overrides("score") or encoding.overrides("read")
 
@@ -101,9 +112,11 @@ class Plan:
             start = k.tokens - q.tokens
             first, last = start + q.tokens - 1, start + 1 - k.tokens
             distances_N = torch.arange(first, last - 1, -1, device=self.query_positions_BQ.device)
-            vector_HN = self.encoding.checked_by_distance(distances_N.to(self.query_positions_BQ.dtype))
+            with exactly(distances_N.device):
+                vector_HN = self.encoding.checked_by_distance(distances_N.to(self.query_positions_BQ.dtype))
             return vector_HN.unfold(-1, k.tokens, 1).flip(-2)[None]
-        return self.encoding.checked_bias(self.query_positions_BQ, self.key_positions_BK)
+        with exactly(self.query_positions_BQ.device):
+            return self.encoding.checked_bias(self.query_positions_BQ, self.key_positions_BK)
 
     @cached_property
     def added_BHQK(self) -> Tensor | None:
@@ -125,12 +138,15 @@ class Plan:
             return None
         if sight.queries.tokens * sight.keys.tokens <= COLUMNS_FROM and encoding.overrides("by_distance"):
             return None
+        if sight.keys.largest - sight.keys.smallest > 2 * sight.keys.tokens:
+            return None  # sums of numbers so large would lose the digits of small distances
         query_BQ, key_BK = self.query_positions_BQ, self.key_positions_BK
         if encoding.relative:
             # Only differences count, so count from the middle query: the numbers stay small and their sums exact.
             origin_B1 = query_BQ[:, query_BQ.shape[1] // 2, None]
             query_BQ, key_BK = query_BQ - origin_B1, key_BK - origin_B1
-        return encoding.checked_columns(query_BQ)[0], encoding.checked_columns(key_BK)[1] / self.scale
+        with exactly(query_BQ.device):
+            return encoding.checked_columns(query_BQ)[0], encoding.checked_columns(key_BK)[1] / self.scale
 
     @cached_property
     def dense(self) -> bool:
@@ -166,7 +182,7 @@ def fast(q_BHQE: Tensor, k_BHKE: Tensor, v_BHKE: Tensor, plan: Plan) -> Tensor:
         added = plan.added_BHQK
         assert added is not None
         # A bias stays in fp32 beside bf16 queries; autocast would round it too.
-        with torch.autocast(q_BHQE.device.type, enabled=False) if added.dtype != q_BHQE.dtype else nullcontext():
+        with exactly(q_BHQE.device):
             return F.scaled_dot_product_attention(q_BHQE, k_BHKE, v_BHKE, added, scale=plan.scale)
     query_columns, key_columns = plan.columns
     q_BHQE, k_BHKE = _beside(q_BHQE, k_BHKE, query_columns, key_columns)
@@ -211,24 +227,26 @@ def dense(
     at: str = "",
 ) -> Tensor:
     """Softmax attention written out, at least in fp32."""
-    q_BHQE = q_BHQE * plan.scale
-    scores_BHQK = q_BHQE @ k_BHKE.mT
-    if plan.hooked:
-        if plan.bias_BHQK is not None:
-            scores_BHQK = scores_BHQK + plan.bias_BHQK
-        scores_BHQK = plan.encoding.score(scores_BHQK, plan.pair(q_BHQE, k_BHKE))
-        scores_BHQK = scores_BHQK.masked_fill(~plan.sight.allowed_BQK[:, None], -torch.inf)
-    elif plan.added_BHQK is not None:
-        scores_BHQK = scores_BHQK + plan.added_BHQK
-    weights_BHQK = scores_BHQK.softmax(-1, dtype=torch.promote_types(scores_BHQK.dtype, torch.float32))
-    if taps is not None:
-        weights_BHQK = taps(f"{at}.weights", weights_BHQK)
-    weights_BHQK = F.dropout(weights_BHQK, dropout, training=dropout > 0).to(v_BHKE.dtype)
-    out_BHQE = weights_BHQK @ v_BHKE
-    if plan.encoding.overrides("read"):
-        addition = plan.encoding.read(weights_BHQK, plan.pair(q_BHQE, k_BHKE))
-        assert addition is not None
-        out_BHQE = out_BHQE + addition
+    working = torch.promote_types(q_BHQE.dtype, torch.float32)
+    with exactly(q_BHQE.device):
+        q_BHQE, k_BHKE = q_BHQE.to(working) * plan.scale, k_BHKE.to(working)
+        scores_BHQK = q_BHQE @ k_BHKE.mT
+        if plan.hooked:
+            if plan.bias_BHQK is not None:
+                scores_BHQK = scores_BHQK + plan.bias_BHQK
+            scores_BHQK = plan.encoding.score(scores_BHQK, plan.pair(q_BHQE, k_BHKE))
+            scores_BHQK = scores_BHQK.masked_fill(~plan.sight.allowed_BQK[:, None], -torch.inf)
+        elif plan.added_BHQK is not None:
+            scores_BHQK = scores_BHQK + plan.added_BHQK
+        weights_BHQK = scores_BHQK.softmax(-1)
+        if taps is not None:
+            weights_BHQK = taps(f"{at}.weights", weights_BHQK)
+        weights_BHQK = F.dropout(weights_BHQK, dropout, training=dropout > 0)
+        out_BHQE = weights_BHQK.to(v_BHKE.dtype) @ v_BHKE
+        if plan.encoding.overrides("read"):
+            addition = plan.encoding.read(weights_BHQK, plan.pair(q_BHQE, k_BHKE))
+            assert addition is not None
+            out_BHQE = out_BHQE + addition.to(out_BHQE.dtype)
     return out_BHQE
 
 
@@ -249,7 +267,6 @@ class Attention(nn.Module):
         self,
         x_BTD: Tensor,
         plan: Plan,
-        factor: Tensor | float,
         *,
         layer: int,
         cache: Cache | None = None,
@@ -266,8 +283,8 @@ class Attention(nn.Module):
             q, k = plan.encoding.checked_rotate(q, k, plan.state)
         if taps is not None:
             q, k = taps(f"{at}.q", q), taps(f"{at}.k", k)
-        if not isinstance(factor, float) or factor != 1.0:
-            q = (q * factor).to(q.dtype)
+        if not isinstance(plan.factor, float) or plan.factor != 1.0:
+            q = (q * plan.factor).to(q.dtype)
         dropout = self.dropout if self.training else 0.0
         if plan.dense or dropout or (taps is not None and taps.has(f"{at}.weights")):
             heads = dense(q, k, v, plan, dropout=dropout, taps=taps, at=at)
@@ -281,15 +298,13 @@ class Attention(nn.Module):
         return x_BTN.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
 
-def check_cache(mask: str, layers: int, cache: Cache, new: Layout) -> None:
-    """A cache belongs to a model and a budget, and holds states that later tokens must not change."""
-    if cache.layers != layers:
-        raise SpecError(f"this cache was made for {cache.layers} layers, the model has {layers}; use its own cache")
-    before = (0,) if cache.layout is None else cache.layout.counts
-    most = max(before) + max(new.counts)
-    budget = cache.budget if isinstance(cache.budget, int) else int(cache.budget.max())
-    if most > budget:
-        raise SpecError(f"{most} tokens do not fit the cache's budget of {budget}; make it decoder.cache({most})")
+def check_cache(mask: str, cache: Cache, new: Layout) -> None:
+    """A cache has a budget, and holds states that later tokens must not change."""
+    before = torch.tensor((0,) if cache.layout is None else cache.layout.counts)
+    tokens_B = before + torch.tensor(new.counts)
+    if bool((tokens_B > torch.as_tensor(cache.budget).cpu()).any()):
+        most = int(tokens_B.max())
+        raise SpecError(f"{most} tokens do not fit the cache's budget of {cache.budget}; make it decoder.cache({most})")
     if mask == "bidirectional":
         raise SpecError("a bidirectional model has no cache: every new token changes the states of all others")
     if mask == "prefix" and cache.layout is not None and new.prefix_BT is not None:

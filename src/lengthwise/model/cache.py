@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+import weakref
+
+from torch import Tensor, nn
 
 from lengthwise.model.layout import Layout
 from lengthwise.spec import SpecError
@@ -14,19 +16,15 @@ class Cache:
     Made by `Decoder.cache(budget)`. Room doubles when it is used up, so a token costs the same however many come.
     """
 
-    def __init__(self, layers: int, budget: int | Tensor) -> None:
+    def __init__(self, owner: nn.Module, layers: int, budget: int | Tensor) -> None:
         smallest = int(budget.min()) if isinstance(budget, Tensor) else budget
         if not isinstance(smallest, int) or isinstance(smallest, bool) or smallest < 1:
             raise SpecError(f"a cache needs a budget of at least one token, prompt and answer together, not {budget!r}")
+        self.owner = weakref.ref(owner)
         self.budget = budget
         self.layout: Layout | None = None
         self._keys: list[Tensor | None] = [None] * layers
         self._values: list[Tensor | None] = [None] * layers
-
-    @property
-    def layers(self) -> int:
-        """The layers it has room for."""
-        return len(self._keys)
 
     @property
     def tokens(self) -> int:

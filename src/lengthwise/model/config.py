@@ -28,7 +28,7 @@ class DecoderConfig(BaseModel):
     feed_forward_width: int = Positive
     norm: Literal["rms", "layer", "none"] = "rms"
     norm_epsilon: float = 1e-6
-    attention_scale: float | None = None
+    attention_scale: float | None = Field(default=None, gt=0)
     """The factor on q · k; none means 1/√(head width). Never applied to a bias."""
     temperature: str = "constant"
     """A further factor on q · k: `constant:factor=1.2`, or `log-n:trained=16` by the query's position."""
@@ -41,7 +41,7 @@ class DecoderConfig(BaseModel):
     dropout: float = Probability
     attention_dropout: float = Probability
     initial: Literal["normal", "t5"] = "normal"
-    sigma: float | None = None
+    sigma: float | None = Field(default=None, ge=0)
     """Standard deviation of every matrix under `initial="normal"`; none means 0.02 √(768 / width)."""
 
     @property

@@ -8,12 +8,17 @@ import torch
 from torch import Tensor
 
 from lengthwise.model.decoder import Decoder
+from lengthwise.spec import SpecError
 
 
 @torch.no_grad()
 def greedy(decoder: Decoder, prompt_BT: Tensor, tokens: int, *, lengths: Sequence[int] | None = None) -> Tensor:
     """The most likely next token, `tokens` times: (B, tokens). Prompts of several `lengths` are padded on the left."""
-    cache = decoder.cache(prompt_BT.shape[1] + tokens)
+    if tokens < 1:
+        raise SpecError(f"ask for at least one token, not {tokens}")
+    # Each row's own budget, so that a row decodes as it would alone.
+    room = prompt_BT.shape[1] if lengths is None else torch.tensor(lengths)
+    cache = decoder.cache(room + tokens)
     logits = decoder(prompt_BT, cache=cache, lengths=lengths, padding="left")
     chosen = [logits[:, -1].argmax(-1)]
     while len(chosen) < tokens:

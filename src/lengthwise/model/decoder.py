@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from lengthwise.encodings import build_encoding
 from lengthwise.encodings.encoding import Encoding, normal_
-from lengthwise.model.attention import Attention, Plan, Sight, check_cache
+from lengthwise.model.attention import Attention, Plan, Sight, check_cache, exactly
 from lengthwise.model.cache import Cache
 from lengthwise.model.config import DecoderConfig
 from lengthwise.model.layout import Layout, lay_out
@@ -58,10 +58,8 @@ class Layer(nn.Module):
         self.feed_forward_norm = Norm(config.norm, config.width, config.norm_epsilon, config.biases)
         self.feed_forward = FeedForward(config)
 
-    def forward(
-        self, x_BTD: Tensor, plan: Plan, factor: Tensor | float, cache: Cache | None, taps: Taps | None
-    ) -> Tensor:
-        h = self.attention(self.attention_norm(x_BTD), plan, factor, layer=self.index, cache=cache, taps=taps)
+    def forward(self, x_BTD: Tensor, plan: Plan, cache: Cache | None, taps: Taps | None) -> Tensor:
+        h = self.attention(self.attention_norm(x_BTD), plan, layer=self.index, cache=cache, taps=taps)
         x_BTD = x_BTD + (F.dropout(h, self.dropout, self.training) if self.dropout else h)
         h = self.feed_forward(self.feed_forward_norm(x_BTD))
         x_BTD = x_BTD + (F.dropout(h, self.dropout, self.training) if self.dropout else h)
@@ -213,21 +211,24 @@ class Decoder(nn.Module):
 
         x = self.embedding(ids_BT)
         working = torch.promote_types(self.embedding.weight.dtype, torch.float32)
-        budget_B = self._budget(budget, cache, new, ids_BT.device)
+        budget_B = self._budget(budget, cache, new, batch, ids_BT.device)
         plans = [Plan(part, self.config, sight, working, budget_B) for part in self._encodings()]
-        if plans[0].encoding.overrides("embed"):
-            x = plans[0].encoding.checked_embed(x, plans[0].query_positions_BQ)
+        with exactly(ids_BT.device):
+            for plan in plans:
+                plan.factor = self.temperature.factor(plan.query_positions_BQ)
+            if plans[0].encoding.overrides("embed"):
+                x = plans[0].encoding.checked_embed(x, plans[0].query_positions_BQ)
         if listening is not None:
             x = listening("embeddings", x)
         if self.config.dropout:
             x = F.dropout(x, self.config.dropout, self.training)
-        factor = self.temperature.factor(plans[0].query_positions_BQ)
         recompute = self.recompute and torch.is_grad_enabled()
         if recompute:
+            shown = listening is not None and any(listening.has(f"layers.{i}.weights") for i in range(len(self.layers)))
             for plan in plans:
-                plan.settle(self.training and self.config.attention_dropout > 0)
+                plan.settle(shown or (self.training and self.config.attention_dropout > 0))
         for layer, which in zip(self.layers, self.which, strict=True):
-            arguments = (x, plans[which], factor, cache, listening)
+            arguments = (x, plans[which], cache, listening)
             if recompute:
                 x = checkpoint(layer, *arguments, use_reentrant=False)
             else:
@@ -274,7 +275,11 @@ class Decoder(nn.Module):
                 raise SpecError("the cache holds the budget: give it to decoder.cache(budget), not with each call")
             if torch.is_grad_enabled():
                 raise SpecError("a cache is for decoding; wrap the call in torch.no_grad()")
-            check_cache(self.config.mask, self.config.layers, cache, new)
+            if cache.owner() is not self:
+                raise SpecError("this cache was made by another model; make one with this model's cache(budget)")
+            check_cache(self.config.mask, cache, new)
+        if new.largest >= 2**24 and self.embedding.weight.dtype != torch.float64:
+            raise SpecError(f"position {new.largest} is not exact in fp32; count from a nearer origin, or use float64")
         for part in self._encodings():
             if part.limit is not None and new.tokens and new.largest >= part.limit:
                 name = type(part).__name__.lower()
@@ -283,16 +288,25 @@ class Decoder(nn.Module):
                     f"use a limit of at least {new.largest + 1}, or shorter sequences"
                 )
 
-    def _budget(self, budget: int | Tensor | None, cache: Cache | None, new: Layout, device: torch.device) -> Tensor:
+    def _budget(
+        self, budget: int | Tensor | None, cache: Cache | None, new: Layout, batch: int, device: torch.device
+    ) -> Tensor:
         if cache is not None:
             budget = cache.budget
         if budget is None:
             return torch.tensor(new.counts, device=device)
-        return torch.as_tensor(budget, device=device).reshape(-1)
+        budget_B = torch.as_tensor(budget, device=device).reshape(-1)
+        if budget_B.is_floating_point() or len(budget_B) not in {1, batch}:
+            raise SpecError(f"budget must be a whole number, or one for each of {batch} rows, not {budget}")
+        if cache is None and bool((budget_B < torch.tensor(new.counts, device=device)).any()):
+            raise SpecError(
+                f"a budget of {budget_B.tolist()} is less than the {list(new.counts)} tokens that are there"
+            )
+        return budget_B
 
     def cache(self, budget: int | Tensor) -> Cache:
         """An empty cache for sequences that may get `budget` tokens, prompt and answer together."""
-        return Cache(self.config.layers, budget)
+        return Cache(self, self.config.layers, budget)
 
     def describe(self) -> dict[str, object]:
         """What this model is, for a person or a record: fields, encodings, σ, ratio of positions to embeddings."""
@@ -323,7 +337,8 @@ def _per_layer(encoding: Named | Sequence[Named], layers: int) -> tuple[tuple[Sp
                     f"{item.__qualname__} is not an encoding: it must derive from {Encoding.__module__}.Encoding"
                 )
             spec = Spec(f"{item.__module__}:{item.__qualname__}")
-            classes[spec] = item
+            if classes.setdefault(spec, item) is not item:
+                raise SpecError(f"two classes are called {item.__qualname__}; give them names of their own")
         else:
             spec = Spec.of(item)
         named.append(spec)

@@ -129,7 +129,8 @@ def lay_out(
         consecutive = False
         if trailing and past is None:
             # Padding after the end may count on: it is never seen, and all rows then share their positions.
-            counted_BT, consecutive, largest = index_1T, True, tokens - 1
+            largest = max(max(rows), 1) - 1
+            counted_BT, consecutive = index_1T.clamp(max=largest), True
 
     smallest, ordered = min(start), True
     if positions_BT is not None:
@@ -171,7 +172,7 @@ def _check_positions(
         raise SpecError("positions must be a tensor of whole numbers, (batch or 1, tokens)")
     if positions_BT.ndim != 2 or positions_BT.shape[0] not in {1, batch} or positions_BT.shape[1] != tokens:
         raise SpecError(f"positions must be ({batch} or 1, {tokens}), not {tuple(positions_BT.shape)}")
-    if positions_BT.is_floating_point():
+    if positions_BT.is_floating_point() or positions_BT.dtype == torch.bool:
         raise SpecError(f"positions are whole numbers, not {positions_BT.dtype}")
     positions_BT = positions_BT.to(device=device, dtype=torch.long)
     if tokens and int(positions_BT.min()) < 0:
@@ -203,6 +204,8 @@ def _prefix(
     checked = _check_lengths(prefix, batch, tokens, "prefix", padding)
     if checked is None:
         return None
+    if rows is not None and any(p > n for p, n in zip(checked, rows, strict=True)):
+        raise SpecError(f"a prompt is not longer than its row: prefix {checked}, lengths {rows}")
     skip = [tokens - n for n in rows] if rows is not None and padding == "left" else [0] * batch
     skip_B1, prefix_B1 = (torch.tensor(item, device=index_1T.device)[:, None] for item in (skip, checked))
     return (index_1T >= skip_B1) & (index_1T < skip_B1 + prefix_B1)

@@ -123,7 +123,7 @@ def run_check(check: Check, subject: Subject) -> Result:
         return Result(check.id, check.sentence, "not applicable", f"because {reason}")
     except SpecError as error:
         return Result(check.id, check.sentence, "fail", str(error))
-    except Exception as error:  # noqa: BLE001 - whatever the encoding under test raises is a finding, not our crash
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the encoding under test raises is a finding, not our crash
         place = _place(error, inspect.getsourcefile(type(subject.encoding)))
         return Result(check.id, check.sentence, "fail", f"{type(error).__name__}: {error}{place}")
     if not cases:
@@ -137,7 +137,7 @@ def _share(measure: Measure) -> float:
     return measure.error / measure.tolerance if measure.tolerance else math.inf if measure.error else 0.0
 
 
-def _place(error: Exception, file: str | None) -> str:
+def _place(error: BaseException, file: str | None) -> str:
     """The deepest line in the encoding's own file, or else the deepest at all."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if frame.filename == file] or frames

@@ -205,7 +205,7 @@ def written_out(subject: Subject) -> Iterator[Measure]:
         for n in subject.sizes(2, 9, *([520] if scale is None else [])):
             ids, places = subject.ids(n), subject.places(n, budget=max(n, BUDGET))
             exact = subject.decoder(attention_scale=scale)
-            truth = reference_logits(exact, ids, places, BUDGET)
+            truth = reference_logits(exact, ids, places, max(n, BUDGET))
             for dtype, tolerance in TOLERANCE.items():
                 decoder = subject.decoder(dtype, attention_scale=scale)
                 case = f"{n} tokens, scale {scale or '1/√width'}, {str(dtype).removeprefix('torch.')}"
@@ -252,6 +252,8 @@ def gradients(subject: Subject) -> Iterator[Measure]:
         exact = subject.fresh_decoder()
         reference_logits(exact, ids, places, BUDGET).square().mean().backward()
         wanted = {name: parameter.grad for name, parameter in exact.named_parameters()}
+        # A parameter's own gradient may be nothing but rounding (a constant that softmax drops).
+        least = 1e-3 * max(float(grad.abs().max()) for grad in wanted.values() if grad is not None)
         for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 1e-4)):
             decoder = subject.fresh_decoder(dtype)
             subject.solo(decoder, ids, places).square().mean().backward()
@@ -263,7 +265,40 @@ def gradients(subject: Subject) -> Iterator[Measure]:
                         f"no gradient at all for {case}", float(got is None or not bool(got.abs().max() > 0)), 0
                     )
                 if got is not None and truth is not None:
-                    yield Measure(f"gradient of {case}", off(got, truth), tolerance)
+                    error = float((got - truth).abs().max()) / max(float(truth.abs().max()), least)
+                    yield Measure(f"gradient of {case}", error, tolerance)
+    # Long enough to reach what only larger distances use.
+    yield from _slopes(subject, subject.sizes(40)[-1])
+
+
+def _slopes(subject: Subject, n: int) -> Iterator[Measure]:
+    """Gradients against differences of losses: what the hooks themselves say of their gradient is not believed."""
+    decoder, ids, places = subject.fresh_decoder(), subject.ids(n), subject.places(n)
+    weights = torch.randn(n, SMALL.vocabulary, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+    def loss() -> Tensor:
+        return (subject.solo(decoder, ids, places) * weights).sum()
+
+    loss().backward()
+    for group, part in (("its parameters", "encodings."), ("queries", "attention.q."), ("keys", "attention.k.")):
+        chosen = [parameter for name, parameter in decoder.named_parameters() if part in name]
+        if not chosen:
+            continue
+        generator = torch.Generator().manual_seed(1)
+        along = [torch.randn(parameter.shape, dtype=torch.float64, generator=generator) for parameter in chosen]
+        said = sum(float((p.grad * u).sum()) for p, u in zip(chosen, along, strict=True) if p.grad is not None)
+        size = sum(float((p.grad**2).sum()) for p in chosen if p.grad is not None) ** 0.5
+        values = []
+        with torch.no_grad():
+            for step in (1e-6, -2e-6):
+                for parameter, u in zip(chosen, along, strict=True):
+                    parameter.add_(step * u)
+                values.append(float(loss()))
+            for parameter, u in zip(chosen, along, strict=True):
+                parameter.add_(1e-6 * u)
+        seen = (values[0] - values[1]) / 2e-6
+        case = f"slope of a loss along {group}, {n} tokens: the gradient says {said:.6g}, two losses {seen:.6g}"
+        yield Measure(case, abs(said - seen) / max(abs(seen), size, 1e-6), 1e-5)
 
 
 @check("T23", "A hidden key gets exactly no weight, even where real scores are −1e6.")

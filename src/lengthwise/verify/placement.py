@@ -52,14 +52,20 @@ def batches(subject: Subject) -> Iterator[Measure]:
         decoder = subject.decoder(dtype)
         sizes = subject.sizes(2, 5, 9)
         rows = [(subject.ids(n, key), subject.places(n, key)) for key, n in enumerate(sizes)]
-        truths = [subject.solo(decoder, ids, places) for ids, places in rows]
+        # Each row has a budget of its own, as it would alone.
+        budgets = [BUDGET - key for key in range(len(rows))]
+        truths = [
+            decoder(ids[None], positions_BT=places[None], budget=budget)[0]
+            for (ids, places), budget in zip(rows, budgets, strict=True)
+        ]
         for order in ([0], list(range(len(rows))), list(reversed(range(len(rows))))):
             for side in ("left", "right"):
                 longest = max(len(rows[i][0]) for i in order)
                 batch = torch.stack([_fill(rows[i][0], longest, side) for i in order])
                 lengths = [len(rows[i][0]) for i in order]
                 given = subject.given([rows[i][1] for i in order], longest, side)
-                got = decoder(batch, lengths=lengths, padding=side, positions_BT=given, budget=BUDGET)
+                budget = torch.tensor([budgets[i] for i in order])
+                got = decoder(batch, lengths=lengths, padding=side, positions_BT=given, budget=budget)
                 for row, i in enumerate(order):
                     real = got[row, longest - lengths[row] :] if side == "left" else got[row, : lengths[row]]
                     case = f"row {row} of a batch of {lengths} tokens padded on the {side}, {_name(dtype)}"
@@ -114,6 +120,9 @@ def finite(subject: Subject) -> Iterator[Measure]:
                         yield Measure(
                             f"gradient of {name}, {n} tokens and {pads} pads on the {side}: not finite", bad, 0
                         )
+    n = subject.sizes(9)[-1]
+    logits = subject.solo(subject.decoder(mask="bidirectional"), subject.ids(n), subject.places(n))
+    yield Measure(f"logits of {n} tokens that see those ahead: not finite", int((~logits.isfinite()).sum()), 0)
 
 
 @check(
@@ -124,29 +133,31 @@ def cached(subject: Subject) -> Iterator[Measure]:
     for dtype, tolerance in TOLERANCE.items():
         decoder = subject.decoder(dtype)
         for n in subject.sizes(2, 9, 40):
-            ids, places = subject.ids(n), subject.places(n)
-            truth = subject.solo(decoder, ids, places)
+            # Rows of different tokens and lengths: what holds for one need not hold for the other.
+            rows = [(subject.ids(size, key), subject.places(size, key)) for key, size in ((0, n), (1, max(1, n - 1)))]
+            truths = [subject.solo(decoder, ids, places) for ids, places in rows]
             for chunk in sorted({1, 3, max(n - 1, 1)}):
                 for pads in (0, 2, 7) if n < 40 else (0, 7):
-                    got = _in_chunks(subject, decoder, ids, places, chunk, pads)
-                    case = f"{n} tokens in chunks of {chunk}, {pads} pads on the left, {_name(dtype)}"
-                    yield Measure(case, off(got, truth), tolerance)
+                    for row, got in enumerate(_in_chunks(subject, decoder, rows, n + pads, chunk)):
+                        case = f"{n} tokens in chunks of {chunk}, {pads} pads on the left, row {row}, {_name(dtype)}"
+                        yield Measure(case, off(got, truths[row]), tolerance)
 
 
-def _in_chunks(subject: Subject, decoder: Decoder, ids: Tensor, places: Tensor, chunk: int, pads: int) -> Tensor:
-    """The logits of real tokens after prefilling in chunks; a second, full row makes the padding real."""
-    n = len(ids)
-    batch = torch.stack([_pad_left(ids, pads), _pad_left(ids, pads)])
-    full = subject.places(n, 0)
-    rows = torch.stack([torch.cat([torch.zeros(pads, dtype=torch.long), row]) for row in (places, full)])
+def _in_chunks(
+    subject: Subject, decoder: Decoder, rows: list[tuple[Tensor, Tensor]], width: int, chunk: int
+) -> list[Tensor]:
+    """The logits of each row's real tokens, after filling the cache in chunks of left-padded rows."""
+    pads = [width - len(ids) for ids, _ in rows]
+    batch = torch.stack([_fill(ids, width, "left") for ids, _ in rows])
+    given = subject.given([places for _, places in rows], width, "left")
     cache, out = decoder.cache(BUDGET), []
-    for start in range(0, n + pads, chunk):
-        end = min(start + chunk, n + pads)
-        real = max(0, end - max(start, pads))
-        given = None if subject.counted else rows[:, start:end]
-        lengths = [real, real]
-        out.append(decoder(batch[:, start:end], lengths=lengths, padding="left", positions_BT=given, cache=cache)[0])
-    return torch.cat(out)[pads:]
+    for start in range(0, width, chunk):
+        end = min(start + chunk, width)
+        lengths = [max(0, end - max(start, pad)) for pad in pads]
+        part = None if given is None else given[:, start:end]
+        out.append(decoder(batch[:, start:end], lengths=lengths, padding="left", positions_BT=part, cache=cache))
+    logits = torch.cat(out, 1)
+    return [logits[row, pad:] for row, pad in enumerate(pads)]
 
 
 @check("T06", "In a cached step the bias of the one query is the last row of the whole bias.")

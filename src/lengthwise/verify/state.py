@@ -10,6 +10,9 @@ from torch import Tensor
 from lengthwise.verify.check import Measure, check
 from lengthwise.verify.subject import Subject, off
 
+INTERNAL = ("_parameters", "_buffers", "_modules")
+"""Where `nn.Module` itself keeps tensors."""
+
 
 @check("S01", "It keeps no constants: no buffer and no tensor but its parameters, before and after a forward pass.")
 @torch.no_grad()
@@ -20,7 +23,7 @@ def no_constants(subject: Subject) -> Iterator[Measure]:
             for name, _ in part.named_buffers():
                 yield Measure(f"buffer {name} of encoding {index}, {when}", 1, 0)
             for module in part.modules():
-                kept = [name for name, value in vars(module).items() if name[0] != "_" and _holds_tensor(value)]
+                kept = [name for name, value in vars(module).items() if name not in INTERNAL and _holds_tensor(value)]
                 yield Measure(f"tensors kept as attributes {when}: {', '.join(kept) or 'none'}", len(kept), 0)
         n = subject.sizes(9)[-1]
         subject.solo(decoder, subject.ids(n), subject.places(n))
