@@ -14,14 +14,13 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import platform
 import statistics
 import sys
 import time
-from pathlib import Path
 from unittest.mock import patch
 
 import torch
+from machine import cpu
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -97,14 +96,6 @@ def measure(case: Case, rounds: int) -> dict[str, list[float]]:
             seconds[form].append(case.timed(form))
     gc.enable()
     return seconds
-
-
-def cpu() -> str:
-    """The processor's name; Python itself only knows its architecture on Linux."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def main() -> None:

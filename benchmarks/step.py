@@ -15,16 +15,15 @@ import argparse
 import gc
 import json
 import math
-import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from machine import cpu
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
@@ -295,14 +294,6 @@ def quartiles(values: list[float]) -> tuple[float, float, float]:
         return values[0], values[0], values[0]
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
     return low, middle, high
-
-
-def cpu() -> str:
-    """The processor's name; Python itself only knows its architecture on Linux."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def main() -> None:

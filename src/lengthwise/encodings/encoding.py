@@ -107,8 +107,8 @@ class Encoding(nn.Module):
     def prepare(self, query_positions_BQ: Tensor, key_positions_BK: Tensor, budget_B: Tensor) -> object:
         """What `rotate`, `score` and `read` need, once per forward for all layers that share this encoding.
 
-        The keys are those that `rotate` will be given: the new ones where `static_keys`, else all. `budget_B` is the
-        number of tokens each sequence may get.
+        The keys are those that `rotate` will be given, the new ones where `static_keys`, else all; all, too, where it
+        turns none. `budget_B` is the number of tokens each sequence may get.
         """
         return None
 
