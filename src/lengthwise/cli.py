@@ -184,6 +184,9 @@ def _print_report(report: Report) -> None:
             style="dim" if word == "n/a" else "",
         )
     _console().print(table)
+    if report.failed:
+        first = report.failed[0]
+        _console().print(f"[bold red]{first.id}[/] {_escape(first.sentence)} [bold]{_escape(first.detail)}[/]")
     counts = {status: sum(result.status == status for result in report.results) for status in colour}
     verdict = "does NOT conform" if report.failed else "conforms" if len(report.results) == len(CHECKS) else "passes"
     _console().print(
@@ -222,12 +225,22 @@ def _print_table(rows: list[dict[str, object]], as_json: bool, plain: object = N
         return
     from rich.table import Table
 
+    console = _console()
+    wide = sum(max(len(_cell(row.get(column))) for row in rows) + 2 for column in rows[0])
+    if wide > 1.6 * console.width:  # columns would break inside words: a paragraph for each row instead
+        for row in rows:
+            first, *rest = row
+            console.print(f"[bold]{_escape(_cell(row[first]))}[/]")
+            for column in rest:
+                if _cell(row[column]):
+                    console.print(f"  {column}: {_escape(_cell(row[column]))}")
+        return
     table = Table(box=None, pad_edge=False)
     for column in rows[0]:
         table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*(_escape(_cell(row.get(column))) for column in rows[0]))
-    _console().print(table)
+    console.print(table)
 
 
 def _cell(value: object) -> str:
