@@ -289,6 +289,15 @@ def checked_options(kind: str, cls: type, spec: Spec, arguments: int = 0) -> dic
     return checked
 
 
+def canonical(kind: str, table: Mapping[str, str], spec: Spec, arguments: int = 0) -> Spec:
+    """The one spelling of a spec: options checked and typed, those that equal their default left out."""
+    cls = resolve(kind, table, spec.name)
+    known = options(cls)
+    checked = checked_options(kind, cls, spec, arguments)
+    kept = {key: _plain(value, key) for key, value in checked.items() if value != known[key].default}
+    return Spec(spec.name, tuple(kept.items()))
+
+
 def build(kind: str, table: Mapping[str, str], base: type, spec: Spec, arguments: Sequence[object] = ()) -> object:
     """The object that `spec` describes: an instance of `base` made from `arguments` and the spec's options."""
     cls = resolve(kind, table, spec.name)

@@ -240,7 +240,12 @@ def test_a_list_has_one_entry_per_layer_and_equal_shared_entries_are_one_instanc
         with pytest.raises(SpecError) as error:
             Decoder(preset("laptop:layers=4", vocabulary=9), listed)
         assert said in str(error.value)
-    assert len(Decoder(preset("laptop:layers=2", vocabulary=9), ["learned", "learned"]).encodings) == 1
+    two = preset("laptop:layers=2", vocabulary=9)
+    assert len(Decoder(two, ["learned", "learned"]).encodings) == 1
+    # Two spellings of one encoding are one.
+    assert len(Decoder(two, ["t5", "t5:buckets=32"]).encodings) == 1
+    assert len(Decoder(two, ["sinusoidal", "sinusoidal:theta=10000"]).encodings) == 1
+    assert [str(spec) for spec in Decoder(two, "rope:theta=500:fraction=1.0").specs] == ["rope:theta=500.0"] * 2
 
 
 @pytest.mark.parametrize("listed", [("rope", "nope"), ("nope", "alibi"), ("t5", "rope:fraction=0.25")])

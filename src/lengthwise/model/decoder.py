@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from lengthwise.encodings import build_encoding
+from lengthwise.encodings import ENCODINGS, build_encoding
 from lengthwise.encodings.encoding import Encoding, normal_
 from lengthwise.model.attention import Attention, Plan, Sight, check_cache, exactly
 from lengthwise.model.cache import Cache
@@ -19,7 +19,7 @@ from lengthwise.model.layout import Layout, lay_out
 from lengthwise.model.norm import Norm
 from lengthwise.model.taps import Tap, Taps
 from lengthwise.model.temperature import build_temperature
-from lengthwise.spec import Spec, SpecError, digest
+from lengthwise.spec import Spec, SpecError, canonical, digest
 
 Named = str | Mapping[str, object] | Spec | type[Encoding]
 """How an encoding is named: a spec in any of its forms, or the class itself."""
@@ -340,7 +340,7 @@ def _per_layer(encoding: Named | Sequence[Named], layers: int) -> tuple[tuple[Sp
             if classes.setdefault(spec, item) is not item:
                 raise SpecError(f"two classes are called {item.__qualname__}; give them names of their own")
         else:
-            spec = Spec.of(item)
+            spec = canonical("encoding", ENCODINGS, Spec.of(item), arguments=1)
         named.append(spec)
     return tuple(named), classes
 
