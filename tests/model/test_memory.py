@@ -6,7 +6,7 @@ import sys
 import pytest
 
 SCRIPT = """
-import resource, sys
+import sys
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from lengthwise.model import Decoder, preset
@@ -24,16 +24,22 @@ class Watch(TorchDispatchMode):
                 largest = max(largest, item.untyped_storage().nbytes() // item.element_size())
         return out
 
+def status(field):
+    # Not ru_maxrss: a child inherits its parent's, and a large parent would hide everything.
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field + ":")) / 1024
+
 torch.set_num_threads(1)
 decoder = Decoder(preset("laptop", vocabulary=32), name).train(train)
 ids = torch.randint(32, (1, tokens))
 decoder(ids[:, :64]).sum().backward()  # libraries load, pools fill
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+open("/proc/self/clear_refs", "w").write("5")  # the high-water mark starts again from here
+before = status("VmRSS")
 with Watch(), torch.set_grad_enabled(train):
     logits = decoder(ids)
     if train:
         logits.square().mean().backward()
-peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+peak = status("VmHWM") - before
 print(largest, peak)
 """
 
@@ -59,11 +65,11 @@ def test_causal_paths_at_8192_tokens_hold_nothing_of_size_t_by_t(name, mode, fig
         f"(one T × T in fp32: {square:.0f} MiB)",
     )
     assert largest < tokens * tokens / 16
-    assert peak < square
+    assert 0 < peak < square
 
 
 @pytest.mark.slow
 def test_the_measurement_sees_a_matrix_where_there_is_one():
     largest, peak = measure("t5", 2048, "infer")
     assert largest >= 2048 * 2048
-    assert peak > 4 * 2048 * 2048 * 4 / 2**20 / 2
+    assert peak > 4 * 2048 * 2048 * 4 / 2**20  # four heads' scores and more
