@@ -1,4 +1,4 @@
-"""Full-size measurements: `pytest -m evidence -s`."""
+"""Full-size measurements: `pytest -m evidence`."""
 
 import subprocess
 import sys
