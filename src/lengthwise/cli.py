@@ -26,8 +26,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-CLAIMS = ("relative", "limit", "prefix_stable", "static_keys", "shared")
-
 Json = Annotated[bool, typer.Option("--json", help="Print plain JSON instead of a table.")]
 
 
@@ -78,7 +76,7 @@ def list_(
 
 def _encodings() -> list[dict[str, object]]:
     from lengthwise.encodings import ENCODINGS, build_encoding
-    from lengthwise.encodings.encoding import Encoding
+    from lengthwise.encodings.encoding import CLAIMS, Encoding
     from lengthwise.model import preset
 
     geometry = preset("paper", vocabulary=1).geometry

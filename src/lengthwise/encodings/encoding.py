@@ -23,6 +23,9 @@ HOOKS = {
 }
 """The hooks an encoding may override, each with the place where it acts."""
 
+CLAIMS = ("relative", "limit", "prefix_stable", "static_keys", "shared")
+"""What an encoding says of itself."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Geometry:

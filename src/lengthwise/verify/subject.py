@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lengthwise.encodings import build_encoding, build_positions
-from lengthwise.encodings.encoding import HOOKS, Encoding, Geometry
+from lengthwise.encodings.encoding import CLAIMS, HOOKS, Encoding, Geometry
 from lengthwise.encodings.positions import Given
 from lengthwise.model import Decoder, DecoderConfig
 from lengthwise.spec import Spec, SpecError, did_you_mean, digest, options
@@ -18,7 +18,6 @@ from lengthwise.spec import Spec, SpecError, did_you_mean, digest, options
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
 """How far two ways of computing the same logits may differ, relative to the largest logit."""
 
-CLAIMS = ("relative", "limit", "prefix_stable", "static_keys", "shared")
 FORMULAS = ("nope", "sinusoidal", "learned", "t5", "alibi", "rope")
 """What an encoding may claim to be; all but `nope` and `learned`, which are only a name, have a check of their own."""
 
