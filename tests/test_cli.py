@@ -108,6 +108,7 @@ def test_describe_counts_parameters_and_prints_the_initial_scale():
         (["verify", ""], "name an encoding"),
         (["list", "encoding"], "there is no list of 'encoding'. Did you mean 'encodings'?"),
         (["describe", "laptp"], "unknown preset 'laptp'. Did you mean 'laptop'?"),
+        (["describe", "laptop:vocabulary=5", "--vocabulary", "7"], "the vocabulary is given twice"),
         (["describe", "laptop:width=x"], "option 'width' of preset 'laptop' cannot be 'x'"),
         (["describe", "laptop", "--encoding", "rope,nope,rope"], "2 layers, but 3 entries"),
     ],

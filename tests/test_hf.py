@@ -357,6 +357,30 @@ def test_an_encoding_whose_file_was_edited_since_is_not_saved(outside, tmp_path)
         model.save_pretrained(tmp_path / "model")
 
 
+def test_an_encoding_whose_file_was_edited_since_is_not_loaded(outside, tmp_path):
+    decoder = Decoder(CONFIG, f"{outside}:Plain")
+    LengthwiseForCausalLM.from_decoder(decoder).save_pretrained(tmp_path / "saved")
+    LengthwiseForCausalLM.from_pretrained(tmp_path / "saved")
+    path = tmp_path / "saved" / "config.json"
+    outside.write_text(outside.read_text().replace("3.0 **", "2.0 **"))
+    with pytest.raises(SpecError, match="has changed since this model was saved"):
+        LengthwiseForCausalLM.from_pretrained(tmp_path / "saved")
+    # Without the guard (no hash in the config to compare with) it loads, as another function.
+    config = json.loads(path.read_text())
+    config["sources"] = hf._sources(Decoder(CONFIG, f"{outside}:Plain"))
+    path.write_text(json.dumps(config))
+    loaded = LengthwiseForCausalLM.from_pretrained(tmp_path / "saved")
+    assert not torch.equal(loaded.eval()(IDS).logits, decoder.eval()(IDS))
+
+
+@pytest.mark.parametrize("part", [Decoder, Encoding])
+def test_a_model_of_another_version_of_the_numbers_is_not_loaded(part, tmp_path, monkeypatch):
+    LengthwiseForCausalLM.from_decoder(Decoder(CONFIG, "nope")).save_pretrained(tmp_path)
+    monkeypatch.setattr(part, "version", part.version + 1)
+    with pytest.raises(SpecError, match="compute something else"):
+        LengthwiseForCausalLM.from_pretrained(tmp_path)
+
+
 def test_an_encoding_that_has_no_name_elsewhere_is_not_saved(tmp_path):
     class Local(Encoding):
         pass

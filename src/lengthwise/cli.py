@@ -201,7 +201,7 @@ def _asked(run: int, there_are: int) -> str:
 def describe(
     preset: Annotated[str, typer.Argument(help="a preset, e.g. laptop:layers=3")],
     encoding: Annotated[str, typer.Option(help="the encoding; commas separate one per layer")] = "nope",
-    vocabulary: Annotated[int, typer.Option(help="distinct tokens")] = 32_100,
+    vocabulary: Annotated[int | None, typer.Option(help="distinct tokens; 32,100 unless the preset says")] = None,
     as_json: Json = False,
 ) -> None:
     """Say what a model is made of: fields, parameters, initial scale, ratio of positions to embeddings."""
@@ -209,12 +209,14 @@ def describe(
     from lengthwise.model import preset as config_of
 
     spec = Spec.of(preset)
-    config = config_of(spec, **({} if "vocabulary" in dict(spec.options) else {"vocabulary": vocabulary}))
+    said = dict(spec.options).get("vocabulary")
+    if said is not None and vocabulary is not None:
+        raise SpecError(f"the vocabulary is given twice: in {preset!r} and as --vocabulary {vocabulary}")
+    config = config_of(spec, vocabulary=said or vocabulary or 32_100)
     named = specs(encoding)
     decoder = Decoder(config, named if len(named) > 1 else encoding)
-    _print_table(
-        [{"field": key, "value": value} for key, value in decoder.describe().items()], as_json, decoder.describe()
-    )
+    told = decoder.describe()
+    _print_table([{"field": key, "value": value} for key, value in told.items()], as_json, told)
 
 
 def _print_table(rows: list[dict[str, object]], as_json: bool, plain: object = None) -> None:

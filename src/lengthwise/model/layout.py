@@ -128,7 +128,7 @@ def lay_out(
         largest = max(a + b for a, b in zip(_each(start, batch), rows, strict=True)) - 1
         consecutive = False
         if trailing and past is None:
-            # Padding after the end may count on: it is never seen, and all rows then share their positions.
+            # Padding after the end is never seen, so all rows may share the positions of the longest.
             largest = max(max(rows), 1) - 1
             counted_BT, consecutive = index_1T.clamp(max=largest), True
 

@@ -110,7 +110,7 @@ def limit(subject: Subject) -> Iterator[Measure]:
 def _by_position(subject: Subject, count: int) -> dict[str, torch.Tensor]:
     """What an encoding makes of one vector at each position, where it acts on vectors and makes anything of them."""
     places, found = torch.arange(count, dtype=torch.float64)[None], {}
-    encoding = subject.encoding.double()
+    encoding = subject.encoding
     if encoding.overrides("embed"):
         found["embed"] = encoding.embed(torch.zeros(1, count, SMALL.width, dtype=torch.float64), places)[0]
     if encoding.overrides("rotate"):
@@ -152,7 +152,7 @@ def prefix_stable(subject: Subject) -> Iterator[Measure]:
 @check("C02", "Claim `static_keys`: a key is turned the same way whatever comes after it, or not, as claimed.")
 @torch.no_grad()
 def static_keys(subject: Subject) -> Iterator[Measure]:
-    encoding = subject.encoding.double()
+    encoding = subject.encoding
     if not encoding.overrides("rotate"):
         if encoding.static_keys or encoding.overrides("prepare"):
             raise NotApplicable("it turns no keys")

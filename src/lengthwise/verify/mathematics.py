@@ -128,7 +128,7 @@ def alibi_formula(subject: Subject) -> Iterator[Measure]:
 def forms(subject: Subject) -> Iterator[Measure]:
     if not subject.biased:
         raise NotApplicable("it adds no bias")
-    encoding = subject.encoding.double()
+    encoding = subject.encoding
     if not (encoding.overrides("columns") or encoding.overrides("by_distance")):
         raise NotApplicable("it has one form only")
     tolerance = TOLERANCE[torch.float64]
@@ -150,16 +150,20 @@ def forms(subject: Subject) -> Iterator[Measure]:
             yield Measure(f"columns against matrix, {n} tokens", off(got, wanted), tolerance)
 
 
+def _silent(_: str, q_BHQE: Tensor) -> Tensor:
+    """A tap that silences all queries."""
+    return torch.zeros_like(q_BHQE)
+
+
 def _weights_from_bias(subject: Subject, n: int, scale: float | None, head_width: int) -> Tensor:
     """A layer's attention weights when all queries are 0, so that only the bias speaks."""
     decoder = subject.decoder(layers=1, attention_scale=scale, head_width=head_width)
-    zero: Tap = lambda _, q: torch.zeros_like(q)  # noqa: E731
     heads = Recorder()
     subject.solo(
         decoder,
         torch.zeros(n, dtype=torch.long),
         subject.places(n),
-        taps={"layers.0.q": zero, "layers.0.weights": heads},
+        taps={"layers.0.q": _silent, "layers.0.weights": heads},
     )
     return heads["layers.0.weights"][0]
 
@@ -189,10 +193,10 @@ def unscaled_bias(subject: Subject) -> Iterator[Measure]:
 def _fast_differs(subject: Subject, n: int, scale: float | None, head_width: int) -> float:
     """How far the fused path's output is from the dense path's, with silent queries."""
     decoder = subject.decoder(layers=1, attention_scale=scale, head_width=head_width)
-    ids, places, zero = subject.ids(n), subject.places(n), lambda _, q: torch.zeros_like(q)
+    ids, places = subject.ids(n), subject.places(n)
     fast, written_out = Recorder(), Recorder()
-    subject.solo(decoder, ids, places, taps={"layers.0.q": zero, "layers.0.heads": fast})
-    taps = {"layers.0.q": zero, "layers.0.weights": Recorder(), "layers.0.heads": written_out}
+    subject.solo(decoder, ids, places, taps={"layers.0.q": _silent, "layers.0.heads": fast})
+    taps: dict[str, Tap] = {"layers.0.q": _silent, "layers.0.weights": Recorder(), "layers.0.heads": written_out}
     subject.solo(decoder, ids, places, taps=taps)
     return off(fast["layers.0.heads"], written_out["layers.0.heads"])
 
@@ -220,7 +224,7 @@ def written_out(subject: Subject) -> Iterator[Measure]:
 @torch.no_grad()
 def t5_formula(subject: Subject) -> Iterator[Measure]:
     _claims(subject, "t5")
-    encoding = subject.encoding.double()
+    encoding = subject.build(SMALL.geometry).double()  # its own: the table is overwritten below
     buckets, furthest = int(getattr(encoding, "buckets", 32)), int(getattr(encoding, "distance", 128))
     if getattr(encoding, "bidirectional", False):
         buckets //= 2

@@ -96,8 +96,8 @@ class Subject:
 
     @cached_property
     def encoding(self) -> Encoding:
-        """The encoding in the small geometry, initialised."""
-        return self.build(SMALL.geometry)
+        """The encoding in the small geometry, initialised, in float64; checks share it and leave it as it is."""
+        return self.build(SMALL.geometry).double()
 
     def build(self, geometry: Geometry) -> Encoding:
         """A fresh, initialised instance."""
