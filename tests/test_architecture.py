@@ -35,7 +35,11 @@ MAY_IMPORT = {
     "__main__": {"cli"},
     "__init__": set(),
 }
-NO_TORCH = ["lengthwise", "lengthwise.spec", "lengthwise.cli", "lengthwise.encodings"]
+NO_TORCH = [
+    *("lengthwise", "lengthwise.spec", "lengthwise.cli", "lengthwise.encodings", "lengthwise.encodings.positions"),
+    *("lengthwise.tasks", "lengthwise.tasks.export", "lengthwise.tasks.audit", "lengthwise.tasks.pcfg"),
+    *("lengthwise.corpora", "lengthwise.corpora.drawing"),
+]
 
 
 def part(path: Path) -> str:
@@ -96,6 +100,27 @@ def test_every_encoding_file_has_its_row_and_its_class_one_name():
         module, _, cls = where.partition(":")
         assert module == f"lengthwise.encodings.{name}"
         assert cls.lower() == name.replace("_", "")
+
+
+def test_every_task_has_its_file_and_its_class_one_name():
+    from lengthwise.tasks import TASKS
+
+    for name, where in TASKS.items():
+        assert where == f"lengthwise.tasks.{name}:{name.capitalize()}"
+        assert (ROOT / "tasks" / f"{name}.py").exists()
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "tasks").glob("*.py")), ids=lambda path: path.name)
+def test_tasks_need_numpy_alone(path):
+    """But for what reads or writes files, inside a function, and the optional tokenizer."""
+    tree = ast.parse(path.read_text())
+    top = {
+        name.split(".")[0]
+        for node in tree.body
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in ([alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module])
+    }
+    assert top <= {*sys.stdlib_module_names, "numpy", "lengthwise"}
 
 
 def test_the_readme_draws_the_tree_that_is_there():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -50,6 +51,130 @@ def test_encodings_are_listed_with_where_they_act_parameters_claims_and_paper():
 def test_the_other_lists_are_printed_too(what):
     assert run("list", what).returncode == 0
     assert json.loads(run("list", what, "--json").stdout)
+
+
+def test_tasks_are_listed_with_an_example_their_unit_and_their_options():
+    rows = {row["name"]: row for row in json.loads(run("list", "tasks", "--json").stdout)}
+    assert len(rows) == 17
+    assert rows["addition"]["example"] == "9 6 4 + 5 8 = → 1 0 2 2"
+    assert rows["scan"]["length"] == "actions"
+    assert rows["copy"]["options"]["variant"] == "random"
+    assert rows["count"]["protocols"] == ["ours"]
+    assert "walk after turn right" in run("list", "tasks").stdout
+
+
+def test_show_prints_examples_a_person_can_read():
+    text = run("show", "addition", "--length", "3", "--protocol", "paper", "--scratchpad", "full").stdout
+    assert "addition:protocol=paper:scratchpad=full, train, length 3 (digits)" in text
+    assert "Compute 5 6 1 + 8 ?" in text
+    assert "Thinking step by step: in 1, 8 comp 1 + 8 + carry" in text
+    told = json.loads(
+        run("show", "copy:variant=same", "--examples", "2", "--split", "test_far", "--length", "50", "--json").stdout
+    )
+    assert [len(one["answer"].split()) for one in told["examples"]] == [50, 50]
+    assert len(told["examples"][0]["ids"]) == 1 + 51 + 50 + 1
+
+
+def test_prompt_steps_and_answer_are_coloured_apart(tmp_path):
+    """In a terminal: each of the three has a colour of its own."""
+    code = (
+        "import rich.console as c; w = c.Console.__init__\n"
+        "c.Console.__init__ = lambda self, **k: w(self, **{**k, 'force_terminal': True, 'color_system': 'standard'})\n"
+        "import sys; sys.argv = ['lengthwise', 'show', 'parity', '--length', '3', '--scratchpad', 'full']\n"
+        "from lengthwise.cli import main; main()"
+    )
+    environment = {key: value for key, value in os.environ.items() if key not in {"NO_COLOR", "TERM"}}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
+    for colour in ("\x1b[36m", "\x1b[33m", "\x1b[1;32m"):
+        assert colour in done.stdout
+
+
+def test_audit_counts_the_scan_corpus():
+    told = json.loads(run("audit", "scan", "--protocol", "paper", "--json").stdout)
+    assert (told["facts"]["pairs"], told["facts"]["up to 25"], told["facts"]["beyond 25"]) == (20910, 17774, 3136)
+    assert told["facts"]["histogram"]["10"] == 1696
+    sizes = {
+        split: sum(row["examples"] for row in told["lines"] if row["split"] == split)
+        for split in ("train", "validation", "test_unseen")
+    }
+    assert sizes == {"train": 15997, "validation": 1777, "test_unseen": 3136}
+
+
+def test_audit_prints_overlap_exhausted_lengths_chance_and_deviations():
+    ours = run("audit", "parity").stdout
+    assert "overlap of train and test_seen: 0 of 52 examples" in ours
+    assert "test_seen 1, 2, 3, 4, 5, 6" in ours
+    paper = run("audit", "copy:variant=random", "--protocol", "paper").stdout
+    assert "overlap of train and validation: " in paper
+    assert "deviation: symbols beyond the 78 ASCII ones are numbered words" in paper
+    assert "0.99^n" in paper
+
+
+WRONG = """
+from dataclasses import dataclass
+from lengthwise.tasks.parity import Parity
+@dataclass(frozen=True, kw_only=True)
+class Mine(Parity):
+    def chance(self, length):
+        return 0.1
+    def right(self, instance, answer):
+        return not super().right(instance, answer)
+"""
+
+
+def test_audit_finds_a_task_that_contradicts_itself(tmp_path):
+    (tmp_path / "mine.py").write_text(WRONG)
+    done = run("audit", "mine.py:Mine", cwd=tmp_path)
+    assert done.returncode == 1
+    assert re.search(r"problem: train, length 5: check refuses (\d+) of \1 answers that render gives", done.stdout)
+    assert "but chance(7) is 0.1" in done.stdout
+
+
+def test_export_is_read_by_hugging_face_datasets(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    done = run("export", "addition", "--to", "there", "--examples", "200", "--scratchpad", "minimal", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    read = datasets.load_dataset(str(tmp_path / "there"), cache_dir=str(tmp_path / "cache"))
+    assert set(read) == {"train", "validation", "dev_unseen", "test_seen", "test_unseen", "test_far"}
+    assert len(read["train"]) == 200
+    assert read["test_unseen"][0]["length"] == 9
+    row = read["train"][0]
+    assert len(row["ids"]) == row["prompt_tokens"] + row["answer_tokens"]
+    assert row["steps"].endswith("Thus,")
+    assert "is not empty" in run("export", "addition", "--to", "there", cwd=tmp_path).stderr
+
+
+def test_lengths_draws_anybodys_corpus(tmp_path):
+    (tmp_path / "c.jsonl").write_text("".join(json.dumps({"text": "w " * n}) + "\n" for n in range(1, 101)))
+    text = run("lengths", "c.jsonl", "--trained", "90", "--figure", "c.svg", cwd=tmp_path).stdout
+    assert "100 documents" in text
+    assert "50 % 50" in text
+    assert "longer than 90: 10.0%" in text
+    assert (tmp_path / "c.svg").read_text().startswith("<?xml")
+    told = json.loads(run("lengths", "c.jsonl", "--json", cwd=tmp_path).stdout)
+    assert told["quantiles"]["p50"] == 50
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["show", "revers"], "unknown task 'revers'. Did you mean 'reverse'?"),
+        (["show", "copy:varian=same"], "Did you mean 'variant'?"),
+        (["show", "copy", "--scratchpad", "full"], "task 'copy' has no option 'scratchpad'"),
+        (["show", "scan", "--length", "23"], "scan has no length 23 (actions); the nearest is 22"),
+        (["show", "copy", "--split", "tset_seen"], "Did you mean 'test_seen'?"),
+        (["show", "copy:protocol=paper", "--protocol", "ours"], "protocol is given twice"),
+        (["show", "copy", "--protocol", "papr"], "option 'protocol' of task 'copy' cannot be 'papr'"),
+        (["audit", "count", "--protocol", "paper"], "count is not in the original study"),
+        (["lengths", "table.csv"], "write it as parquet or JSON lines"),
+        (["verify", "rope", "--positions", "coupled"], "so they need a task"),
+    ],
+)
+def test_mistakes_about_tasks_are_one_line(arguments, said):
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_verify_prints_a_table_and_json_and_its_exit_code_is_the_verdict(tmp_path):

@@ -6,6 +6,7 @@ is accepted, and nothing accepted is ignored. This module imports no torch.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import hashlib
 import importlib
@@ -266,7 +267,8 @@ def checked_options(kind: str, cls: type, spec: Spec, arguments: int = 0) -> dic
     from pydantic import TypeAdapter, ValidationError
 
     known = options(cls, arguments)
-    hints = typing.get_type_hints(cls.__init__)
+    # The fields of a dataclass are annotated where they are written, which may be another module.
+    hints = typing.get_type_hints(cls if dataclasses.is_dataclass(cls) else cls.__init__)
     checked: dict[str, object] = {}
     for key, value in spec.options:
         if key not in known:

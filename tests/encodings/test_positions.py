@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 
 from lengthwise.encodings import POSITIONS, build_positions
 from lengthwise.spec import SpecError
+from lengthwise.tasks import build_task
+from lengthwise.tasks.sets import maker
 
 KINDS = [
     "consecutive",
@@ -15,8 +17,116 @@ KINDS = [
 ]
 
 
+OF_TASKS = [
+    ("coupled:limit=64", "addition:reversed=answer"),
+    ("coupled:limit=64", "addition:reversed=all:hints=16:spaces=0.3"),
+    ("coupled:limit=64", "addition:padded=true:protocol=paper"),
+    ("coupled:limit=64", "multiplication:reversed=answer"),
+    ("coupled:limit=64", "multiplication:padded=true:hints=16"),
+    *(("coupled:limit=64", f"copy:variant={variant}") for variant in ("same", "same2", "replace", "random", "random2")),
+    *(("coupled:limit=64", f"reverse:variant={variant}") for variant in ("once", "twice", "back")),
+    ("coupled:limit=64", "reverse:variant=back:protocol=paper"),
+    ("coupled:limit=64", "copy:variant=replace:protocol=paper"),
+    ("abacus", "addition:reversed=all"),
+    ("abacus:limit=30:starts=8", "addition:protocol=paper"),
+    ("abacus", "modular"),
+]
+
+
 def test_every_kind_is_covered_here():
-    assert {kind.partition(":")[0] for kind in KINDS} == set(POSITIONS)
+    named = {kind.partition(":")[0] for kind in (*KINDS, *(kind for kind, _ in OF_TASKS))}
+    assert named == set(POSITIONS)
+
+
+@pytest.mark.parametrize(("kind", "name"), OF_TASKS)
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_positions_that_look_at_content_keep_the_contract(kind, name, data):
+    """The same contract: real prompts; right, wrong and over-long answers, of any tokens."""
+    task = build_task(name)
+    positions = build_positions(kind).of(task)
+    if data.draw(st.booleans()):
+        positions = positions.at_test()
+    length = data.draw(st.integers(1, 8))
+    example = task.render(maker(task, "train", max(length, 3))(data.draw(st.integers(0, 50))))
+    ids, asked = task.vocabulary.sequence(example.prompt, example.target, task.starts)
+    prompt, right = ids[:asked], ids[asked:]
+    answer = right[: data.draw(st.integers(0, len(right)))]
+    answer = answer + data.draw(st.lists(st.integers(0, len(task.vocabulary) - 1), max_size=30))
+    key, budget = data.draw(st.integers(0, 2**128 - 1)), len(prompt) + len(answer)
+    whole = positions.places(prompt, answer, key, budget)
+    assert len(whole) == budget
+    assert all(0 <= place < positions.limit for place in whole)
+    for k in range(len(answer) + 1):
+        assert positions.places(prompt, answer[:k], key, budget) == whole[: len(prompt) + k]
+
+
+def placed(kind, name, instance, key=0):
+    """Each symbol of an example with its position in evaluation."""
+    task = build_task(name)
+    example = task.render(instance)
+    ids, asked = task.vocabulary.sequence(example.prompt, example.target, task.starts)
+    places = build_positions(kind).of(task).at_test().places(ids[:asked], ids[asked:], key, len(ids))
+    return " ".join(f"{s}{p}" for s, p in zip(task.vocabulary.read(ids), places, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "instance", "wanted"),
+    [
+        ("coupled", "addition:reversed=answer", ("65", "8"), "<bos>0 63 52 +1 82 =1 32 73 <eos>0"),
+        ("coupled", "addition:padded=true", ("65", "8"), "<bos>0 63 52 +1 03 82 =1 04 73 32 <eos>0"),
+        (
+            "coupled",
+            "addition:longest=2:reversed=all:hints=3:spaces=0.5",
+            ("65", "8"),
+            "<bos>0 h02 52 h13 63 _0 +1 h02 82 =1 h02 32 h13 73 <eos>0",
+        ),
+        ("coupled", "copy", ("a", "b"), "<bos>0 a1 b2 [SEP]0 a1 b2 <eos>0"),
+        ("coupled", "copy:variant=random2", ("a", "b"), "<bos>0 a1 b2 [SEP]0 a1 b2 [NEXT]0 a1 b2 <eos>0"),
+        ("coupled", "copy:variant=replace", ("a", "b", 2), "<bos>0 a0 b0 [NEXT]0 a1 a2 [SEP]0 b1 b2 <eos>0"),
+        ("coupled", "reverse", ("a", "b"), "<bos>0 a1 b2 [SEP]0 b2 a1 <eos>0"),
+        ("coupled", "reverse:variant=back", ("a", "b"), "<bos>0 a1 b2 [SEP]0 b2 a1 [NEXT]0 a1 b2 <eos>0"),
+        ("abacus", "addition:reversed=all", ("65", "8"), "<bos>0 51 62 +0 81 =0 31 72 <eos>0"),
+    ],
+)
+def test_what_belongs_together_has_one_position(kind, name, instance, wanted):
+    assert placed(kind, name, instance) == wanted
+
+
+def test_starts_are_random_in_training_and_leave_room():
+    task = build_task("addition:reversed=answer")
+    ids, asked = task.vocabulary.sequence(*task.render(("65", "8"))[:2], True)
+    kind = build_positions("coupled:limit=10").of(task)
+    starts = {kind.places(ids[:asked], ids[asked:], key, 20)[1] for key in range(300)}
+    # The prompt's highest group is 3, the sum may have one more, and the last position is 9.
+    assert starts == set(range(3, 9))
+    abacus = build_positions("abacus:starts=5").of(build_task("addition"))
+    assert {abacus.places(ids[:asked], [], key, 20)[1] for key in range(200)} == set(range(1, 6))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "said"),
+    [
+        ("coupled", "addition", "write addition:reversed=answer"),
+        ("coupled", "parity", "says nothing of which symbols belong together"),
+        ("coupled", "addition:reversed=answer:scratchpad=full", "leave out the scratchpad"),
+        ("coupled:limit=4", "addition:reversed=answer", "write coupled:limit="),
+        ("abacus:limit=100", "addition", "write abacus:limit="),
+    ],
+)
+def test_what_cannot_be_coupled_says_what_to_type(kind, name, said):
+    task = build_task(name)
+    example = task.render(maker(task, "train", 3)(0))
+    ids, asked = task.vocabulary.sequence(example.prompt, example.target, task.starts)
+    with pytest.raises(SpecError, match=said):
+        build_positions(kind).of(task).places(ids[:asked], ids[asked:], 0, len(ids))
+
+
+def test_a_task_without_digits_has_no_abacus_and_positions_without_a_task_say_so():
+    with pytest.raises(SpecError, match="has no digits"):
+        build_positions("abacus").of(build_task("dyck"))
+    with pytest.raises(SpecError, match="need a task"):
+        build_positions("coupled").places([1], [2], 0, 2)
 
 
 @pytest.mark.parametrize("kind", KINDS)

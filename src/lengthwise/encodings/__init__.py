@@ -31,6 +31,8 @@ POSITIONS = {
     "randomized": "lengthwise.encodings.positions:Randomized",
     "offset": "lengthwise.encodings.positions:Offset",
     "given": "lengthwise.encodings.positions:Given",
+    "coupled": "lengthwise.encodings.positions:Coupled",
+    "abacus": "lengthwise.encodings.positions:Abacus",
 }
 
 

@@ -61,6 +61,7 @@ class Subject:
             )
         self.positions_spec = Spec.of(positions)
         self.positions = build_positions(self.positions_spec)
+        self.positions.places([], [], 0, 0)  # a kind that needs a task says so now
         self._decoders: dict[object, Decoder] = {}
         self._check_contract()
         limit = self.encoding.limit

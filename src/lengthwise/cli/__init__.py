@@ -1,0 +1,40 @@
+"""The command line: verbs, one file per family. Everything heavy is imported inside the verb that needs it."""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import Annotated
+
+import typer
+
+from lengthwise import __version__
+from lengthwise.cli import encodings, lists, tasks
+from lengthwise.cli.terminal import app
+from lengthwise.spec import SpecError
+
+__all__ = ["app", "encodings", "lists", "main", "tasks"]
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one line on stderr and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without − or ≥ shows ?, not a traceback
+    try:
+        app()
+    except SpecError as error:
+        print(f"lengthwise: error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:
+        # The reader of our output (`| head`) has left; that is no error.
+        sys.stderr.close()
+        sys.exit(0)
+
+
+@app.callback(invoke_without_command=True)
+def top(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    """How far beyond its training length does a decoder-only Transformer still work?"""
+    if version:
+        print(f"lengthwise {__version__}")
+        raise typer.Exit

@@ -1,0 +1,82 @@
+"""The command line itself, and how things are printed in a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lengthwise.spec import show
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+app = typer.Typer(
+    name="lengthwise",
+    help="How far beyond its training length does a decoder-only Transformer still work?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print plain JSON instead of a table.")]
+
+
+def print_table(rows: list[dict[str, object]], as_json: bool, plain: object = None) -> None:
+    """Rows as a table, or as paragraphs where the screen is too narrow, or as JSON."""
+    if as_json:
+        print(json.dumps(rows if plain is None else plain, indent=2))
+        return
+    from rich.table import Table
+
+    screen = console()
+    wide = sum(max(len(cell(row.get(column))) for row in rows) + 2 for column in rows[0])
+    if wide > 1.6 * screen.width:  # columns would break inside words: a paragraph for each row instead
+        for row in rows:
+            first, *rest = row
+            screen.print(f"[bold]{escape(cell(row[first]))}[/]")
+            for column in rest:
+                if cell(row[column]):
+                    screen.print(f"  {column}: {escape(cell(row[column]))}")
+        return
+    table = Table(box=None, pad_edge=False)
+    for column in rows[0]:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(cell(row.get(column))) for column in rows[0]))
+    screen.print(table)
+
+
+def cell(value: object) -> str:
+    """A value as a person reads it."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={show(item)}" for key, item in value.items())  # as they are typed
+    if isinstance(value, list | tuple):
+        return ", ".join(cell(item) for item in value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return "none" if value is None else str(value)
+
+
+def escape(text: str) -> str:
+    """Text in which square brackets are only square brackets."""
+    from rich.markup import escape as escaped
+
+    return escaped(text)
+
+
+def console() -> Console:
+    """Where to print: rich is imported only when something is."""
+    from rich.console import Console
+
+    # A pipe has no width of its own.
+    return Console() if sys.stdout.isatty() or "COLUMNS" in os.environ else Console(width=160)

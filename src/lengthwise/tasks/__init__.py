@@ -1,0 +1,51 @@
+"""What is learned: tasks, one file each. numpy only.
+
+To add a task: write the file, add the line. Every contract test then covers it. `my_lab.tasks:Mine` and
+`my_task.py:Mine` work wherever a name works, so nobody has to fork.
+
+Legend of shape suffixes here: N examples of a block, T tokens of a batch, B rows of a batch.
+"""
+
+from __future__ import annotations
+
+import typing
+
+from lengthwise.spec import Spec, build
+
+if typing.TYPE_CHECKING:
+    from lengthwise.tasks.task import Task
+
+TASKS = {
+    "copy": "lengthwise.tasks.copy:Copy",
+    "reverse": "lengthwise.tasks.reverse:Reverse",
+    "addition": "lengthwise.tasks.addition:Addition",
+    "polynomial": "lengthwise.tasks.polynomial:Polynomial",
+    "sort": "lengthwise.tasks.sort:Sort",
+    "summation": "lengthwise.tasks.summation:Summation",
+    "parity": "lengthwise.tasks.parity:Parity",
+    "lego": "lengthwise.tasks.lego:Lego",
+    "scan": "lengthwise.tasks.scan:Scan",
+    "pcfg": "lengthwise.tasks.pcfg:Pcfg",
+    "count": "lengthwise.tasks.count:Count",
+    "multiplication": "lengthwise.tasks.multiplication:Multiplication",
+    "dyck": "lengthwise.tasks.dyck:Dyck",
+    "recall": "lengthwise.tasks.recall:Recall",
+    "flipflop": "lengthwise.tasks.flipflop:Flipflop",
+    "modular": "lengthwise.tasks.modular:Modular",
+    "file": "lengthwise.tasks.file:File",
+}
+
+PUBLISHED = (
+    *(f"copy:variant={variant}" for variant in ("same", "same2", "replace", "random", "random2")),
+    *(f"reverse:variant={variant}" for variant in ("once", "twice", "back")),
+    *("addition", "polynomial", "sort:variant=single", "sort:variant=multi", "summation", "parity", "lego"),
+    *("scan", "pcfg"),
+)
+"""The 17 variants of the published comparison."""
+
+
+def build_task(spec: str | typing.Mapping[str, object] | Spec) -> Task:
+    """The task that `spec` names, e.g. `build_task("copy:variant=random")`."""
+    from lengthwise.tasks.task import Task
+
+    return typing.cast(Task, build("task", TASKS, Task, Spec.of(spec)))

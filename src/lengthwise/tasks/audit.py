@@ -1,0 +1,187 @@
+"""What a task really has: counts, overlap, chance, lengths of answers, deviations from the publication."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from math import log10
+from typing import NamedTuple
+
+from lengthwise.tasks.sets import (
+    EXHAUSTED,
+    evaluation,
+    instances,
+    lengths_of,
+    maker,
+    owned,
+    rows,
+    splits,
+)
+from lengthwise.tasks.task import Instance, Task
+
+TRAINED = 2000
+"""Training examples of each length that are drawn to count overlap with the other splits."""
+
+
+class Line(NamedTuple):
+    """One length of one split."""
+
+    split: str
+    length: int
+    space: int
+    """Distinct instances of this length, of all splits together."""
+    examples: int
+    """In an evaluation set; for training, those drawn here (or, under `paper`, all rows)."""
+    distinct: int
+    exhausted: bool
+    """Fewer than 8 distinct examples: left out of the seen-length score."""
+    chance: float
+    prompt_tokens: tuple[int, int]
+    answer_tokens: tuple[int, int]
+    answers: dict[int, int]
+    """How many examples have an answer of so many tokens, the end token included."""
+
+
+class Audit(NamedTuple):
+    """The whole report."""
+
+    task: str
+    protocol: str
+    version: int
+    unit: str
+    vocabulary: int
+    lines: list[Line]
+    overlap: dict[str, int]
+    """For each pair of splits: examples of the second that are in the first too, at the same length."""
+    overlap_by_length: dict[str, dict[int, int]]
+    deviations: tuple[str, ...]
+    facts: dict[str, object]
+    problems: list[str]
+    """Where the task contradicts itself: what a wrong generator looks like from outside."""
+
+    @property
+    def exhausted(self) -> list[tuple[str, int]]:
+        """The (split, length) pairs with fewer than 8 distinct examples."""
+        return [(line.split, line.length) for line in self.lines if line.exhausted]
+
+    def mapping(self) -> dict[str, object]:
+        """Plain data, for JSON."""
+        return {
+            **self._asdict(),
+            "lines": [
+                # An instance count may have thousands of digits, which JSON's readers do not take.
+                {
+                    **line._asdict(),
+                    "space": line.space if line.space < 2**53 else None,
+                    "log10_space": log10(line.space),
+                }
+                for line in self.lines
+            ],
+            "exhausted": [{"split": split, "length": length} for split, length in self.exhausted],
+        }
+
+
+def audit(task: Task, name: str, progress: Callable[[str], None] | None = None) -> Audit:
+    """Draw, count and compare; `name` is how the task was written."""
+    drawn: dict[str, dict[int, Sequence[Instance]]] = {}
+    lines: list[Line] = []
+    problems: list[str] = []
+    for split in splits(task):
+        drawn[split] = {}
+        for length in lengths_of(task, split):
+            if progress is not None:
+                progress(f"{split}, length {length}")
+            chosen = _chosen(task, split, length)
+            drawn[split][length] = chosen
+            lines.append(_line(task, split, length, chosen, problems))
+    overlap = {}
+    for one, other in combinations(splits(task), 2):
+        shared = sorted(set(drawn[one]) & set(drawn[other]))
+        if shared:
+            overlap[f"{one} and {other}"] = {
+                length: _shared(drawn[one][length], drawn[other][length]) for length in shared
+            }
+    published = task.published
+    deviations = published.deviations if published is not None and task.protocol == "paper" else ()
+    facts = dict(task.facts())
+    if task.pieces is not None:
+        facts["digits"] = task.pieces.digits()
+    return Audit(
+        name,
+        task.protocol,
+        task.version,
+        task.unit,
+        len(task.vocabulary),
+        lines,
+        {pair: sum(counts.values()) for pair, counts in overlap.items()},
+        overlap,
+        deviations,
+        facts,
+        problems + [f"{count} examples of {pair} overlap" for pair, count in _leaks(task, overlap).items()],
+    )
+
+
+def _leaks(task: Task, overlap: dict[str, dict[int, int]]) -> dict[str, int]:
+    """Overlap that must not be: the original samples with replacement and has some, we have none."""
+    if task.protocol == "paper":
+        return {}
+    return {pair: sum(counts.values()) for pair, counts in overlap.items() if any(counts.values())}
+
+
+def _shared(one: Sequence[Instance], other: Sequence[Instance]) -> int:
+    known = set(one)
+    return sum(instance in known for instance in other)
+
+
+def _chosen(task: Task, split: str, length: int) -> Sequence[Instance]:
+    if task.protocol == "paper":
+        length_N, index_N = rows(task, split)
+        here = index_N[length_N == length].tolist()
+        return list(instances(task, split, [length] * len(here), here))
+    if split != "train":
+        return evaluation(task, split, length)
+    small = owned(task, split, length)
+    if small is not None:
+        return small
+    make = maker(task, split, length)
+    return [make(index) for index in range(TRAINED)]
+
+
+def _line(task: Task, split: str, length: int, chosen: Sequence[Instance], problems: list[str]) -> Line:
+    prompts, answers, said = [], Counter[int](), Counter[tuple[str, ...]]()
+    limit, space, chance = task.answer_limit(length), task.space(length), task.chance(length)
+    wrong = late = 0
+    for instance in chosen:
+        example = task.render(instance)
+        ids, prompt = task.vocabulary.sequence(example.prompt, example.target, task.starts)
+        prompts.append(prompt)
+        answers[len(ids) - prompt] += 1
+        said[example.answer] += 1
+        wrong += not task.check(instance, example.target)
+        late += len(example.target) + 1 > limit
+    distinct, where = len(set(chosen)), f"{split}, length {length}"
+    if wrong:
+        problems.append(f"{where}: check refuses {wrong} of {len(chosen)} answers that render gives")
+    if late:
+        problems.append(f"{where}: {late} answers are longer than answer_limit({length}) = {limit}")
+    if distinct > space:
+        problems.append(f"{where}: {distinct} distinct instances, but space({length}) is {space}")
+    expected, many = chance * len(chosen), max(said.values(), default=0)
+    # The commonest of many answers is above its mean, so the bound is wide: it finds a chance that is simply wrong.
+    if len(chosen) >= 100 and many > expected + 6 * expected**0.5 + 6:
+        problems.append(
+            f"{where}: one answer is given {many} times in {len(chosen)}, but chance({length}) is {chance:.3g}"
+        )
+    return Line(
+        split,
+        length,
+        space,
+        len(chosen),
+        distinct,
+        distinct < EXHAUSTED,
+        chance,
+        (min(prompts, default=0), max(prompts, default=0)),
+        (min(answers, default=0), max(answers, default=0)),
+        dict(sorted(answers.items())),
+    )

@@ -1,0 +1,69 @@
+"""Pinned examples: `python -m tests.golden.pin` writes tests/golden/tasks.json.
+
+A hash may change only together with its task's `version` (and a line in CHANGELOG.md): the numbers of a study are about
+these examples. What is new is added; what changed without a new version is refused.
+"""
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+from lengthwise.tasks import PUBLISHED, build_task
+from lengthwise.tasks.block import training_block
+from lengthwise.tasks.sets import evaluation, instances, lengths_of, splits, training
+
+FILE = Path(__file__).parent / "tasks.json"
+NAMES = [
+    *(f"{name}:protocol={protocol}" for name in PUBLISHED for protocol in ("ours", "paper")),
+    *("count", "multiplication", "dyck", "recall", "flipflop", "modular"),
+    *(f"{name}:scratchpad=full" for name in ("addition", "polynomial", "summation", "parity", "sort", "lego")),
+    "addition:reversed=all:padded=true:hints=32:spaces=0.25",
+]
+
+
+def pinned(name: str) -> dict[str, object]:
+    """Version, text of the first example, and hashes of the first 1,000 training examples and the evaluation sets."""
+    task = build_task(name)
+    lengths, indices = training(task, 0, 1000)
+    made = [task.render(one) for one in instances(task, "train", lengths.tolist(), indices.tolist())]
+    train = [[length, *map(list, example)] for length, example in zip(lengths.tolist(), made, strict=True)]
+    held_out = [
+        [split, length, [list(task.render(one)) for one in evaluation(task, split, length, 20)]]
+        for split in splits(task)
+        if split != "train"
+        for length in lengths_of(task, split)
+    ]
+    return {
+        "version": task.version,
+        "first": made[0].text,
+        "train": _hash(train),
+        "ids": _hash(training_block(task, 0, 1000).ids.tolist()),
+        "evaluation": _hash(held_out),
+    }
+
+
+def _hash(value: object) -> str:
+    return hashlib.blake2b(json.dumps(value).encode(), digest_size=12).hexdigest()
+
+
+def changed_without_a_version(before: dict, after: dict) -> list[str]:
+    """The names whose examples changed although their version did not."""
+    return [
+        name
+        for name, now in after.items()
+        if name in before and before[name] != now and before[name]["version"] == now["version"]
+    ]
+
+
+def main() -> None:
+    before = json.loads(FILE.read_text()) if FILE.exists() else {}
+    after = {name: pinned(name) for name in NAMES}
+    refused = changed_without_a_version(before, after)
+    if refused:
+        sys.exit(f"these examples changed; raise the task's version first: {', '.join(refused)}")
+    FILE.write_text(json.dumps(after, indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()
