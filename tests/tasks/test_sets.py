@@ -106,7 +106,7 @@ def test_lengths_of_the_splits():
 @pytest.mark.parametrize("name", OURS)
 def test_an_evaluation_set_is_256_distinct_instances_or_all_there_are(name):
     task = build_task(name)
-    for split in ("validation", "test_seen", "test_unseen", "test_far"):
+    for split in ("validation", "test_unseen"):
         for length in {*lengths_of(task, split)[:2], *lengths_of(task, split)[-1:]}:
             chosen = evaluation(task, split, length)
             assert len(set(chosen)) == len(chosen)
@@ -284,7 +284,7 @@ def test_the_commonest_answer_is_as_common_as_chance_says(name):
             assert share > chance - 5 * (chance / 4000) ** 0.5
 
 
-def table_lookup(task, split, seed=0, examples=20_000):
+def table_lookup(task, split, seed=0, examples=8_000):
     """Memorise training examples; elsewhere guess the answer that was commonest at that length. Right and expected."""
     lengths, indices = training(task, 0, examples, seed)
     known, answers = {}, {}

@@ -48,15 +48,21 @@ class Words:
 
     def integers(self, low: int, high: int, size: int) -> list[int]:
         """`size` numbers in low, ..., high − 1: the same as drawing them one by one."""
+        span = high - low
+        return [low + word % span for word in self._take(size)]
+
+    def each(self, bounds: Sequence[int]) -> list[int]:
+        """A number below each of the bounds."""
+        return [word % bound for word, bound in zip(self._take(len(bounds)), bounds, strict=True)]
+
+    def _take(self, size: int) -> list[int]:
         missing = size - (len(self._words) - self._next)
         if missing > 0:
             # A multiple of four words, so that the same words come whether asked for at once or one by one.
             more = -(-missing // _AHEAD) * _AHEAD
             self._words, self._next = self._words[self._next :] + self._philox.random_raw(more).tolist(), 0
-        words = self._words[self._next : self._next + size]
         self._next += size
-        span = high - low
-        return [low + word % span for word in words]
+        return self._words[self._next - size : self._next]
 
     def choice(self, items: Sequence[Item], size: int) -> list[Item]:
         """`size` of the items, drawn with replacement."""
@@ -64,11 +70,15 @@ class Words:
 
     def shuffle(self, items: Sequence[Item], size: int | None = None) -> list[Item]:
         """The items in random order, or the first `size` of them."""
-        order = list(items)
-        for place in range(len(order) if size is None else size):
-            other = place + self.below(len(order) - place)
-            order[place], order[other] = order[other], order[place]
-        return order[:size]
+        many = len(items)
+        size = many if size is None else size
+        moved: dict[int, int] = {}  # where an item no longer lies at its own place; a few of many cost a few
+        chosen = []
+        for place, further in enumerate(self.each(range(many, many - size, -1))):
+            other = place + further
+            chosen.append(items[moved.get(other, other)])
+            moved[other] = moved.get(place, place)
+        return chosen
 
     def weighted(self, bounds: Sequence[float]) -> int:
         """An index drawn in proportion to weights, given as their running sums: `[8, 9, 10]` for 8 : 1 : 1."""
@@ -95,6 +105,9 @@ class _Tree(Words):
 
     def integers(self, low: int, high: int, size: int) -> list[int]:
         return [low + self.below(high - low) for _ in range(size)]
+
+    def each(self, bounds: Sequence[int]) -> list[int]:
+        return [self.below(bound) for bound in bounds]
 
     def weighted(self, bounds: Sequence[float]) -> int:
         possible = [at for at, bound in enumerate(bounds) if bound > (bounds[at - 1] if at else 0)]
