@@ -10,6 +10,9 @@ _EXPORTED = {
     "Decoder": "lengthwise.model",
     "preset": "lengthwise.model",
     "assert_conforms": "lengthwise.verify",
+    "train": "lengthwise.run",
+    "Run": "lengthwise.run",
+    "evaluate": "lengthwise.evaluation",
 }
 """What most programs begin with; imported when asked for, so that `import lengthwise` needs no torch."""
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from math import log10
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lengthwise.cli.terminal import Json, app, cell, console, escape, print_table
+from lengthwise.cli.terminal import Json, app, cell, console, escape, print_table, working
 from lengthwise.spec import Spec, SpecError
 
 if TYPE_CHECKING:
@@ -37,18 +35,6 @@ def _task(name: str, **options: str | None) -> tuple[Task, str]:
                 raise SpecError(f"{key} is given twice: in {name!r} and as --{key} {value}")
             spec = Spec(spec.name, (*spec.options, (key, value)))
     return build_task(spec), str(canonical("task", TASKS, spec))
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """A line on stderr that says what is being done; nothing where nobody looks."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status("") as status:
-        yield lambda words: status.update(escape(words))
 
 
 @app.command()
@@ -120,7 +106,7 @@ def audit(task: Name, protocol: Protocol = None, tokenizer: Tokenizer = None, as
     from lengthwise.tasks.audit import audit as run
 
     chosen, name = _task(task, protocol=protocol, tokenizer=tokenizer)
-    with _progress() as progress:
+    with working() as progress:
         report = run(chosen, name, progress)
     if as_json:
         print(json.dumps(report.mapping(), indent=2))
@@ -197,7 +183,7 @@ def export(
     from lengthwise.tasks.export import export as run
 
     chosen, name = _task(task, scratchpad=scratchpad, protocol=protocol, tokenizer=tokenizer)
-    with _progress() as progress:
+    with working() as progress:
         written = run(chosen, name, to, examples, seed, progress)
     print_table([{"split": split, "rows": count} for split, count in written.items()], as_json, written)
 
@@ -229,7 +215,7 @@ def lengths(
         from lengthwise.tasks.pieces import Pieces
 
         unit, count = "tokens", Pieces(tokenizer).count
-    with _progress() as progress:
+    with working() as progress:
         found = measure(_told(map(count, texts(file, field)), progress), trained or (), unit)
     if figure is not None:
         draw(found, figure, f"{file.name}, {found.documents:,} documents", upto=upto)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -80,3 +82,15 @@ def console() -> Console:
 
     # A pipe has no width of its own.
     return Console() if sys.stdout.isatty() or "COLUMNS" in os.environ else Console(width=160)
+
+
+@contextmanager
+def working() -> Iterator[Callable[[str], None]]:
+    """A line on stderr that says what is being done; nothing where nobody looks."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("") as status:
+        yield lambda words: status.update(escape(words))

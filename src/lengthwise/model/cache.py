@@ -31,6 +31,15 @@ class Cache:
         """Tokens per row so far, padding included."""
         return 0 if self.layout is None else self.layout.tokens
 
+    def keep(self, rows: list[int]) -> None:
+        """Go on with these rows alone: the others have said all they had to say."""
+        for held in (self._keys, self._values):
+            held[:] = [None if part is None else part[rows] for part in held]
+        if isinstance(self.budget, Tensor) and self.budget.numel() > 1:
+            self.budget = self.budget.reshape(-1)[rows]
+        if self.layout is not None:
+            self.layout = self.layout.rows(rows)
+
     def extend(self, layer: int, k_BHQE: Tensor, v_BHQE: Tensor) -> tuple[Tensor, Tensor]:
         """Append one layer's new keys and values, and return all of that layer's."""
         held = self._keys[layer]

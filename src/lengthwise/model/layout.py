@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Literal
 
@@ -43,6 +43,25 @@ class Layout:
     def tokens(self) -> int:
         """Tokens per row, padding included."""
         return self.positions_BT.shape[1]
+
+    def rows(self, chosen: list[int]) -> Layout:
+        """These rows of it."""
+
+        def of(held_BT: Tensor | None) -> Tensor | None:
+            return held_BT if held_BT is None or held_BT.shape[0] == 1 else held_BT[chosen]
+
+        counts = self.counts if len(self.counts) == 1 else tuple(self.counts[row] for row in chosen)
+        positions_BT = of(self.positions_BT)
+        assert positions_BT is not None
+        return replace(
+            self,
+            positions_BT=positions_BT,
+            documents_BT=of(self.documents_BT),
+            prefix_BT=of(self.prefix_BT),
+            counts=counts[:1] if len(set(counts)) == 1 else counts,
+            smallest=int(positions_BT.min()),
+            largest=int(positions_BT.max()),
+        )
 
     def joined(self, new: Layout) -> Layout:
         """These tokens followed by `new` ones."""

@@ -1,6 +1,6 @@
 """Add two numbers, digit by digit."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -86,6 +86,12 @@ class Addition(Numbers, Stepwise):
 
     def cell(self, instance: Pair) -> str:
         return f"{len(instance[0])}-by-{len(instance[1])}"
+
+    def asked(self, prompt: Sequence[str]) -> tuple[int, Pair] | None:
+        plain = not (self.hints or self.spaces or self.padded) and self.reversed in {"none", "answer"}
+        numbers = "".join(word if word in DIGITS else " " for word in prompt).split()
+        sound = len(numbers) == 2 and all(one == "0" or one[0] != "0" for one in numbers)
+        return (max(map(len, numbers)), (numbers[0], numbers[1])) if plain and sound else None
 
     def worst(self, length: int) -> Pair:
         return "9" * length, "9" * length

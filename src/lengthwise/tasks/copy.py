@@ -91,6 +91,16 @@ class Copy(Task):
             said[at] == (NEXT if at == middle else instance[at % (middle + 1)]) for at in range(len(said))
         )
 
+    def asked(self, prompt: Sequence[str]) -> tuple[int, tuple] | None:
+        words = tuple(word for word in prompt if word in set(self.letters))
+        length = len(words)
+        if self.variant in {"random", "random2"}:
+            return (length, words) if words else None
+        if self.variant == "replace":
+            told = length > 2 and len(set(words[2:])) == 1 and words[2] == words[0] != words[1]
+            return (length - 2, (words[0], words[1], length - 2)) if told else None
+        return (length, (words[0], length)) if len(set(words)) == 1 else None
+
     def worst(self, length: int) -> tuple:
         one = self.letters[0]
         return {"same": (one, length), "same2": (one, length), "replace": (one, one, length)}.get(

@@ -55,6 +55,10 @@ class Count(Task):
             return False
         return number("".join(said)) == len(letters) - len([letter for letter in letters if letter != asked])
 
+    def asked(self, prompt: Sequence[str]) -> tuple[int, tuple[str, str]] | None:
+        *letters, one = [word for word in prompt if word in self.letters] or [""]
+        return (len(letters), ("".join(letters), one)) if letters else None
+
     def worst(self, length: int) -> tuple[str, str]:
         return self.letters[0] * length, self.letters[0]
 

@@ -1,5 +1,6 @@
 """Is the number of ones even?"""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -63,6 +64,10 @@ class Parity(Stepwise):
                 )
             )
         return steps
+
+    def asked(self, prompt: Sequence[str]) -> tuple[int, tuple[int, ...]] | None:
+        bits = tuple(int(word) for word in prompt if word in {"0", "1"})
+        return (len(bits), bits) if bits else None
 
     def worst(self, length: int) -> tuple[int, ...]:
         return (1,) * length

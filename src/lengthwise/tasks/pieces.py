@@ -62,6 +62,10 @@ class Pieces:
         """The pieces of ids."""
         raise SpecError("positions that look at symbols need the word-level vocabulary; leave out tokenizer")
 
+    def say(self, ids: Iterable[int]) -> str:
+        """Ids as a person reads them, without beginning and end tokens."""
+        return self._tokenizer.decode([number for number in ids if number not in {self.bos, self.eos}])
+
     def encode(self, words: str) -> list[int]:
         """The ids of a text, without special tokens."""
         return self._tokenizer.encode(words, add_special_tokens=False).ids

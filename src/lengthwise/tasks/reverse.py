@@ -59,6 +59,10 @@ class Reverse(Task):
         again = said[last + 2 :] if self.variant == "twice" else list(reversed(said[last + 2 :]))
         return all(said[at] == again[at] == instance[last - at] for at in range(last + 1))
 
+    def asked(self, prompt: Sequence[str]) -> tuple[int, tuple[str, ...]] | None:
+        words = tuple(word for word in prompt if word in set(self.letters))
+        return (len(words), words) if words else None
+
     def worst(self, length: int) -> tuple[str, ...]:
         return (self.letters[0],) * length
 

@@ -122,6 +122,14 @@ class Sort(Stepwise):
             return tuple(self.letters[item] for item in items)
         return between("##," if self.protocol == "paper" else ",", [self._item(item) for item in items])
 
+    def asked(self, prompt: Sequence[str]) -> tuple[int, tuple[int, ...]] | None:
+        if self.variant == "single":
+            items = tuple(self.letters.index(word) for word in prompt if word in self.letters)
+        else:
+            items = tuple(map(int, "".join(word if word in DIGITS else " " for word in prompt).split()))
+        sound = len(items) > 1 and (self.variant == "single" or all(10 <= one <= self.largest for one in items))
+        return (len(items), items) if sound else None
+
     def worst(self, length: int) -> tuple[int, ...]:
         return ((0 if self.variant == "single" else self.largest),) * length
 

@@ -1,6 +1,7 @@
 """Add single digits modulo 10."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -68,6 +69,10 @@ class Summation(Stepwise):
                 )
             )
         return steps
+
+    def asked(self, prompt: Sequence[str]) -> tuple[int, tuple[int, ...]] | None:
+        addends = tuple(int(word) for word in prompt if word in DIGITS)
+        return (len(addends), addends) if len(addends) > 1 and 0 not in addends else None
 
     def worst(self, length: int) -> tuple[int, ...]:
         return (9,) * length

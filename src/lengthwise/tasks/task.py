@@ -109,6 +109,10 @@ class Task:
         """Whether `said`, a whole target, answers the instance; found another way than `render` finds it."""
         raise NotImplementedError
 
+    def asked(self, prompt: Sequence[str]) -> tuple[int, Instance] | None:
+        """The length and instance that a person's prompt states, with or without its frame; None if it cannot tell."""
+        return None
+
     def worst(self, length: int) -> Instance:
         """An instance whose answer is as long as answers of `length` get, or nearly."""
         raise NotImplementedError

@@ -44,6 +44,10 @@ class Vocabulary:
         """The symbols of ids."""
         return [self.symbols[number] for number in ids]
 
+    def say(self, ids: Iterable[int]) -> str:
+        """Ids as a person reads them, without beginning and end tokens."""
+        return text([symbol for symbol in self.read(ids) if symbol not in {BOS, EOS}])
+
     def sequence(self, prompt: Sequence[str], target: Sequence[str], starts: bool) -> tuple[list[int], int]:
         """The ids of one whole sequence, and how many of them are the prompt's: the loss is on the others."""
         head = [self.bos, *self.ids(prompt)] if starts else self.ids(prompt)

@@ -1,0 +1,265 @@
+"""`lengthwise train`, `evaluate`, `compare` and `ask`: runs, and what they show."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lengthwise.cli.terminal import Json, app, console, escape, print_table, working
+from lengthwise.spec import SpecError, specs
+
+if TYPE_CHECKING:
+    from lengthwise.compare import Comparison
+    from lengthwise.run import Run
+
+TaskName = Annotated[str, typer.Argument(help="a task, e.g. copy:variant=same or my_task.py:Mine")]
+RunName = Annotated[str, typer.Argument(help="a run: its folder, its id, or the beginning of its id")]
+Positions = Annotated[str, typer.Option(help="the kind of positions, e.g. randomized:limit=256")]
+Model = Annotated[str, typer.Option(help="a model preset, e.g. laptop:layers=3 or paper")]
+Training = Annotated[str, typer.Option(help="a training preset, e.g. laptop:steps=500:rate=0.002 or paper")]
+Store = Annotated[str, typer.Option(help="where runs are kept: a folder or any fsspec path")]
+Threads = Annotated[int | None, typer.Option(min=1, help="threads of torch; recorded with the run")]
+Allow = Annotated[
+    list[str] | None, typer.Option(help="parameters that may be missing or left over, e.g. 'encodings.*'")
+]
+STORE = "lengthwise-store"
+
+
+@app.command()
+def train(
+    task: TaskName,
+    encoding: Annotated[str, typer.Option(help="an encoding; commas separate one per layer")] = "nope",
+    positions: Positions = "consecutive",
+    model: Model = "laptop",
+    training: Training = "laptop",
+    seed: Annotated[int, typer.Option(min=0, help="of initialisation, data, order and dropout")] = 0,
+    stream: Annotated[list[str] | None, typer.Option(help="the seed of one stream alone, e.g. order=7")] = None,
+    start: Annotated[str | None, typer.Option(help="begin with the weights of this run; @best for its best")] = None,
+    allow: Allow = None,
+    store: Store = STORE,
+    threads: Threads = None,
+    shard: Annotated[bool, typer.Option("--shard", help="shard the model over the processes (FSDP2)")] = False,
+    checkpoint_every: Annotated[int | None, typer.Option(min=1, help="steps between checkpoints")] = None,
+    listener: Annotated[list[str] | None, typer.Option(help="tensorboard or wandb")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
+    as_json: Json = False,
+) -> None:
+    """Train short, test long: one run, evaluated at every length, in a folder that can be read again.
+
+    Started again, a run that is done is only shown; one that was stopped goes on. Exit code 75: stopped and saved.
+    """
+    from lengthwise.run import train as do
+
+    run = do(
+        task,
+        encoding,
+        positions=positions,
+        model=model,
+        training=training,
+        seed=seed,
+        streams=_streams(stream or []),
+        start=start,
+        allow=allow or (),
+        store=store,
+        threads=threads,
+        shard=shard,
+        checkpoint_every=checkpoint_every,
+        listeners=listener or (),
+        quiet=quiet,
+    )
+    if not _first_process():
+        return
+    if not run.fresh and not as_json:
+        console().print(f"run {run.id} is done already; another --seed or --store makes another run")
+    _show_run(run, as_json)
+
+
+def _streams(given: list[str]) -> dict[str, int]:
+    found = {}
+    for one in given:
+        name, equals, value = one.partition("=")
+        if not equals or not value.isdigit():
+            raise SpecError(f"a stream is written name=seed, e.g. order=7, not {one!r}")
+        found[name] = int(value)
+    return found
+
+
+def _first_process() -> bool:
+    import os
+
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _show_run(run: Run, as_json: bool) -> None:
+    from lengthwise.compare import compare as side_by_side
+
+    found = side_by_side([run])
+    if as_json:
+        summary = {"run": run.id, "folder": str(run.folder), "sentence": found.sentence, **found.table[0]}
+        (curve,) = found.curves.values()
+        print(json.dumps({**summary, "checkpoints": run.checkpoints, "curve": curve[0]}, indent=2))
+        return
+    _print_comparison(found)
+    console().print(f"folder: {escape(str(run.folder))}")
+    _warn(run)
+
+
+def _warn(run: Run) -> None:
+    for label, checks in run.folder.json("done")["checks"].items():
+        if checks["differences"]:
+            console().print(
+                f"[bold red]{label}: decoding disagreed with one pass in {checks['differences']} of "
+                f"{checks['decoded']} checks, so everything was decoded[/]; does the encoding pass lengthwise verify?"
+            )
+
+
+def _print_comparison(found: Comparison) -> None:
+    screen = console()
+    screen.print(f"[bold]{escape(found.sentence)}[/]", highlight=False)
+    screen.print()
+    for line in found.bars(min(screen.width, 100)):
+        screen.print(escape(line), highlight=False, no_wrap=True)
+    screen.print("exact match by length, ▁ 0 to █ 1; | ends what was trained", style="dim", highlight=False)
+    screen.print()
+    print_table(found.table, False)
+
+
+@app.command()
+def compare(
+    task: TaskName,
+    encodings: Annotated[str, typer.Option(help="encodings, separated by commas")] = "nope,alibi,rope",
+    seeds: Annotated[int, typer.Option(min=1, help="seeds 0, 1, ... of each")] = 3,
+    positions: Positions = "consecutive",
+    model: Model = "laptop",
+    training: Training = "laptop",
+    store: Store = STORE,
+    threads: Threads = None,
+    to: Annotated[Path, typer.Option(help="the folder of the figure")] = Path("."),
+    quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
+    as_json: Json = False,
+) -> None:
+    """Train each encoding with each seed, here, one after the other, and draw accuracy against length."""
+    named = specs(encodings)
+    if not named:
+        raise SpecError("name encodings, e.g. --encodings nope,rope")
+    from lengthwise.compare import compare as side_by_side
+    from lengthwise.run import Plan
+    from lengthwise.run import train as do
+
+    shared: dict[str, Any] = {"positions": positions, "model": model, "training": training}
+    for spec in named:  # a mistake in the last is told before the first is trained
+        Plan.of(task, spec, **shared)
+    runs = []
+    for seed in range(seeds):
+        for spec in named:
+            if not quiet and not as_json:
+                print(f"run {len(runs) + 1} of {seeds * len(named)}: {spec}, seed {seed}", file=sys.stderr)
+            runs.append(do(task, str(spec), seed=seed, store=store, threads=threads, quiet=quiet, **shared))
+    runs.sort(key=lambda run: [spec.name for spec in named].index(run.plan.encoding_specs[0].name))
+    found = side_by_side(runs)
+    paths = found.draw(to, f"compare-{runs[0].plan.task.name}")
+    if as_json:
+        told = {"sentence": found.sentence, "table": found.table, "curves": found.curves, "figure": str(paths[0])}
+        print(json.dumps(told, indent=2))
+        return
+    _print_comparison(found)
+    for run in runs:
+        _warn(run)
+    console().print(f"figure: {', '.join(escape(str(path)) for path in paths)}")
+
+
+@app.command()
+def evaluate(
+    run: RunName,
+    lengths: Annotated[
+        str | None, typer.Option(help="e.g. 8,16,32 or 17-40; all that are tested, unless given")
+    ] = None,
+    encoding: Annotated[str | None, typer.Option(help="another encoding at test time")] = None,
+    scale: Annotated[str | None, typer.Option(help="attention temperature at test time, e.g. log-n")] = None,
+    checkpoint: Annotated[str, typer.Option(help="last, best, earliest_best, 25%, 50% or 75%")] = "last",
+    examples: Annotated[int | None, typer.Option(min=1, help="of each length; 256 unless given")] = None,
+    allow: Allow = None,
+    store: Store = STORE,
+    save: Annotated[bool, typer.Option("--save", help="put the rows beside the run's own")] = False,
+    as_json: Json = False,
+) -> None:
+    """Evaluate a run's stored weights anew: more lengths, another encoding or scale, without training."""
+    from lengthwise.run import Run
+    from lengthwise.statistics.reach import reach
+
+    opened = Run.open(run, store)
+    with working() as tell:
+        found = opened.evaluate(
+            _lengths(lengths),
+            checkpoint=checkpoint,
+            encoding=encoding,
+            scale=scale,
+            examples=examples,
+            allow=allow or (),
+            progress=tell,
+        )
+    if save:
+        opened.keep(found)
+    rows = found.rows.to_dicts()
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    named = ("length", "split", "examples", "correct", "correct_content", "early", "late", "wrong", "cut")
+    shown = [{"accuracy": row["correct"] / row["examples"]} | {key: row[key] for key in named} for row in rows]
+    order = ["length", "accuracy", *named[1:]]
+    print_table([{key: row[key] for key in order} for row in shown], False)
+    told = f"{opened.id}, {found.rows['evaluation'][0]}, {checkpoint}"
+    if lengths is None:
+        told += f": reach {reach(found.rows)}"
+    console().print(escape(told), highlight=False)
+    if not found.checks.holds:
+        console().print("[bold red]decoding disagreed with one pass: everything was decoded for real[/]")
+
+
+def _lengths(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    found: list[int] = []
+    for part in text.split(","):
+        low, dash, high = part.strip().partition("-")
+        if not low.isdigit() or (dash and not high.isdigit()):
+            raise SpecError(f"lengths are written 8,16,32 or 17-40, not {text!r}")
+        found += range(int(low), int(high) + 1) if dash else [int(low)]
+    if not found:
+        raise SpecError(f"{text!r} has no lengths; write 8,16,32 or 17-40")
+    return found
+
+
+@app.command()
+def ask(
+    run: RunName,
+    prompt: Annotated[str, typer.Argument(help='what to ask, e.g. "3 1 2"')],
+    checkpoint: Annotated[str, typer.Option(help="last, best, earliest_best, 25%, 50% or 75%")] = "last",
+    store: Store = STORE,
+    as_json: Json = False,
+) -> None:
+    """Ask a trained model; print its answer, the right one, and where they part."""
+    from lengthwise.run import Run
+    from lengthwise.run.ask import ask as put
+
+    found = put(Run.open(run, store), prompt, checkpoint)
+    if as_json:
+        print(json.dumps(vars(found), indent=2))
+        return
+    screen = console()
+    screen.print(f"asked  {escape(found.prompt)}  [dim]({found.where})[/]", highlight=False)
+    here = found.parts if found.parts is not None else len(found.said)
+    shown = f"{escape(' '.join(found.said[:here]))} [bold red]{escape(' '.join(found.said[here:]))}[/]"
+    screen.print(f"said   {shown.strip()}{' [dim](never stopped)[/]' if found.cut else ''}", highlight=False)
+    if found.right is None:
+        screen.print("right  unknown: the task does not read this prompt", highlight=False)
+        return
+    screen.print(f"right  {escape(' '.join(found.right))}", highlight=False)
+    if found.correct:
+        screen.print("[green]right[/]")
+    else:
+        screen.print(f"[red]wrong[/]: they part at token {(found.parts or 0) + 1} of the answer", highlight=False)

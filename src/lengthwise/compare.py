@@ -1,0 +1,135 @@
+"""Runs side by side: a figure, a table with reach, and one sentence that says what was seen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from lengthwise.report.curve import Curves, bars, draw
+from lengthwise.spec import SpecError
+from lengthwise.statistics.reach import Reach, accuracies, mean_reach, reach
+
+if TYPE_CHECKING:
+    from lengthwise.run import Run
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a set of runs on one task shows."""
+
+    task: str
+    trained: int
+    unit: str
+    curves: Curves
+    chance: dict[int, float]
+    reaches: dict[str, list[Reach]]
+    table: list[dict[str, Any]]
+
+    @property
+    def sentence(self) -> str:
+        """What was seen, best reach first."""
+        parts = []
+        for name, found in sorted(self.reaches.items(), key=lambda pair: -_mean(pair[1])):
+            told = mean_reach(found)
+            factor = f" ({_mean(found) / self.trained:.1f} ×)" if told != "not learned" else ""
+            parts.append(f"{name} did not learn the seen lengths" if not factor else f"{name} reaches {told}{factor}")
+        seeds = sorted({len(found) for found in self.reaches.values()})
+        many = "one seed each, so no seed interval" if seeds == [1] else f"mean of {'–'.join(map(str, seeds))} seeds"
+        return f"Trained on {self.task} up to {self.trained} {self.unit}, {'; '.join(parts)} ({many})."
+
+    def bars(self, width: int = 78) -> list[str]:
+        """The picture for a terminal."""
+        return bars(self.curves, self.trained, width)
+
+    def draw(self, to: str | Path, name: str = "compare") -> list[Path]:
+        """Write the figure as SVG and PNG, and what it shows as JSON."""
+        folder = Path(to)
+        paths = [folder / f"{name}.svg", folder / f"{name}.png"]
+        try:
+            draw(self.curves, self.chance, self.trained, self.unit, self.task, paths)
+            told = {"sentence": self.sentence, "table": self.table, "chance": self.chance, "curves": self.curves}
+            (folder / f"{name}.json").write_text(json.dumps(told, indent=1, default=list))
+        except OSError as error:
+            raise SpecError(f"the figure cannot be written to {folder}: {error.strerror or error}") from error
+        return [*paths, folder / f"{name}.json"]
+
+
+def compare(runs: Sequence[Run], checkpoint: str = "last") -> Comparison:
+    """Put runs on one task side by side, grouped by what varies: the encoding, or what else differs.
+
+    `compare([train("copy", name, seed=seed) for name in ("nope", "rope") for seed in range(3)]).draw("figures")`
+    """
+    import polars as pl
+
+    if not runs:
+        raise SpecError("there is nothing to compare: give at least one run")
+    tasks = {str(run.plan.task_spec) for run in runs}
+    if len(tasks) > 1:
+        raise SpecError(f"only runs on one task can be compared, not on {' and '.join(sorted(tasks))}")
+    plan = runs[0].plan
+    task = plan.task
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(_name(run, runs), []).append(run)
+    curves, reaches, table, chance = {}, {}, [], {}
+    for name, group in groups.items():
+        tables = []
+        for run in group:
+            rows = run.rows().filter((pl.col("checkpoint") == checkpoint) & (pl.col("evaluation") == "as trained"))
+            tables.append(rows)
+        found = [accuracies(rows) for rows in tables]
+        curves[name] = [dict(zip(one["length"].to_list(), one["accuracy"].to_list(), strict=True)) for one in found]
+        for one in found:
+            chance |= dict(zip(one["length"].to_list(), one["chance"].to_list(), strict=True))
+        reaches[name] = [reach(rows) for rows in tables]
+        table.append(
+            {
+                "encoding": name,
+                "seeds": len(group),
+                "seen": _spread([_share(rows.filter(pl.col("seen"))) for rows in tables]),
+                "unseen": _spread([_share(rows.filter(pl.col("split") == "test_unseen")) for rows in tables]),
+                "reach of each seed": ", ".join(map(str, reaches[name])),
+                "mean reach": mean_reach(reaches[name]),
+            }
+        )
+    return Comparison(
+        str(plan.task_spec), task.longest, task.unit, curves, dict(sorted(chance.items())), reaches, table
+    )
+
+
+def _name(run: Run, runs: Sequence[Run]) -> str:
+    """The encoding, and whatever else tells it from the others."""
+    name = ",".join(map(str, run.plan.encoding_specs))
+    if len({str(other.plan.positions_spec) for other in runs}) > 1:
+        name += f" {run.plan.positions_spec}"
+    for part in ("model", "training", "start"):
+        here = run.plan.options()[part]
+        others = [other.plan.options()[part] for other in runs]
+        if any(other != here for other in others):
+            differs = {key: value for key, value in here.items() if any(other.get(key) != value for other in others)}
+            name += "".join(f" {key}={value}" for key, value in differs.items())
+    return name
+
+
+def _share(rows: Any) -> float | None:  # noqa: ANN401
+    """The mean over lengths of the accuracy."""
+    found = accuracies(rows)["accuracy"].to_list()
+    return sum(found) / len(found) if found else None
+
+
+def _spread(values: Sequence[float | None]) -> str:
+    there = [value for value in values if value is not None]
+    if not there:
+        return "none"
+    if len(there) == 1:
+        return f"{there[0]:.3f}"
+    return f"{median(there):.3f} [{min(there):.3f}–{max(there):.3f}]"
+
+
+def _mean(found: Sequence[Reach]) -> float:
+    learned = [one.length for one in found if one.length is not None]
+    return sum(learned) / len(learned) if learned else -1.0

@@ -1,0 +1,85 @@
+"""The examples of an evaluation, each with its tokens, its key and the tokens it may get."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from lengthwise.encodings.positions import Consecutive, Positions
+from lengthwise.spec import SpecError, digest
+from lengthwise.tasks.sets import evaluation, lengths_of
+from lengthwise.tasks.task import Instance, Task
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One example to be answered."""
+
+    split: str
+    length: int
+    index: int
+    instance: Instance
+    ids: list[int]
+    """Prompt, answer, end token."""
+    prompt: int
+    """Tokens of the prompt."""
+    limit: int
+    """Tokens the answer may take before it is cut."""
+    key: int
+
+    @property
+    def answer(self) -> list[int]:
+        """The right answer with its end token."""
+        return self.ids[self.prompt :]
+
+    @property
+    def budget(self) -> int:
+        """Tokens the sequence may get, known before the answer is."""
+        return self.prompt + self.limit
+
+    def places(self, positions: Positions, said: Sequence[int] | None = None) -> list[int] | None:
+        """The position of each token of prompt and answer; None where they are counted."""
+        if isinstance(positions, Consecutive):
+            return None
+        return positions.places(self.ids[: self.prompt], self.answer if said is None else said, self.key, self.budget)
+
+
+def cases(task: Task, split: str, length: int, examples: int | None = None) -> list[Case]:
+    """The evaluation set of a length, the same for every run."""
+    found = _cases(task, split, length)
+    return found if examples is None else found[:examples]
+
+
+@lru_cache(maxsize=1024)
+def _cases(task: Task, split: str, length: int) -> list[Case]:
+    made, limit = [], task.answer_limit(length)
+    for index, instance in enumerate(evaluation(task, split, length)):
+        example = task.render(instance)
+        ids, prompt = task.vocabulary.sequence(example.prompt, example.target, task.starts)
+        if len(ids) - prompt > limit:
+            raise SpecError(
+                f"example {index} of {task.name}, {split}, length {length}: its answer has {len(ids) - prompt} tokens, "
+                f"answer_limit({length}) is {limit}: a right answer would be cut"
+            )
+        key = digest("positions", "evaluation", split, length, index)
+        made.append(Case(split, length, index, instance, ids, prompt, limit, key))
+    return made
+
+
+def grid(task: Task, lengths: Sequence[int] | None = None) -> list[tuple[str, int]]:
+    """The splits and lengths of an evaluation: all that are tested, or these lengths, each in the split it is of."""
+    seen = "validation" if task.protocol == "paper" else "test_seen"
+    if lengths is None:
+        splits = (seen, "test_unseen") if task.protocol == "paper" else (seen, "test_unseen", "test_far")
+        return [(split, length) for split in splits for length in lengths_of(task, split)]
+    found = []
+    for length in dict.fromkeys(lengths):
+        task.needs(length)
+        split = seen if length <= task.longest else "test_unseen" if length <= 2 * task.longest else "test_far"
+        if task.protocol == "paper" and length not in lengths_of(
+            task, "test_unseen" if length > task.longest else seen
+        ):
+            raise SpecError(f"the original study has no {task.name} of length {length}; use protocol=ours")
+        found.append((split if task.protocol == "ours" or split == seen else "test_unseen", length))
+    return sorted(found, key=lambda pair: pair[1])

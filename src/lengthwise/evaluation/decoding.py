@@ -1,0 +1,141 @@
+"""Free-running greedy decoding of many cases at once, with a cache: what a model really says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lengthwise.encodings.positions import Consecutive, Positions
+from lengthwise.evaluation.cases import Case
+from lengthwise.model import Decoder
+
+ROWS = 256
+"""Cases that are decoded side by side."""
+
+Decode = Callable[[Sequence[Case], Sequence[Sequence[int]]], list[list[int]]]
+"""(cases, what each has said already) → all that each says, up to its end token or its limit."""
+
+
+def limit_of(decoder: Decoder) -> int | None:
+    """The first position that one of the decoder's encodings does not have."""
+    limits = [part.limit for part in decoder._encodings() if part.limit is not None]
+    return min(limits, default=None)
+
+
+def decoder_decode(decoder: Decoder, positions: Positions, end: int, rows: int = ROWS) -> Decode:
+    """Decoding with our decoder's cache."""
+
+    def decode(asked: Sequence[Case], begun: Sequence[Sequence[int]]) -> list[list[int]]:
+        said: list[list[int]] = [[] for _ in asked]
+        # Neighbours have about as many tokens before them and as many to come.
+        order = sorted(range(len(asked)), key=lambda n: (asked[n].limit - len(begun[n]), asked[n].prompt))
+        for start in range(0, len(order), rows):
+            group = order[start : start + rows]
+            told = _side_by_side(decoder, positions, end, [asked[n] for n in group], [begun[n] for n in group])
+            for number, words in zip(group, told, strict=True):
+                said[number] = words
+        return said
+
+    return decode
+
+
+@torch.no_grad()
+def _side_by_side(
+    decoder: Decoder, positions: Positions, end: int, asked: list[Case], begun: list[Sequence[int]]
+) -> list[list[int]]:
+    said = [list(words) for words in begun]
+    limit = limit_of(decoder)
+    active = [row for row in range(len(asked)) if _goes_on(asked[row], said[row], end, positions, limit)]
+    if not active:
+        return said
+    heads = [asked[row].ids[: asked[row].prompt] + said[row] for row in active]
+    wide = max(map(len, heads))
+    ids_BT = np.zeros((len(active), wide), dtype=np.int64)
+    for row, head in enumerate(heads):
+        ids_BT[row, wide - len(head) :] = head
+    lengths = [len(head) for head in heads]
+    cache = decoder.cache(torch.tensor([asked[row].budget for row in active]))
+    last_BT = torch.zeros(ids_BT.shape, dtype=torch.bool)
+    last_BT[:, -1] = True
+    best_B = decoder(
+        torch.from_numpy(ids_BT),
+        cache=cache,
+        lengths=None if min(lengths) == wide else lengths,
+        padding="left",
+        positions_BT=_first_places(positions, [asked[row] for row in active], [said[row] for row in active], wide),
+        only_BT=last_BT,
+    ).argmax(-1)
+    while True:
+        for row, token in zip(active, best_B.tolist(), strict=True):
+            said[row].append(token)
+        going = [n for n, row in enumerate(active) if _goes_on(asked[row], said[row], end, positions, limit)]
+        if not going:
+            return said
+        if len(going) < len(active):
+            cache.keep(going)
+            best_B, active = best_B[going], [active[n] for n in going]
+        best_B = decoder(best_B[:, None], cache=cache, positions_BT=_next_places(positions, active, asked, said))[
+            :, -1
+        ].argmax(-1)
+
+
+def _goes_on(case: Case, said: list[int], end: int, positions: Positions, limit: int | None) -> bool:
+    """Whether another token may be asked for: not after the end, nor past the limits of answer and encoding."""
+    if len(said) >= case.limit or (said and said[-1] == end):
+        return False
+    if limit is None:
+        return True
+    if isinstance(positions, Consecutive):
+        return case.prompt + len(said) <= limit
+    places = case.places(positions, said)
+    assert places is not None
+    return max(places) < limit
+
+
+def _first_places(positions: Positions, asked: list[Case], said: list[list[int]], wide: int) -> Tensor | None:
+    if isinstance(positions, Consecutive):
+        return None
+    found = np.zeros((len(asked), wide), dtype=np.int64)
+    for row, (case, words) in enumerate(zip(asked, said, strict=True)):
+        places = case.places(positions, words)
+        assert places is not None
+        found[row, wide - len(places) :] = places
+    return torch.from_numpy(found)
+
+
+def _next_places(positions: Positions, active: list[int], asked: list[Case], said: list[list[int]]) -> Tensor | None:
+    if isinstance(positions, Consecutive):
+        return None
+    last = [asked[row].places(positions, said[row]) for row in active]
+    return torch.tensor([[places[-1]] for places in last if places is not None])
+
+
+Outside = Callable[[Tensor, Tensor], Tensor]
+"""Somebody else's network: (ids_BT padded on the right, real tokens of each row) → logits (B, T, V)."""
+
+
+def outside_decode(model: Outside, end: int, rows: int = ROWS) -> Decode:
+    """Decoding with any callable: the whole sequence anew for every token."""
+
+    @torch.no_grad()
+    def decode(asked: Sequence[Case], begun: Sequence[Sequence[int]]) -> list[list[int]]:
+        said = [list(words) for words in begun]
+        waiting = list(range(len(asked)))
+        while waiting := [n for n in waiting if len(said[n]) < asked[n].limit and said[n][-1:] != [end]]:
+            for start in range(0, len(waiting), rows):
+                group = waiting[start : start + rows]
+                heads = [asked[n].ids[: asked[n].prompt] + said[n] for n in group]
+                lengths = torch.tensor([len(head) for head in heads])
+                ids_BT = torch.zeros(len(heads), int(lengths.max()), dtype=torch.long)
+                for row, head in enumerate(heads):
+                    ids_BT[row, : len(head)] = torch.tensor(head)
+                logits_BTV = model(ids_BT, lengths)
+                best_B = logits_BTV[torch.arange(len(heads)), lengths - 1].argmax(-1)
+                for n, token in zip(group, best_B.tolist(), strict=True):
+                    said[n].append(token)
+        return said
+
+    return decode

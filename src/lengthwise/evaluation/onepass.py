@@ -1,0 +1,145 @@
+"""What a model would say, from one pass over the right answers.
+
+For a causal model whose earlier logits later tokens never change, greedy decoding gives the right answer if and only if
+the most likely token is right at every position of the right answer, the end token included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lengthwise.encodings.positions import Positions
+from lengthwise.evaluation.cases import Case
+from lengthwise.model import Decoder
+
+TOKENS = 16_384
+"""Input tokens of a batch."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One case in one pass: at each position of the answer, the most likely token and how sure it is."""
+
+    case: Case
+    chosen: np.ndarray
+    """The most likely token at each position of the answer that the model has room for."""
+    gap: np.ndarray
+    """The distance of the two best logits, relative to the larger of them."""
+    content: bool
+    """Every token before the end is right where stopping is not allowed."""
+    loss: float
+
+    @property
+    def first_wrong(self) -> int | None:
+        """The first position of the answer that is wrong or that there is no room for; None if all are right."""
+        answer = np.array(self.case.answer)
+        differs = np.flatnonzero(self.chosen != answer[: len(self.chosen)])
+        if len(differs):
+            return int(differs[0])
+        return None if len(self.chosen) == len(answer) else len(self.chosen)
+
+
+Logits = Callable[[list[Case], Tensor, list[int], Tensor], Tensor]
+"""(cases, ids_BT, real tokens of each row, where logits are wanted) → logits (N, V)."""
+
+
+def decoder_logits(decoder: Decoder, positions: Positions) -> Logits:
+    """The logits of our decoder under these positions; the head is computed only where they are wanted."""
+
+    def logits(chosen: list[Case], ids_BT: Tensor, tokens: list[int], wanted_BT: Tensor) -> Tensor:
+        return decoder(
+            ids_BT,
+            lengths=tokens,
+            positions_BT=stacked([case.places(positions) for case in chosen], ids_BT.shape[1], tokens),
+            budget=torch.tensor([case.budget for case in chosen]),
+            only_BT=wanted_BT,
+        )
+
+    return logits
+
+
+def stacked(places: list[list[int] | None], wide: int, tokens: list[int]) -> Tensor | None:
+    """The positions of several rows, padded on the right; None where they are counted."""
+    if places[0] is None:
+        return None
+    found = np.zeros((len(places), wide), dtype=np.int64)
+    for row, (here, count) in enumerate(zip(places, tokens, strict=True)):
+        assert here is not None
+        found[row, :count] = here[:count]
+    return torch.from_numpy(found)
+
+
+def room(case: Case, positions: Positions, limit: int | None) -> int:
+    """How many tokens of prompt and answer may be inputs: all but the end, or those before the first impossible one."""
+    inputs = len(case.ids) - 1
+    if limit is None:
+        return inputs
+    places = case.places(positions)
+    if places is None:
+        return min(inputs, limit)
+    over = [at for at, place in enumerate(places[:inputs]) if place >= limit]
+    return over[0] if over else inputs
+
+
+@torch.no_grad()
+def one_pass(
+    logits: Logits, asked: Sequence[Case], end: int, positions: Positions, limit: int | None, tokens: int = TOKENS
+) -> list[Seen]:
+    """Every case in one pass, in batches of about `tokens` tokens; one with no room for its prompt says nothing."""
+    rooms = [room(case, positions, limit) for case in asked]
+    found: dict[int, Seen] = {
+        number: Seen(case, np.zeros(0, dtype=np.int64), np.zeros(0), False, float("nan"))
+        for number, case in enumerate(asked)
+        if rooms[number] < case.prompt
+    }
+    waiting = sorted((n for n in range(len(asked)) if n not in found), key=lambda n: rooms[n])
+    for group in _grouped(waiting, rooms, tokens):
+        chosen = [asked[number] for number in group]
+        counts = [rooms[number] for number in group]
+        wide = max(counts)
+        ids_BT = np.zeros((len(group), wide), dtype=np.int64)
+        wanted_BT = np.zeros((len(group), wide), dtype=bool)
+        for row, (case, count) in enumerate(zip(chosen, counts, strict=True)):
+            ids_BT[row, :count] = case.ids[:count]
+            wanted_BT[row, case.prompt - 1 : count] = True
+        got_NV = logits(chosen, torch.from_numpy(ids_BT), counts, torch.from_numpy(wanted_BT)).float()
+        targets_N = torch.tensor(
+            [t for case, count in zip(chosen, counts, strict=True) for t in case.ids[case.prompt : count + 1]]
+        )
+        found |= dict(zip(group, _split(got_NV, targets_N, chosen, counts, end), strict=True))
+    return [found[number] for number in range(len(asked))]
+
+
+def _grouped(order: list[int], rooms: list[int], tokens: int) -> Iterator[list[int]]:
+    group: list[int] = []
+    for number in order:  # the longest comes last
+        if group and rooms[number] * (len(group) + 1) > tokens:
+            yield group
+            group = []
+        group.append(number)
+    if group:
+        yield group
+
+
+def _split(got_NV: Tensor, targets_N: Tensor, chosen: list[Case], counts: list[int], end: int) -> Iterator[Seen]:
+    loss_N = F.cross_entropy(got_NV, targets_N, reduction="none").double().numpy()
+    best_N2, which_N2 = got_NV.topk(2, dim=-1)
+    gap_N = ((best_N2[:, 0] - best_N2[:, 1]) / best_N2.abs().amax(-1).clamp(min=1e-30)).numpy()
+    best_N = got_NV.argmax(-1).numpy()  # of equal ones the first, as decoding takes it
+    # Where stopping is not allowed, the best is the second best if the best is to stop.
+    going_N = torch.where(which_N2[:, 0] == end, which_N2[:, 1], which_N2[:, 0]).numpy()
+    targets = targets_N.numpy()
+    at = 0
+    for case, count in zip(chosen, counts, strict=True):
+        here = slice(at, at + count + 1 - case.prompt)
+        at = here.stop
+        whole = count == len(case.ids) - 1
+        inside = slice(here.start, here.stop - 1 if whole else here.stop)
+        content = whole and bool((going_N[inside] == targets[inside]).all())
+        yield Seen(case, best_N[here], gap_N[here], content, float(loss_N[here].sum()))

@@ -1,0 +1,155 @@
+"""A folder anywhere fsspec reaches: this disk, S3, GCS, memory. Files appear whole or not at all.
+
+Only two things are asked of a store: that a file written is there afterwards, and that of two writers who create one
+name, one is refused.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from lengthwise.spec import SpecError
+
+
+class Folder:
+    """A folder, local or remote: `Folder("runs") / "a"`, `Folder("s3://bucket/runs")`."""
+
+    def __init__(self, where: str | Path | Folder) -> None:
+        if isinstance(where, Folder):
+            self.fs, self.path, self.name = where.fs, where.path, where.name
+            return
+        import fsspec
+
+        self.name = str(where)
+        try:
+            # A cached listing would hide what another machine has just written.
+            self.fs, self.path = fsspec.core.url_to_fs(self.name, use_listings_cache=False)
+        except (ImportError, ValueError) as error:
+            raise SpecError(f"{self.name!r} cannot be opened: {error}") from error
+        self.path = self.path.rstrip("/") or "/"
+
+    def __truediv__(self, name: str) -> Folder:
+        below = Folder(self)
+        below.path, below.name = f"{self.path}/{name}", f"{self.name.rstrip('/')}/{name}"
+        return below
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def local(self) -> Path | None:
+        """The path on this disk, if it is there."""
+        return Path(self.path) if "file" in self.fs.protocol else None
+
+    @property
+    def leaf(self) -> str:
+        """The last part of the path."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def parent(self) -> Folder:
+        """The folder this one is in."""
+        above = Folder(self)
+        above.path, above.name = self.path.rpartition("/")[0], str(Path(self.name).parent)
+        return above
+
+    def names(self) -> list[str]:
+        """What is in it, sorted; nothing if it is not there."""
+        with _spoken("read", self.name):
+            try:
+                found = self.fs.ls(self.path, detail=False)
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+        return sorted({str(name).rstrip("/").rpartition("/")[2] for name in found} - {self.leaf})
+
+    def exists(self, name: str = "") -> bool:
+        """Whether a file or folder is there."""
+        with _spoken("read", self.name):
+            return self.fs.exists(f"{self.path}/{name}" if name else self.path)
+
+    def read(self, name: str) -> bytes:
+        """The content of a file."""
+        with _spoken("read", f"{self.name}/{name}"), self.fs.open(f"{self.path}/{name}", "rb") as file:
+            return file.read()
+
+    def write(self, name: str, content: bytes | str) -> None:
+        """Write a file: readers see the old content or the new, never a part."""
+        data = content.encode() if isinstance(content, str) else content
+        target = f"{self.path}/{name}"
+        with _spoken("write", f"{self.name}/{name}"):
+            self._room(name)
+            if self.local is None:
+                self.fs.pipe_file(target, data)
+                return
+            partial = f"{target}.{os.getpid()}.part"
+            try:
+                with open(partial, "wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(partial, target)
+            except OSError:
+                with suppress(OSError):
+                    os.unlink(partial)
+                raise
+
+    def create(self, name: str, content: bytes | str) -> bool:
+        """Write a file unless there is one; of several who do, one gets True."""
+        data = content.encode() if isinstance(content, str) else content
+        with _spoken("write", f"{self.name}/{name}"):
+            self._room(name)
+            try:
+                with self.fs.open(f"{self.path}/{name}", "xb") as file:
+                    file.write(data)
+            except FileExistsError:
+                return False
+        return True
+
+    def append(self, name: str, lines: str) -> None:
+        """Add lines to a file on this disk; elsewhere files have no end to add to, and it is written anew."""
+        with _spoken("write", f"{self.name}/{name}"):
+            self._room(name)
+            if self.local is not None:
+                with open(f"{self.path}/{name}", "a") as file:
+                    file.write(lines)
+            else:
+                before = self.read(name) if self.exists(name) else b""
+                self.fs.pipe_file(f"{self.path}/{name}", before + lines.encode())
+
+    def remove(self, name: str) -> None:
+        """Take a file or folder away; it need not be there."""
+        with _spoken("remove", f"{self.name}/{name}"), suppress(FileNotFoundError):
+            self.fs.rm(f"{self.path}/{name}", recursive=True)
+
+    def json(self, name: str) -> Any:  # noqa: ANN401
+        """A file's JSON."""
+        try:
+            return json.loads(self.read(name))
+        except (ValueError, UnicodeDecodeError) as error:
+            raise SpecError(f"{self.name}/{name} is damaged: {error}") from error
+
+    def _room(self, name: str) -> None:
+        self.fs.makedirs(f"{self.path}/{name}".rpartition("/")[0], exist_ok=True)
+
+
+@contextmanager
+def _spoken(doing: str, where: str) -> Iterator[None]:
+    """The errors of disks and servers in a user's words."""
+    try:
+        yield
+    except SpecError:
+        raise
+    except FileNotFoundError as error:
+        raise SpecError(f"there is no {where}") from error
+    except PermissionError as error:
+        raise SpecError(f"cannot {doing} {where}: permission denied; give another folder") from error
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise SpecError(f"cannot write {where}: the disk is full; free some room, then run it again") from error
+        raise SpecError(f"cannot {doing} {where}: {error.strerror or error}") from error

@@ -1,0 +1,1 @@
+"""Rows → figures and tables. Imports no torch."""

@@ -1,0 +1,392 @@
+"""One run, end to end: train it, evaluate it, and leave a folder that anyone can read again.
+
+    STORE/runs/ID/1/            an attempt: everything it writes, nobody else writes there
+      run.json                  all options, versions, machine; creating it is what makes the attempt one's own
+      train.jsonl               loss, rate, norm, tokens, seconds; validations
+      checkpoints/000000300/    weights and moments, and manifest.json, written last, with sizes and checksums
+      weights/000000300.safetensors   at 25, 50, 75 %, best and earliest best
+      model.safetensors         the last weights
+      rows.parquet  predictions.parquet
+      done                      or error.txt, with the traceback
+
+An attempt that was killed is followed by another, from the newest complete checkpoint of all before it.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+import traceback
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from lengthwise.evaluation.examination import Examination, examine
+from lengthwise.evaluation.rows import to_parquet
+from lengthwise.folder import Folder
+from lengthwise.model import Decoder
+from lengthwise.run.identity import Plan
+from lengthwise.run.machine import alive, recorded
+from lengthwise.run.record import STORE, Run, attempts_of, fill
+from lengthwise.spec import SpecError, digest
+from lengthwise.tasks.block import training_block
+from lengthwise.tasks.sets import lengths_of, trained_lengths
+from lengthwise.tasks.supplier import Supplier
+from lengthwise.training.batches import Supply, inline, windows
+from lengthwise.training.checkpoint import newest, pack, save, unpack
+from lengthwise.training.listeners import Audience, Progress
+from lengthwise.training.loop import Loop, Told
+from lengthwise.training.parallel import Team, team
+
+STOPPED = 75
+"""The exit code of a run that was asked to stop (SIGTERM, Ctrl-C) and has saved itself: start it again, it goes on."""
+STAGE_EXAMPLES = 32
+"""Examples of each length at 25, 50 and 75 %; the other checkpoints have all."""
+_LOG_EVERY = 10
+_FLUSH_SECONDS = 2.0
+_SUPPLY_FROM = 16_384
+"""Fewer examples than these are made by the process that trains."""
+
+
+class Stopped(SystemExit):
+    """The run was asked to stop, and can go on."""
+
+    def __init__(self) -> None:
+        super().__init__(STOPPED)
+
+
+def train(
+    task: str | Mapping[str, object],
+    encoding: str | Sequence[str] = "nope",
+    *,
+    start: str | None = None,
+    allow: Iterable[str] = (),
+    store: str = STORE,
+    threads: int | None = None,
+    shard: bool = False,
+    checkpoint_every: int | None = None,
+    listeners: Sequence[str] = (),
+    quiet: bool = False,
+    **options: Any,  # noqa: ANN401
+) -> Run:
+    """Train and evaluate: `train("copy:variant=same", "rope", seed=1)`. A run that is done is only opened.
+
+    Options are those of `Plan.of`: positions, model, training, seed, streams. `start` is another run (its folder or id,
+    `@best` and the like behind it) whose weights it begins with; what is missing or left over is allowed by name.
+    """
+    began, source = _start(start, store) if start is not None else (None, {})
+    plan = Plan.of(task, encoding, start=source, **options)
+    if began is not None:  # what does not fit is told before anything is written
+        fill(plan.decoder(), began.weights(source["checkpoint"]), allow, began.id)
+    if threads is not None:
+        if threads < 1:
+            raise SpecError(f"a run has at least one thread, not {threads}")
+        torch.set_num_threads(threads)
+    with team(shard) as processes:
+        home = Folder(store) / "runs" / plan.id
+        number, finished = _claim(home, plan, processes, checkpoint_every)
+        if finished is not None:
+            return Run(finished, fresh=False)
+        attempt = Attempt(
+            plan,
+            home,
+            home / str(number),
+            processes,
+            checkpoint_every,
+            Progress(_title(plan), plan.training.steps, quiet or not processes.first),
+            Audience.of(listeners if processes.first else (), str(home / str(number)), plan.id),
+        )
+        try:
+            attempt.run(began, allow)
+        except (Stopped, SpecError, KeyboardInterrupt):
+            raise
+        except BaseException:
+            with suppress(SpecError):
+                attempt.folder.write("error.txt", traceback.format_exc())
+            raise
+        finally:
+            attempt.progress.close()
+            attempt.audience.close()
+        return Run(attempt.folder)
+
+
+def _title(plan: Plan) -> str:
+    return f"{plan.task_spec} {','.join(map(str, plan.encoding_specs))} seed {plan.seed}"
+
+
+def _start(start: str, store: str) -> tuple[Run, dict[str, str]]:
+    """The run to begin from, and what of it belongs to the new run's identity."""
+    where, _, checkpoint = start.partition("@")
+    run = Run.open(where, store)
+    label = checkpoint or "last"
+    weights = run.weights(label)
+    content = {
+        name: digest(value.double().sum().item(), value.double().square().sum().item(), bits=64)
+        for name, value in weights.items()
+    }
+    return run, {"run": run.id, "checkpoint": label, "weights": f"{digest(content, bits=64):016x}"}
+
+
+def _claim(home: Folder, plan: Plan, processes: Team, every: int | None) -> tuple[int, Folder | None]:
+    """The number of this attempt, or the folder of one that is done; the first process decides for all."""
+    found: list[Any] = [0, None, None]
+    if processes.first:
+        try:
+            attempts = attempts_of(home)
+            for attempt in attempts:
+                if attempt.exists("done"):
+                    found = [0, attempt.leaf, None]
+                    break
+            else:
+                if attempts and (owner := alive(attempts[-1])) is not None:
+                    raise SpecError(f"run {plan.id} is being run by {owner}; wait for it, or stop it")
+                number = int(attempts[-1].leaf) + 1 if attempts else 1
+                record = {"version": 1, "id": plan.id, "options": plan.options(), "identity": plan.identity()}
+                record["recorded"] = recorded(processes.size, processes.shard, every)
+                if not (home / str(number)).create("run.json", json.dumps(record, indent=1)):
+                    raise SpecError(f"run {plan.id} has just been started by somebody else")
+                found = [number, None, None]
+        except SpecError as error:
+            found = [0, None, str(error)]
+    found = processes.agree(found)
+    if found[2] is not None:
+        raise SpecError(found[2])
+    return found[0], None if found[1] is None else home / found[1]
+
+
+@dataclass
+class Attempt:
+    """One attempt at a run."""
+
+    plan: Plan
+    home: Folder
+    folder: Folder
+    processes: Team
+    every: int | None
+    progress: Progress
+    audience: Audience
+    validations: list[dict[str, Any]] = field(default_factory=list)
+    """Of each validation: step, correct, examples, loss, targets."""
+    kept: dict[str, str] = field(default_factory=dict)
+    """Where the weights of a step are, seen from the run's folder."""
+    stop: bool = False
+
+    def run(self, began: Run | None, allow: Iterable[str]) -> None:
+        """From the newest checkpoint, or the start, to `done`."""
+        plan, training = self.plan, self.plan.training
+        decoder = plan.decoder()
+        if began is not None:
+            fill(decoder, began.weights(dict(plan.start)["checkpoint"]), allow, began.id)
+        places = [attempt / "checkpoints" for attempt in attempts_of(self.home)]
+        checkpoint, torn = newest(places)
+        for name in torn if self.processes.first else ():
+            warnings.warn(f"{name} is torn and not used", stacklevel=2)
+        with self._supply(0 if checkpoint is None else checkpoint.step) as supply, self._signals():
+            loop = Loop(decoder, supply, training, plan.positions, plan.seeds, self.processes)
+            if checkpoint is not None:
+                loop.load(checkpoint.tensors(loop.room), checkpoint.step)
+                self.validations, self.kept = checkpoint.notes["validations"], checkpoint.notes["kept"]
+            self._train(loop)
+        self._finish(loop)
+
+    # --- training ----------------------------------------------------------------------------------------------------
+
+    def _train(self, loop: Loop) -> None:
+        training = self.plan.training
+        every = self.every or max(1, min(training.steps // 20, 1000))
+        stages, validated = set(training.stages.values()), set(training.validated)
+        began, first, tokens, lines = time.monotonic(), loop.step, 0, _Lines(self.folder, self.processes.first)
+        for told in loop:
+            tokens += told.tokens
+            seconds = time.monotonic() - began
+            self._tell(told, tokens, seconds, first, lines)
+            if told.step in validated:
+                self._validate(loop, lines)
+            if told.step in stages or told.step in self._chosen():
+                self._keep(loop)
+            stopping = self.processes.any(self.stop) if self.processes.size > 1 else self.stop
+            if told.step % every == 0 or told.step == training.steps or stopping:
+                lines.flush()
+                notes = {"validations": self.validations, "kept": self.kept}
+                save(self.folder / "checkpoints", told.step, loop.tensors(), notes, self.processes)
+            if stopping:
+                self.audience.close()
+                raise Stopped
+        lines.flush()
+
+    def _tell(self, told: Told, tokens: int, seconds: float, first: int, lines: _Lines) -> None:
+        speed = tokens / max(seconds, 1e-9)
+        left = (self.plan.training.steps - told.step) * seconds / max(told.step - first, 1)
+        self.progress.step(told.step, told.loss, speed, left)
+        if told.step % _LOG_EVERY == 0 or told.step == self.plan.training.steps:
+            numbers = {"loss": told.loss, "rate": told.rate, "norm": told.norm}
+            lines.add({"step": told.step, **numbers, "tokens": tokens, "seconds": round(seconds, 3)})
+            self.audience.hear(told.step, {**numbers, "tokens_per_second": speed})
+
+    def _validate(self, loop: Loop, lines: _Lines) -> None:
+        """The seen-length validation: the only split that a training sees."""
+        decoder = self._whole(loop)
+        numbers = self.processes.agree(None if decoder is None else self._validated(decoder, loop.step))
+        self.validations.append(numbers)  # all know it: what is best decides what all keep together
+        told = {
+            "exact_match": numbers["correct"] / numbers["examples"],
+            "validation_loss": numbers["loss"] / numbers["targets"],
+        }
+        lines.add({"step": loop.step, **told})
+        self.audience.hear(loop.step, told)
+
+    def _validated(self, decoder: Decoder, step: int) -> dict[str, Any]:
+        task, wanted = self.plan.task, self.plan.training.validation_examples
+        splits = [
+            ("validation", length) for length in lengths_of(task, "validation") if length in trained_lengths(task)
+        ]
+        found = examine(
+            decoder,
+            task,
+            splits=splits,
+            examples=-(-wanted // len(splits)),
+            positions=self.plan.positions,
+            decoding="none",
+        ).rows
+        return {
+            "step": step,
+            "correct": int(found["correct"].sum()),
+            "examples": int(found["examples"].sum()),
+            "loss": float(found["loss"].sum()),
+            "targets": int(found["targets"].sum()),
+        }
+
+    def _whole(self, loop: Loop) -> Decoder | None:
+        """The decoder to evaluate, on the first process; None on the others."""
+        if not self.processes.shard:
+            return loop.decoder if self.processes.first else None
+        weights = self.processes.whole(loop.decoder)
+        if not self.processes.first:
+            return None
+        decoder = self.plan.decoder()
+        decoder.load_state_dict(weights)
+        return decoder
+
+    def _chosen(self) -> set[int]:
+        return {step for label, step in chosen(self.validations).items() if label != "last"}
+
+    def _keep(self, loop: Loop) -> None:
+        """Keep the weights of this step, and no longer those of a step that was best once."""
+        weights = self.processes.whole(loop.decoder)
+        if not self.processes.first:
+            return
+        name = f"weights/{loop.step:09d}.safetensors"
+        self.folder.write(name, pack(weights))
+        self.kept[str(loop.step)] = f"{self.folder.leaf}/{name}"
+        wanted = {*map(str, self.plan.training.stages.values()), *map(str, self._chosen())}
+        for step in [step for step in self.kept if step not in wanted]:
+            attempt, _, file = self.kept.pop(step).partition("/")
+            if attempt == self.folder.leaf:
+                self.folder.remove(file)
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    def _finish(self, loop: Loop) -> None:
+        import polars as pl
+
+        decoder, training = self._whole(loop), self.plan.training
+        if decoder is not None:
+            self.folder.write("model.safetensors", pack(decoder.state_dict()))
+            labels = {"last": training.steps, **chosen(self.validations), **training.stages}
+            rows, predictions, checks = [], [], {}
+            for label, found in self._examined(decoder, labels):
+                mark = pl.lit(label).alias("checkpoint")
+                rows.append(found.rows.with_columns(mark, pl.lit(self.plan.id).alias("run")))
+                predictions.append(found.predictions.with_columns(mark))
+                checks[label] = vars(found.checks)
+            self.folder.write("rows.parquet", to_parquet(pl.concat(rows)))
+            self.folder.write("predictions.parquet", to_parquet(pl.concat(predictions)))
+            done = {"checkpoints": labels, "kept": self.kept, "checks": checks, "validations": self.validations}
+            self.folder.create("done", json.dumps(done, indent=1))
+        self.processes.wait()
+
+    def _examined(self, last: Decoder, labels: Mapping[str, int]) -> Iterator[tuple[str, Examination]]:
+        """The examination of each labelled checkpoint; one step is examined once, whatever its labels."""
+        plan, known = self.plan, dict[tuple[int, int | None], Examination]()
+        for label, step in labels.items():
+            examples = STAGE_EXAMPLES if label in plan.training.stages else None
+            if (step, examples) not in known:
+                self.progress.say(f"evaluating {label}")
+                decoder = last
+                if step != plan.training.steps:
+                    decoder = plan.decoder()
+                    decoder.load_state_dict(unpack(self.home.read(self.kept[str(step)])))
+                known[step, examples] = examine(
+                    decoder, plan.task, examples=examples, positions=plan.positions, progress=self.progress.say
+                )
+            yield label, known[step, examples]
+
+    # --- around it ---------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _supply(self, step: int) -> Iterator[Supply]:
+        plan, training = self.plan, self.plan.training
+        seed = plan.seeds.data
+        blocks = [
+            (begin * training.batch, (begin + steps) * training.batch) for begin, steps in windows(training, step)
+        ]
+        if (training.steps - step) * training.batch < _SUPPLY_FROM:
+            yield inline(lambda start, stop: training_block(plan.task, start, stop, seed))
+            return
+        supplier = Supplier(str(plan.task_spec), plan.task, seed, blocks)
+        try:
+            yield supplier
+        finally:
+            supplier.close()
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """A cluster's SIGTERM, and Ctrl-C, end the run after the step it is in, with a checkpoint."""
+
+        def asked(number: int, frame: object) -> None:
+            if self.stop:
+                raise KeyboardInterrupt  # asked twice
+            self.stop = True
+
+        before: dict[int, Any] = {}
+        with suppress(ValueError):  # not in the main thread: somebody else decides
+            before = {number: signal.signal(number, asked) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+class _Lines:
+    """`train.jsonl`: lines are gathered and added every few seconds."""
+
+    def __init__(self, folder: Folder, writes: bool) -> None:
+        self._folder, self._writes = folder, writes
+        self._waiting: list[str] = []
+        self._flushed = time.monotonic()
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        self._waiting.append(json.dumps(line) + "\n")
+        if time.monotonic() - self._flushed > _FLUSH_SECONDS and self._folder.local is not None:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._waiting and self._writes:
+            self._folder.append("train.jsonl", "".join(self._waiting))
+        self._waiting.clear()
+        self._flushed = time.monotonic()
+
+
+def chosen(validations: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """`best`: most exact matches, ties to the lowest loss, then the latest; `earliest_best`: the published rule."""
+    if not validations:
+        return {}
+    best = max(validations, key=lambda one: (one["correct"], -one["loss"], one["step"]))
+    earliest = max(validations, key=lambda one: (one["correct"], -one["step"]))
+    return {"best": best["step"], "earliest_best": earliest["step"]}

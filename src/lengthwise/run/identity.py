@@ -1,0 +1,218 @@
+"""What a run is, before it is run: every option resolved, checked, and named by its content."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from lengthwise.encodings import ENCODINGS, POSITIONS, build_positions
+from lengthwise.encodings.positions import Consecutive, Positions
+from lengthwise.evaluation.decoding import limit_of
+from lengthwise.model import Decoder, DecoderConfig, preset
+from lengthwise.spec import Spec, SpecError, canonical, digest, resolve, specs
+from lengthwise.tasks import TASKS, build_task
+from lengthwise.tasks.task import Task
+from lengthwise.training.laptop import laptop
+from lengthwise.training.settings import Seeds, Training, training_preset
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run to be: `Plan.of("copy:variant=same", "rope", seed=1)`."""
+
+    task_spec: Spec
+    encoding_specs: tuple[Spec, ...]
+    """One for all layers, or one for each."""
+    positions_spec: Spec
+    model: DecoderConfig
+    training: Training
+    seed: int
+    streams: tuple[tuple[str, int], ...] = ()
+    start: tuple[tuple[str, str], ...] = ()
+    """The run whose weights it begins with: its id, the checkpoint, a hash of the weights."""
+
+    @classmethod
+    def of(
+        cls,
+        task: str | Mapping[str, object] | Spec,
+        encoding: str | Sequence[str] | Mapping[str, object] | Spec = "nope",
+        *,
+        positions: str | Mapping[str, object] | Spec = "consecutive",
+        model: str | Mapping[str, object] | Spec = "laptop",
+        training: str | Mapping[str, object] | Spec = "laptop",
+        seed: int = 0,
+        streams: Mapping[str, int] | None = None,
+        start: Mapping[str, str] | None = None,
+    ) -> Plan:
+        """Resolve names, presets and what a preset sets per task; refuse what cannot be run."""
+        if not isinstance(task, str | Mapping | Spec):
+            raise SpecError(f"a task is given by its name, e.g. 'copy' or 'my_task.py:Mine', not {task!r}")
+        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+            raise SpecError(f"a seed is a whole number from 0, not {seed!r}")
+        spec, setting = Spec.of(task), laptop(build_task(task))
+        laptops = "laptop" in {Spec.of(training).name, Spec.of(model).name}
+        given, protocol = dict(spec.options), dict(spec.options).get("protocol")
+        if laptops and setting.longest is not None and "longest" not in given and protocol != "paper":
+            spec = Spec(spec.name, (*spec.options, ("longest", setting.longest)))
+        built = build_task(spec)
+        Seeds.of(seed, **(streams or {}))
+        whole = cls(
+            task_spec=canonical("task", TASKS, spec),
+            encoding_specs=_encodings(encoding),
+            positions_spec=canonical("positions", POSITIONS, Spec.of(positions)),
+            model=preset(
+                model,
+                **_unless(model, setting.model if Spec.of(model).name == "laptop" else {}),
+                vocabulary=len(built.vocabulary),
+            ),
+            training=training_preset(training, setting.training if Spec.of(training).name == "laptop" else {}),
+            seed=seed,
+            streams=tuple(sorted((streams or {}).items())),
+            start=tuple(sorted((start or {}).items())),
+        )
+        whole._check()
+        return whole
+
+    @cached_property
+    def task(self) -> Task:
+        """The task."""
+        return build_task(self.task_spec)
+
+    @cached_property
+    def positions(self) -> Positions:
+        """The kind of positions, for this task."""
+        return build_positions(self.positions_spec).of(self.task)
+
+    @property
+    def seeds(self) -> Seeds:
+        """The seed of each random stream."""
+        return Seeds.of(self.seed, **dict(self.streams))
+
+    @property
+    def encodings(self) -> list[Spec]:
+        """One for each layer."""
+        listed = list(self.encoding_specs)
+        return listed * self.model.layers if len(listed) == 1 else listed
+
+    def decoder(self) -> Decoder:
+        """The decoder at its start."""
+        return Decoder(self.model, self.encodings, seed=self.seeds.init)
+
+    def longest(self) -> list[int]:
+        """The ids of (about) the longest sequence that is trained on."""
+        example = self.task.render(self.task.worst(self.task.longest))
+        ids, _ = self.task.vocabulary.sequence(example.prompt, example.target, self.task.starts)
+        return ids
+
+    def _check(self) -> None:
+        """Refuse now what would fail later: tables that are too short, positions that do not fit."""
+        decoder, ids = self.decoder(), self.longest()
+        limit = limit_of(decoder)
+        highest = len(ids) - 2
+        if not isinstance(self.positions, Consecutive):
+            prompt = ids[: len(ids) - 1 - len(self.task.render(self.task.worst(self.task.longest)).target)]
+            places = self.positions.places(prompt, ids[len(prompt) :], 0, len(ids))
+            highest = max(places[:-1]) if self.positions.limit is None else self.positions.limit - 1
+        if limit is not None and highest >= limit:
+            name = ",".join(map(str, self.encoding_specs))
+            raise SpecError(
+                f"'{name}' has positions up to {limit - 1}, {self.task.name} of length {self.task.longest} needs "
+                f"{highest}; write {self.encoding_specs[0].name}:limit={highest + 1} or more"
+            )
+
+    # --- identity ----------------------------------------------------------------------------------------------------
+
+    def identity(self) -> dict[str, Any]:
+        """What the id is a hash of: values, versions, the source of outside code; without what is as first released."""
+        found: dict[str, Any] = {
+            "task": _part("task", TASKS, self.task_spec),
+            "encoding": [_part("encoding", ENCODINGS, spec) for spec in self.encoding_specs],
+            "model": {"version": Decoder.version, **_chosen(self.model)},
+            "training": {"version": Training.version, **_chosen(self.training)},
+            "seed": self.seed,
+        }
+        if self.positions_spec != Spec("consecutive"):
+            found["positions"] = _part("positions", POSITIONS, self.positions_spec)
+        if changed := {name: value for name, value in self.streams if value != self.seed}:
+            found["streams"] = changed
+        if self.start:
+            found["start"] = dict(self.start)
+        return found
+
+    @cached_property
+    def id(self) -> str:
+        """`task-encoding-sSEED-` and 16 hex digits of what it is."""
+        encodings = "+".join(dict.fromkeys(_short(spec.name) for spec in self.encoding_specs))
+        return f"{_short(self.task_spec.name)}-{encodings}-s{self.seed}-{digest(self.identity(), bits=64):016x}"
+
+    def options(self) -> dict[str, Any]:
+        """The same as it is written in `run.json`; `Plan.read` reads it."""
+        return {
+            "task": str(self.task_spec),
+            "encoding": [str(spec) for spec in self.encoding_specs],
+            "positions": str(self.positions_spec),
+            "model": self.model.model_dump(),
+            "training": self.training.model_dump(),
+            "seed": self.seed,
+            "streams": dict(self.streams),
+            "start": dict(self.start),
+        }
+
+    @classmethod
+    def read(cls, options: Mapping[str, Any]) -> Plan:
+        """The plan that `options` wrote."""
+        return cls(
+            task_spec=Spec.of(options["task"]),
+            encoding_specs=tuple(Spec.of(spec) for spec in options["encoding"]),
+            positions_spec=Spec.of(options["positions"]),
+            model=DecoderConfig.model_validate(options["model"]),
+            training=Training.model_validate(options["training"]),
+            seed=options["seed"],
+            streams=tuple(sorted(options["streams"].items())),
+            start=tuple(sorted(options["start"].items())),
+        )
+
+
+def _unless(given: str | Mapping[str, object] | Spec, setting: Mapping[str, object]) -> dict[str, object]:
+    """What a preset sets for a task, but for what the user says."""
+    said = dict(Spec.of(given).options)
+    return {key: value for key, value in setting.items() if key not in said}
+
+
+def _encodings(encoding: str | Sequence[str] | Mapping[str, object] | Spec) -> tuple[Spec, ...]:
+    if isinstance(encoding, str):
+        listed: Sequence[Any] = specs(encoding)
+    else:
+        listed = [encoding] if isinstance(encoding, Mapping | Spec) else list(encoding)
+    if not listed:
+        raise SpecError("name an encoding, e.g. rope")
+    found = tuple(canonical("encoding", ENCODINGS, Spec.of(one), arguments=1) for one in listed)
+    return found[:1] if len(set(found)) == 1 else found
+
+
+def _part(kind: str, table: Mapping[str, str], spec: Spec) -> dict[str, Any]:
+    cls = resolve(kind, table, spec.name)
+    found: dict[str, Any] = {**spec.mapping(), "version": getattr(cls, "version", 1)}
+    if spec.name not in table:
+        # A path is a place, not a content; the file's own hash and the class say what it is.
+        found["name"] = cls.__qualname__
+        found["source"] = hashlib.blake2b(Path(inspect.getfile(cls)).read_bytes(), digest_size=8).hexdigest()
+    return json.loads(json.dumps(found))
+
+
+def _chosen(config: DecoderConfig | Training) -> dict[str, Any]:
+    """The fields that differ from their default; a field without one is always there."""
+    fields = type(config).model_fields
+    return {name: value for name, value in config.model_dump().items() if value != fields[name].default}
+
+
+def _short(name: str) -> str:
+    """A name as it can stand in a path: `my_pe.py:Mine` is `mine`."""
+    return re.sub(r"[^a-z0-9_]+", "-", name.rpartition(":")[2].lower()).strip("-")

@@ -1,0 +1,107 @@
+"""Where and with what a run was made: recorded, and no part of its identity."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lengthwise import __version__
+from lengthwise.folder import Folder
+from lengthwise.spec import SpecError
+
+
+def recorded(processes: int, shard: bool, checkpoint_every: int | None) -> dict[str, Any]:
+    """Versions, git hash, CPU, threads, process."""
+    return {
+        "lengthwise": __version__,
+        "git": _git(),
+        "python": platform.python_version(),
+        **{name: _version(name) for name in ("torch", "numpy", "polars")},
+        "cpu": _cpu(),
+        "threads": torch.get_num_threads(),
+        "processes": processes,
+        "sharded": shard,
+        "checkpoint_every": checkpoint_every,
+        "host": socket.gethostname(),
+        "boot": _boot(),
+        "process": os.getpid(),
+        "process_began": _began(os.getpid()),
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+    }
+
+
+def alive(attempt: Folder) -> str | None:
+    """Who is at work on this attempt, if it can be told that somebody is: on this machine, since its last start."""
+    try:
+        owner = attempt.json("run.json")["recorded"]
+        same = owner["host"] == socket.gethostname() and owner["boot"] == _boot() and _boot() is not None
+        number, began = int(owner["process"]), owner["process_began"]
+    except (SpecError, KeyError, TypeError, ValueError):
+        return None
+    if attempt.exists("error.txt") or not same or number == os.getpid() or _began(number) != began:
+        return None
+    return f"process {number} on this machine"
+
+
+def _began(process: int) -> str | None:
+    """When a process began, in the kernel's ticks: a number that is used again has another."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return None
+
+
+def _boot() -> str | None:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
+
+
+def _cpu() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _git() -> str | None:
+    """The commit of the checkout this package runs from, if it runs from one; `+` where something is changed."""
+    here = Path(__file__).parent
+    try:
+        known = subprocess.run(
+            ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"],
+            cwd=here,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=5,
+        )
+        tracked = subprocess.run(
+            ["git", "ls-files", "--error-unmatch", Path(__file__).name],
+            cwd=here,
+            capture_output=True,
+            timeout=5,
+            check=False,
+        )
+        return known.stdout.strip() if tracked.returncode == 0 else None
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

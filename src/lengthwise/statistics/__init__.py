@@ -1,0 +1,1 @@
+"""Rows → numbers that respect seeds. Imports no torch."""

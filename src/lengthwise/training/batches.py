@@ -1,0 +1,121 @@
+"""Which examples are in which batch: a pure function of (task, training, seeds, step).
+
+Length-aware batching takes the examples of a window of batches, sorts them by their tokens, cuts them into batches and
+shuffles the batches. The guarantee: every window holds exactly the examples it would hold if batches were mixed, each
+once. So over a window the model sees the same examples, and the same distribution of lengths, whatever the batching.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lengthwise.encodings.positions import Consecutive, Positions
+from lengthwise.spec import digest
+from lengthwise.tasks.block import Block
+from lengthwise.training.settings import Seeds, Training
+
+
+@dataclass(frozen=True)
+class Feed:
+    """One batch as a model takes it: whole sequences, and where a token is to be predicted."""
+
+    ids_BT: Tensor
+    tokens_B: np.ndarray
+    """Real tokens of each row."""
+    loss_BT: Tensor
+    positions_BT: Tensor | None
+    lengths_B: np.ndarray
+    """In the task's unit."""
+
+    @property
+    def targets_N(self) -> Tensor:
+        """The tokens to predict, row after row."""
+        return self.ids_BT[self.loss_BT]
+
+    def rows(self, chosen: np.ndarray | slice) -> Feed:
+        """These rows alone, no wider than they must be."""
+        tokens_B = self.tokens_B[chosen]
+        wide = int(tokens_B.max())
+        places_BT = None if self.positions_BT is None else self.positions_BT[chosen, :wide]
+        return Feed(
+            self.ids_BT[chosen, :wide], tokens_B, self.loss_BT[chosen, :wide], places_BT, self.lengths_B[chosen]
+        )
+
+
+class Supply(Protocol):
+    """Where blocks of training examples come from."""
+
+    def __call__(self, start: int, stop: int) -> Block:
+        """Examples start, ..., stop − 1."""
+        ...
+
+
+def windows(training: Training, first: int = 0) -> Iterator[tuple[int, int]]:
+    """The first step and the number of steps of each window, from the one that step `first` is in."""
+    for begin in range(first - first % training.window, training.steps, training.window):
+        yield begin, min(training.window, training.steps - begin)
+
+
+def window_order(block: Block, training: Training, key: int) -> list[np.ndarray]:
+    """The rows of each batch of a window."""
+    size = training.batch
+    if training.batching == "mixed":
+        return [np.arange(start, start + size) for start in range(0, len(block), size)]
+    order_N = np.argsort(block.tokens_N, kind="stable")
+    batches = [order_N[start : start + size] for start in range(0, len(block), size)]
+    words = np.random.Philox(key=key).random_raw(len(batches))
+    return [batches[place] for place in np.argsort(words, kind="stable")]
+
+
+def batches(
+    supply: Supply, training: Training, positions: Positions, seeds: Seeds, first: int = 0, last: int | None = None
+) -> Iterator[Feed]:
+    """The batches of steps first, first + 1, ..., whatever was asked for before; `last` is not among them."""
+    last = training.steps if last is None else last
+    for begin, steps in windows(training, first):
+        if begin >= last:
+            return
+        block = supply(begin * training.batch, (begin + steps) * training.batch)
+        order = window_order(block, training, digest("order", seeds.order, begin // training.window))
+        for rows in order[max(first - begin, 0) : last - begin]:
+            yield feed(block, rows, positions, seeds.data)
+
+
+def feed(block: Block, rows: np.ndarray, positions: Positions, seed: int) -> Feed:
+    """Rows of a block as tensors."""
+    batch = block.batch(rows)
+    places_BT = None
+    if not isinstance(positions, Consecutive):
+        places = np.zeros_like(batch.ids_BT, dtype=np.int64)
+        for place, row in enumerate(np.asarray(rows).tolist()):
+            tokens, prompt = int(batch.tokens_B[place]), int(block.prompts_N[row])
+            ids = batch.ids_BT[place, :tokens].tolist()
+            key = digest("positions", seed, int(block.lengths_N[row]), int(block.indices_N[row]))
+            places[place, :tokens] = positions.places(ids[:prompt], ids[prompt:], key, tokens)
+        places_BT = torch.from_numpy(places)
+    return Feed(
+        torch.from_numpy(batch.ids_BT.astype(np.int64)),
+        batch.tokens_B,
+        torch.from_numpy(batch.loss_BT),
+        places_BT,
+        block.lengths_N[rows],
+    )
+
+
+def inline(make: Callable[[int, int], Block]) -> Supply:
+    """A supply that makes a block when it is asked for, and keeps the last one."""
+    held: dict[tuple[int, int], Block] = {}
+
+    def supply(start: int, stop: int) -> Block:
+        if (start, stop) not in held:
+            held.clear()
+            held[start, stop] = make(start, stop)
+        return held[start, stop]
+
+    return supply

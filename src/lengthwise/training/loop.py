@@ -1,0 +1,157 @@
+"""The loop: batch, loss, gradient, step. Short enough to read in one sitting.
+
+Everything random is keyed by (seed, stream, step), so no random state is kept: a loop that starts at step 500 from the
+weights and moments of step 500 goes on exactly as one that never stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lengthwise.encodings.positions import Positions
+from lengthwise.model import Decoder
+from lengthwise.spec import SpecError, digest
+from lengthwise.training.batches import Feed, Supply, batches
+from lengthwise.training.parallel import ALONE, Team, like
+from lengthwise.training.settings import Seeds, Training
+
+
+@dataclass(frozen=True)
+class Told:
+    """What is known after a step."""
+
+    step: int
+    """Steps done so far."""
+    loss: float
+    """Mean over the batch's target tokens."""
+    rate: float
+    norm: float
+    """Of the gradient, before it was clipped."""
+    tokens: int
+    """Input tokens of the batch, padding not counted."""
+
+
+@dataclass
+class Loop:
+    """A decoder on its way: `for told in Loop(decoder, supply, training, positions, seeds): ...` trains it."""
+
+    decoder: Decoder
+    supply: Supply
+    training: Training
+    positions: Positions
+    seeds: Seeds
+    team: Team = ALONE
+    step: int = 0
+    """Steps done so far."""
+    module: nn.Module = field(init=False)
+    optimizer: torch.optim.Optimizer = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.training.batch < self.team.size * self.training.accumulate:
+            raise SpecError(
+                f"a batch of {self.training.batch} cannot be shared by {self.team.size} processes in "
+                f"{self.training.accumulate} parts"
+            )
+        self.module = self.team.wrap(self.decoder)
+        training, parameters = self.training, list(self.decoder.parameters())
+        decayed = [p for p in parameters if p.ndim > 1 or training.decay_all]
+        others = [p for p in parameters if not (p.ndim > 1 or training.decay_all)]
+        groups = [{"params": decayed, "weight_decay": training.decay}, {"params": others, "weight_decay": 0.0}]
+        self.optimizer = torch.optim.AdamW(
+            [group for group in groups if group["params"]],
+            lr=training.rate,
+            betas=(training.beta1, training.beta2),
+            eps=training.epsilon,
+            fused=not self.team.shard,
+        )
+
+    def __iter__(self) -> Iterator[Told]:
+        """Train to the end, telling of each step."""
+        for feed in batches(self.supply, self.training, self.positions, self.seeds, self.step):
+            yield self.advance(self.team.mine(feed), feed)
+
+    def advance(self, mine: Feed, whole: Feed | None = None) -> Told:
+        """One step on one batch, of which this process computes `mine`."""
+        whole = mine if whole is None else whole
+        self.module.train()
+        rate = self.training.rate_at(self.step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        if self.decoder.config.dropout or self.decoder.config.attention_dropout:
+            key = digest("dropout", self.seeds.dropout, self.step, self.team.rank, bits=64)
+            torch.manual_seed(key % 2**63)
+        self.optimizer.zero_grad(set_to_none=True)
+        targets, loss = int(whole.loss_BT.sum()), 0.0
+        parts = list(self._parts(mine))
+        for number, part in enumerate(parts, 1):
+            with self.team.gradients(self.module, number == len(parts)):
+                loss += self._gradient(part, targets)
+        limit = float("inf") if self.training.clip is None else self.training.clip
+        norm = self.team.norm(torch.nn.utils.clip_grad_norm_(self.decoder.parameters(), limit))
+        self.optimizer.step()
+        self.step += 1
+        return Told(self.step, self.team.total(loss), rate, norm, int(whole.tokens_B.sum()) - len(whole.tokens_B))
+
+    def _gradient(self, feed: Feed, targets: int) -> float:
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.training.autocast):
+            loss = total_loss(self.module, feed) / targets
+        (loss * self.team.size).backward()  # the team takes the mean of its members' gradients
+        return loss.item()
+
+    def _parts(self, feed: Feed) -> Iterator[Feed]:
+        rows, parts = len(feed.tokens_B), self.training.accumulate
+        if parts == 1:
+            yield feed
+            return
+        for part in range(parts):
+            if rows * part // parts < rows * (part + 1) // parts:
+                yield feed.rows(slice(rows * part // parts, rows * (part + 1) // parts))
+
+    # --- state -------------------------------------------------------------------------------------------------------
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Weights and moments by name: with the step, all that a later loop needs."""
+        found = {f"model.{name}": value for name, value in self.decoder.state_dict().items()}
+        for name, parameter in self.decoder.named_parameters():
+            state = self.optimizer.state.get(parameter, {})
+            found |= {f"{key}.{name}": state[key] for key in MOMENTS if key in state}
+        return found
+
+    def room(self) -> dict[str, Tensor]:
+        """Tensors of the shapes of `tensors`, to read a checkpoint into; moments that are not there yet are made."""
+        found = {f"model.{name}": value for name, value in self.decoder.state_dict().items()}
+        for name, parameter in self.decoder.named_parameters():
+            found |= {f"{key}.{name}": torch.zeros_like(parameter).detach() for key in MOMENTS}
+        return found
+
+    @torch.no_grad()
+    def load(self, tensors: dict[str, Tensor], step: int) -> None:
+        """Go on from the weights and moments after `step` steps."""
+        own = self.decoder.state_dict()
+        self.decoder.load_state_dict({name: like(held, tensors[f"model.{name}"]) for name, held in own.items()})
+        for name, parameter in self.decoder.named_parameters():
+            there = [key for key in MOMENTS if f"{key}.{name}" in tensors]
+            moments = {key: like(parameter, tensors[f"{key}.{name}"]).clone() for key in there}
+            if moments and step:
+                self.optimizer.state[parameter] = {"step": torch.tensor(float(step)), **moments}
+        self.step = step
+
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+def total_loss(module: nn.Module, feed: Feed) -> Tensor:
+    """The sum of the losses of a batch; the head is computed only where there is loss, the end is no input."""
+    logits_NV = module(
+        feed.ids_BT[:, :-1],
+        lengths=(feed.tokens_B - 1).tolist(),
+        positions_BT=None if feed.positions_BT is None else feed.positions_BT[:, :-1],
+        budget=torch.from_numpy(feed.tokens_B),
+        only_BT=feed.loss_BT[:, 1:],
+    )
+    return F.cross_entropy(logits_NV.float(), feed.targets_N, reduction="sum")

@@ -1,0 +1,126 @@
+"""Several processes that train one model: DDP, or FSDP2 where a model is sharded. `torchrun` starts them.
+
+Each takes every n-th row of a batch, so the batch, and what is learned, is that of one process, but for the order in
+which gradients are added up.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from lengthwise.training.batches import Feed
+
+
+@dataclass(frozen=True)
+class Team:
+    """The processes of a run; the first, rank 0, writes the files."""
+
+    rank: int = 0
+    size: int = 1
+    shard: bool = False
+    """Each holds a part of every parameter (FSDP2)."""
+
+    @property
+    def first(self) -> bool:
+        """Whether this process writes the files."""
+        return self.rank == 0
+
+    def wrap(self, decoder: nn.Module) -> nn.Module:
+        """The module to call in training."""
+        if self.shard:
+            from torch.distributed.device_mesh import init_device_mesh
+            from torch.distributed.fsdp import fully_shard
+
+            mesh = init_device_mesh("cpu", (self.size,))
+            for layer in decoder.get_submodule("layers").children():
+                fully_shard(layer, mesh=mesh)
+            fully_shard(decoder, mesh=mesh)
+            return decoder
+        return nn.parallel.DistributedDataParallel(decoder) if self.size > 1 else decoder
+
+    def mine(self, feed: Feed) -> Feed:
+        """The rows of a batch that this process computes: every n-th, so that lengths are shared too."""
+        if self.size == 1:
+            return feed
+        return feed.rows(np.arange(self.rank, len(feed.tokens_B), self.size))
+
+    def gradients(self, module: nn.Module, last: bool) -> Any:  # noqa: ANN401
+        """Gradients are exchanged with the last part of a batch only."""
+        if isinstance(module, nn.parallel.DistributedDataParallel) and not last:
+            return module.no_sync()
+        return nullcontext()
+
+    def norm(self, norm: Tensor) -> float:
+        """The norm of the whole gradient."""
+        return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)  # pyrefly: ignore[not-callable]
+
+    def total(self, value: float) -> float:
+        """The sum over the processes."""
+        if self.size == 1:
+            return value
+        summed = torch.tensor(value, dtype=torch.float64)
+        dist.all_reduce(summed)
+        return float(summed)
+
+    def any(self, flag: bool) -> bool:
+        """Whether any process says so."""
+        return self.total(float(flag)) > 0
+
+    def agree(self, value: Any) -> Any:  # noqa: ANN401
+        """What the first process says, for all."""
+        if self.size == 1:
+            return value
+        held = [value]
+        dist.broadcast_object_list(held)
+        return held[0]
+
+    def wait(self) -> None:
+        """Until all have come here."""
+        if self.size > 1:
+            dist.barrier()
+
+    def whole(self, decoder: nn.Module) -> dict[str, Tensor]:
+        """The weights in one piece; all processes ask for them together."""
+        return {
+            name: (value.full_tensor() if hasattr(value, "full_tensor") else value).detach()  # pyrefly: ignore
+            for name, value in decoder.state_dict().items()
+        }
+
+
+def like(held: Tensor, value: Tensor) -> Tensor:
+    """A whole tensor in parts, where what it replaces is in parts."""
+    if hasattr(held, "placements") and not hasattr(value, "placements"):
+        from torch.distributed.tensor import distribute_tensor
+
+        return distribute_tensor(value, held.device_mesh, held.placements)  # pyrefly: ignore
+    return value
+
+
+ALONE = Team()
+
+
+@contextmanager
+def team(shard: bool = False) -> Iterator[Team]:
+    """The processes that torchrun started, or this one alone."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1 and not shard:
+        yield ALONE
+        return
+    if "RANK" not in os.environ:  # one process that shards: the path of many, for those who try it
+        os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")
+    # The others wait while the first evaluates.
+    dist.init_process_group("gloo", timeout=timedelta(hours=24))
+    try:
+        yield Team(dist.get_rank(), dist.get_world_size(), shard)
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,137 @@
+"""How a model is trained: typed, frozen fields, and the presets that fill them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import cos, pi
+from typing import ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from lengthwise.spec import Spec, SpecError, did_you_mean
+
+Positive = Field(gt=0)
+
+
+class Training(BaseModel):
+    """Every choice of a training; the same steps on the same batches in the same order for every encoding."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    version: ClassVar[int] = 1
+
+    steps: int = Positive
+    batch: int = Positive
+    """Sequences of one optimizer step."""
+    rate: float = Field(gt=0)
+    """The highest learning rate."""
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    """How the rate falls from its highest to `floor`, after `warmup` steps of a linear rise."""
+    warmup: int = Field(default=100, ge=0)
+    floor: float = Field(default=0.0, ge=0)
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    beta2: float = Field(default=0.98, ge=0, lt=1)
+    epsilon: float = Field(default=1e-8, gt=0)
+    decay: float = Field(default=0.0, ge=0)
+    """Weight decay, on matrices alone."""
+    decay_all: bool = False
+    """Weight decay on vectors too (norms), as the original does."""
+    clip: float | None = Field(default=1.0, gt=0)
+    """The largest norm of the gradient."""
+    batching: Literal["length", "mixed"] = "length"
+    """`length` sorts the examples of a window of batches by their tokens, `mixed` takes them as they come."""
+    window: int = Field(default=32, gt=0, le=512)
+    """Batches of a window: each holds exactly the examples it would hold if they were mixed."""
+    accumulate: int = Field(default=1, gt=0)
+    """Parts a batch is computed in; the gradient is that of the whole batch."""
+    autocast: bool = False
+    """Matrix products in bf16."""
+    validations: int = Field(default=10, ge=1)
+    """How often the seen-length validation is done, at equal distances; `best` is chosen among these."""
+    validation_examples: int = Field(default=512, ge=1)
+    """Examples of a validation, spread over the seen lengths."""
+
+    def rate_at(self, step: int) -> float:
+        """The learning rate of step 0, 1, ...: a rise over `warmup` steps, then the schedule."""
+        if step < self.warmup:
+            return self.rate * (step + 1) / self.warmup
+        if self.schedule == "constant":
+            return self.rate
+        done = (step - self.warmup) / max(self.steps - self.warmup, 1)
+        share = (1 + cos(pi * done)) / 2 if self.schedule == "cosine" else 1 - done
+        return self.floor + (self.rate - self.floor) * share
+
+    @property
+    def stages(self) -> dict[str, int]:
+        """The steps at a quarter, half and three quarters, by their labels."""
+        return {f"{share}%": max(1, self.steps * share // 100) for share in (25, 50, 75)}
+
+    @property
+    def validated(self) -> list[int]:
+        """The steps after which there is a validation; the last one is among them."""
+        return sorted({max(1, self.steps * count // self.validations) for count in range(1, self.validations + 1)})
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """One seed per random stream, so that one can be changed alone: `Seeds.of(3, order=7)`."""
+
+    init: int
+    data: int
+    order: int
+    dropout: int
+
+    @classmethod
+    def of(cls, seed: int, **changes: int) -> Seeds:
+        """All streams from one seed, but for the changes."""
+        streams = {"init": seed, "data": seed, "order": seed, "dropout": seed}
+        for name in changes:
+            if name not in streams:
+                raise SpecError(f"there is no random stream {name!r}.{did_you_mean(name, streams)}")
+        return cls(**{**streams, **changes})
+
+
+PRESETS: dict[str, dict[str, object]] = {
+    # About a CPU minute; `laptop.py` has what is set per task.
+    "laptop": {"steps": 2000, "batch": 64, "rate": 1e-3},
+    # Kazemnejad et al. 2023: HF Trainer's AdamW, linear decay, 6 % warm-up, norms decayed too; half of validation.
+    "paper": {
+        "steps": 40_000,
+        "batch": 64,
+        "rate": 3e-5,
+        "schedule": "linear",
+        "warmup": 2400,
+        "floor": 1e-7,
+        "beta2": 0.999,
+        "decay": 0.05,
+        "decay_all": True,
+        "batching": "mixed",
+        "validations": 20,
+        "validation_examples": 7498,
+    },
+}
+
+
+def training_preset(
+    spec: str | Mapping[str, object] | Spec, defaults: Mapping[str, object] | None = None, **changes: object
+) -> Training:
+    """The training of a preset with changes, e.g. `training_preset("laptop:steps=500")`; `defaults` are a task's."""
+    spec = Spec.of(spec)
+    if spec.name not in PRESETS:
+        raise SpecError(f"unknown training {spec.name!r}.{did_you_mean(spec.name, PRESETS)}")
+    fields = {**PRESETS[spec.name], **(defaults or {}), **dict(spec.options), **changes}
+    for field in fields:
+        if field not in Training.model_fields:
+            hint = did_you_mean(field, Training.model_fields)
+            raise SpecError(f"training {spec.name!r} has no option {field!r}.{hint}")
+    if isinstance(fields["rate"], int) and not isinstance(fields["rate"], bool):
+        fields["rate"] = float(fields["rate"])
+    try:
+        return Training.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise SpecError(
+            f"option {field!r} of training {spec.name!r} cannot be {first['input']!r}: {first['msg']}"
+        ) from error

@@ -1,0 +1,199 @@
+"""The loop: schedules, gradients, streams, state."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from lengthwise.encodings import ENCODINGS, build_positions
+from lengthwise.model import Decoder, preset
+from lengthwise.spec import SpecError
+from lengthwise.tasks import build_task
+from lengthwise.tasks.block import training_block
+from lengthwise.training.batches import batches, inline
+from lengthwise.training.listeners import Audience
+from lengthwise.training.loop import Loop, total_loss
+from lengthwise.training.settings import Seeds, training_preset
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "losses.json"
+
+
+def loop(
+    name="addition", encoding="nope", seeds=None, model="laptop:width=32:heads=2:feed_forward_width=64", **options
+):
+    task, seeds = build_task(name), seeds or Seeds.of(0)
+    training = training_preset("laptop", **{"steps": 20, "batch": 16, "warmup": 5, **options})
+    decoder = Decoder(preset(model, vocabulary=len(task.vocabulary)), encoding, seed=seeds.init)
+    supply = inline(lambda start, stop: training_block(task, start, stop, seeds.data))
+    return Loop(decoder, supply, training, build_positions("consecutive"), seeds)
+
+
+def weights(one):
+    return {name: value.clone() for name, value in one.decoder.state_dict().items()}
+
+
+def equal(a, b):
+    return all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_rates_rise_and_fall_as_the_schedules_say():
+    cosine = training_preset("laptop", steps=110, warmup=10, rate=1.0, floor=0.1)
+    assert [cosine.rate_at(step) for step in (0, 4, 9)] == pytest.approx([0.1, 0.5, 1.0])
+    assert cosine.rate_at(60) == pytest.approx(0.55)
+    assert cosine.rate_at(109) == pytest.approx(0.1, abs=1e-3)
+    linear = training_preset("laptop", steps=110, warmup=10, rate=1.0, schedule="linear")
+    assert [linear.rate_at(step) for step in (10, 60, 109)] == pytest.approx([1.0, 0.5, 0.01])
+    assert training_preset("laptop", schedule="constant", warmup=0).rate_at(1999) == 1e-3
+
+
+def test_the_paper_preset_is_the_published_training():
+    paper = training_preset("paper")
+    assert (paper.steps, paper.batch, paper.rate, paper.decay, paper.clip) == (40_000, 64, 3e-5, 0.05, 1.0)
+    assert (paper.schedule, paper.warmup, paper.floor, paper.beta1, paper.beta2) == ("linear", 2400, 1e-7, 0.9, 0.999)
+    assert paper.decay_all and paper.batching == "mixed"
+    assert paper.validated == list(range(2000, 40_001, 2000))
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("laptp", "unknown training 'laptp'. Did you mean 'laptop'?"),
+        ("laptop:stepz=3", "has no option 'stepz'. Did you mean 'steps'?"),
+        ("laptop:steps=0", "option 'steps' of training 'laptop' cannot be 0"),
+        ("laptop:batching=big", "cannot be 'big'"),
+    ],
+)
+def test_a_training_that_cannot_be_is_refused(spec, said):
+    with pytest.raises(SpecError, match=said):
+        training_preset(spec)
+
+
+def test_the_loss_is_that_of_all_logits_where_there_are_targets():
+    one = loop()
+    feed = next(batches(one.supply, one.training, one.positions, one.seeds))
+    logits_BTV = one.decoder(feed.ids_BT[:, :-1], lengths=(feed.tokens_B - 1).tolist())
+    targets_BT = torch.where(feed.loss_BT, feed.ids_BT, -100)[:, 1:]
+    whole = F.cross_entropy(logits_BTV.flatten(0, 1), targets_BT.flatten(), ignore_index=-100, reduction="sum")
+    assert total_loss(one.decoder, feed).item() == pytest.approx(whole.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("parts", [2, 3, 16])
+def test_accumulation_has_the_gradient_of_the_whole_batch(parts):
+    one, other = loop(steps=3), loop(steps=3, accumulate=parts)
+    told = [list(one), list(other)]
+    assert [a.loss for a in told[0]] == pytest.approx([b.loss for b in told[1]], rel=1e-4)
+    assert [a.norm for a in told[0]] == pytest.approx([b.norm for b in told[1]], rel=1e-3)
+
+
+def test_norms_are_not_decayed_unless_the_paper_says_so():
+    groups = loop(decay=0.1).optimizer.param_groups
+    assert [group["weight_decay"] for group in groups] == [0.1, 0.0]
+    assert all(parameter.ndim == 1 for parameter in groups[1]["params"])
+    assert [group["weight_decay"] for group in loop(decay=0.1, decay_all=True).optimizer.param_groups] == [0.1]
+
+
+def test_gradients_are_clipped():
+    one = loop(clip=1e-3, steps=1)
+    (told,) = one
+    norm = torch.nn.utils.get_total_norm([p.grad for p in one.decoder.parameters()])
+    assert told.norm > 0.1 and float(norm) == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_bf16_autocast_trains_to_about_the_same_loss():
+    plain, half = list(loop(steps=30)), list(loop(steps=30, autocast=True))
+    assert half[-1].loss == pytest.approx(plain[-1].loss, rel=0.1) and half[-1].loss != plain[-1].loss
+
+
+DROPOUT = "laptop:width=32:heads=2:feed_forward_width=64:dropout=0.1:attention_dropout=0.1"
+
+
+def test_the_same_seed_gives_the_same_bits_and_each_stream_only_its_own():
+    runs = {
+        name: loop(model=DROPOUT, steps=8, seeds=seeds)
+        for name, seeds in {
+            "once": Seeds.of(0),
+            "again": Seeds.of(0),
+            "init": Seeds.of(0, init=1),
+            "data": Seeds.of(0, data=1),
+            "order": Seeds.of(0, order=1),
+            "dropout": Seeds.of(0, dropout=1),
+        }.items()
+    }
+    start = {name: weights(one) for name, one in runs.items()}
+    assert [name for name in runs if not equal(start[name], start["once"])] == ["init"]
+    for one in runs.values():
+        torch.manual_seed(len(start))  # nobody's random state matters
+        list(one)
+    end = {name: weights(one) for name, one in runs.items()}
+    assert [name for name in runs if equal(end[name], end["once"])] == ["once", "again"]
+
+
+def test_a_loop_goes_on_from_its_state_bit_for_bit():
+    whole = loop(model=DROPOUT, encoding="t5", steps=12)
+    list(whole)
+    for stop in (0, 1, 7):
+        first = loop(model=DROPOUT, encoding="t5", steps=12)
+        for _ in zip(first, range(stop), strict=False):
+            pass
+        steps = first.step
+        held = {name: value.clone() for name, value in first.tensors().items()}
+        second = loop(model=DROPOUT, encoding="t5", steps=12)
+        second.load(held, steps)
+        list(second)
+        assert equal(weights(second), weights(whole))
+
+
+def test_encodings_see_the_same_batches_in_the_same_order():
+    seen = []
+    for name in ENCODINGS:
+        one = loop(encoding=name, steps=6)
+        seen.append([feed.ids_BT for feed in batches(one.supply, one.training, one.positions, one.seeds)])
+    for other in seen[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(seen[0], other, strict=True))
+
+
+@pytest.mark.parametrize("encoding", list(ENCODINGS))
+def test_losses_are_those_that_were_pinned(encoding):
+    """Change them only with `version` of Training or Decoder, and a line in CHANGELOG.md."""
+    losses = [told.loss for told in loop(encoding=encoding, steps=20)]
+    pinned = json.loads(GOLDEN.read_text())
+    assert [losses[0], losses[9], losses[19]] == pytest.approx(pinned[encoding], abs=1e-4)
+
+
+class Broken:
+    def hear(self, step, numbers):
+        raise RuntimeError("the server is away")
+
+    def close(self):
+        raise RuntimeError("the server is away")
+
+
+class Good:
+    def __init__(self):
+        self.heard = []
+
+    def hear(self, step, numbers):
+        self.heard.append(step)
+
+    def close(self):
+        self.heard.append("closed")
+
+
+def test_a_listener_that_breaks_is_left_out_and_the_others_go_on():
+    good = Good()
+    audience = Audience([Broken(), good])
+    with pytest.warns(UserWarning, match="Broken is left out of this run: RuntimeError: the server is away"):
+        audience.hear(1, {"loss": 1.0})
+    audience.hear(2, {"loss": 1.0})
+    audience.close()
+    assert good.heard == [1, 2, "closed"]
+
+
+def test_an_unknown_listener_is_an_error_and_one_that_is_not_installed_a_warning(tmp_path, monkeypatch):
+    with pytest.raises(SpecError, match=r"there is no listener 'wandbb'\. Did you mean 'wandb'"):
+        Audience.of(["wandbb"], str(tmp_path), "run")
+    monkeypatch.setitem(__import__("sys").modules, "wandb", None)
+    with pytest.warns(UserWarning, match="wandb is left out"):
+        Audience.of(["wandb"], str(tmp_path), "run").hear(1, {"loss": 1.0})
