@@ -58,6 +58,7 @@ def _side_by_side(
         ids_BT[row, wide - len(head) :] = head
     lengths = [len(head) for head in heads]
     cache = decoder.cache(torch.tensor([asked[row].budget for row in active]))
+    carried = isinstance(positions, Consecutive) and limit is None
     last_BT = torch.zeros(ids_BT.shape, dtype=torch.bool)
     last_BT[:, -1] = True
     best_B = decoder(
@@ -70,13 +71,16 @@ def _side_by_side(
     ).argmax(-1)
     while True:
         for row, token in zip(active, best_B.tolist(), strict=True):
-            said[row].append(token)
+            if _goes_on(asked[row], said[row], end, positions, limit):
+                said[row].append(token)
         going = [n for n, row in enumerate(active) if _goes_on(asked[row], said[row], end, positions, limit)]
         if not going:
             return said
-        if len(going) < len(active):
+        full = any(cache.tokens - wide + lengths[n] + 1 > asked[row].budget for n, row in enumerate(active))
+        # Dropping rows copies the cache, so those that have stopped are carried along until it pays or they must go.
+        if len(going) < len(active) and (full or not carried or len(going) <= 0.7 * len(active)):
             cache.keep(going)
-            best_B, active = best_B[going], [active[n] for n in going]
+            best_B, active, lengths = best_B[going], [active[n] for n in going], [lengths[n] for n in going]
         best_B = decoder(best_B[:, None], cache=cache, positions_BT=_next_places(positions, active, asked, said))[
             :, -1
         ].argmax(-1)

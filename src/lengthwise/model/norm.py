@@ -33,10 +33,17 @@ class Norm(nn.Module):
         if self.kind == "layer":
             return F.layer_norm(x_BTD, x_BTD.shape[-1:], self.weight, self.bias, self.epsilon)
         if x_BTD.device.type == "cpu" and x_BTD.dtype in {torch.float32, torch.float64}:
-            return _RMSNorm.apply(x_BTD, self.weight, self.epsilon)
+            if torch.is_grad_enabled():
+                return _RMSNorm.apply(x_BTD, self.weight, self.epsilon)
+            return x_BTD * _inverse(x_BTD, self.epsilon) * self.weight  # the same numbers, without the detour
         # The mean square of bf16 numbers is taken in fp32, as T5 and Llama do.
         x = x_BTD.to(torch.promote_types(x_BTD.dtype, torch.float32))
         return (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.epsilon)).to(x_BTD.dtype) * self.weight
+
+
+def _inverse(x: Tensor, epsilon: float) -> Tensor:
+    """1 / rms(x)."""
+    return torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(x.shape[-1]).add_(epsilon).rsqrt_()
 
 
 class _RMSNorm(torch.autograd.Function):
@@ -44,7 +51,7 @@ class _RMSNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-        inverse = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(x.shape[-1]).add_(epsilon).rsqrt_()
+        inverse = _inverse(x, epsilon)
         normal = x * inverse
         ctx.save_for_backward(normal, inverse, weight)
         return normal * weight
