@@ -25,7 +25,7 @@ from lengthwise.tasks.sets import (
     training,
 )
 from lengthwise.tasks.task import Task
-from lengthwise.tasks.words import every
+from lengthwise.tasks.words import Words, every
 
 OTHERS = ["count", "multiplication", "dyck", "recall", "flipflop", "modular"]
 OURS = [*PUBLISHED, *OTHERS]
@@ -113,6 +113,36 @@ def test_an_evaluation_set_is_256_distinct_instances_or_all_there_are(name):
             if len(chosen) < 256:
                 mine = [one for one in everything(task, length) if task.bucket(length, one) in BUCKETS[split]]
                 assert set(mine) == set(chosen)
+
+
+@pytest.mark.parametrize(("name", "length"), [("flipflop", 7), ("dyck", 9)])
+def test_a_short_length_is_evaluated_on_what_draw_prefers(name, length):
+    """Flipflop mostly ignores and dyck has its own depths, also where all instances could be listed."""
+    task = build_task(name)
+
+    def trait(instance):
+        return instance.count("i") if name == "flipflop" else len(task.render(instance).answer)
+
+    mine, words = owned(task, "test_seen", length), Words(5)
+    assert mine is not None
+    assert len(mine) > 256
+    drawn = [task.draw(words.seat(index), length) for index in range(4000)]
+    likely = sum(map(trait, drawn)) / 4000
+    uniform = sum(map(trait, mine)) / len(mine)
+    chosen = evaluation(task, "test_seen", length, 64)
+    found = sum(map(trait, chosen)) / 64
+    assert len(set(chosen)) == 64
+    assert abs(found - likely) < abs(found - uniform)
+    assert evaluation(task, "test_seen", length)[:64] == chosen
+
+
+def test_a_small_set_is_all_there_is_however_unlikely():
+    task = build_task("flipflop:ignore=0.99")
+    for length in (4, 5, 6):
+        assert set(evaluation(task, "test_seen", length)) == set(owned(task, "test_seen", length))
+    chosen = evaluation(task, "test_seen", 7)  # 256 of many, of which few are ever drawn
+    assert len(set(chosen)) == 256
+    assert set(chosen) <= set(owned(task, "test_seen", 7))
 
 
 def test_evaluation_sets_have_no_seed():
@@ -274,8 +304,6 @@ def test_the_commonest_answer_is_as_common_as_chance_says(name):
     for length in (trained_lengths(task)[0], trained_lengths(task)[-1]):
         if task.listed(length) is not None:
             continue
-        from lengthwise.tasks.words import Words
-
         words = Words(11)
         answers = Counter(task.render(task.draw(words.seat(index), length)).answer for index in range(4000))
         share, chance = max(answers.values()) / 4000, task.chance(length)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
+from itertools import islice
 
 import numpy as np
 
@@ -32,7 +33,9 @@ SMALL = 8192
 """Spaces up to this size are enumerated; in a larger one even the twentieth that validation has is above 256."""
 BLOCK = 65_536
 _ATTEMPTS = 10_000
-_PATIENCE = 1000
+_PATIENCE, _SMALL_PATIENCE = 1000, 5
+VERSION = 2
+"""Rises when evaluation sets are chosen otherwise although tasks draw as before; training does not depend on it."""
 PAPER_TRAIN, PAPER_POOL, PAPER_TEST = 100_000, 115_000, 10_000
 
 
@@ -168,18 +171,36 @@ def evaluation(task: Task, split: str, length: int, examples: int | None = None)
         lengths, indices = rows(task, split)
         here = indices[lengths == length][:examples].tolist()
         return tuple(instances(task, split, [length] * len(here), here))
-    examples = EXAMPLES if examples is None else examples
+    return tuple(islice(_distinct(task, split, length), EXAMPLES if examples is None else examples))
+
+
+def _distinct(task: Task, split: str, length: int) -> Iterator[Instance]:
+    """The instances of a split and length, each once, in the order they are drawn in; where they are few, all of them.
+
+    So a short length has the distribution of a long one, as far as there are enough, and 20 examples begin 256.
+    """
     small = owned(task, split, length)
+    if small is not None and task.listed(length) is not None:
+        yield from small
+        return
+    make, found, index = _by_rejection(task, split, length, 0), set[Instance](), 0
     if small is not None:
-        return small[:examples]
-    make, found = maker(task, split, length), dict[Instance, None]()
-    for index in range(_PATIENCE * examples):
-        found.setdefault(make(index), None)
-        if len(found) == examples:
-            return tuple(found)
+        patience = _SMALL_PATIENCE * min(len(small), EXAMPLES)
+        while len(found) < len(small) and index < patience:
+            if (one := make(index)) not in found:
+                found.add(one)
+                yield one
+            index += 1
+        yield from (one for one in small if one not in found)  # so unlikely that they were not drawn
+        return
+    while index < _PATIENCE * max(EXAMPLES, len(found) + 1):
+        if (one := make(index)) not in found:
+            found.add(one)
+            yield one
+        index += 1
     # A stranger's task may say it has more instances than it draws.
     raise SpecError(
-        f"{task.name}, {split}, length {length}: {len(found)} distinct instances in {_PATIENCE * examples:,} draws, "
+        f"{task.name}, {split}, length {length}: {len(found)} distinct instances in {index:,} draws, "
         f"but space({length}) says {task.space(length)}"
     )
 
