@@ -1,8 +1,8 @@
 """Pinned examples: `python -m tests.golden.pin` writes tests/golden/tasks.json.
 
 A hash may change only together with its task's `version` (and a line in CHANGELOG.md): the numbers of a study are about
-these examples. Evaluation sets alone may also change with `VERSION` of `sets.py`, which leaves training as it is. What is
-new is added; what changed without a new version is refused.
+these examples. Evaluation sets alone may also change with `VERSION` of `sets.py`, which leaves training as it is.
+What is new is added; what changed without a new version is refused.
 """
 
 import hashlib

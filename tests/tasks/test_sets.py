@@ -20,7 +20,6 @@ from lengthwise.tasks.sets import (
     lengths_of,
     maker,
     owned,
-    rows,
     trained_lengths,
     training,
 )
@@ -156,6 +155,33 @@ def test_a_split_without_instances_says_so():
     assert owned(task, "test_seen", 1) == ()
     with pytest.raises(SpecError, match="all 2 are in other splits"):
         maker(task, "test_seen", 1)(0)
+
+
+@pytest.mark.parametrize("name", ["copy", "parity", "scan", "flipflop", "summation:protocol=paper"])
+def test_an_index_outside_training_is_a_place_in_the_evaluation_set(name):
+    task = build_task(name)
+    for split in ("validation", "test_unseen"):
+        for length in (lengths_of(task, split)[0], lengths_of(task, split)[-1]):
+            whole = evaluation(task, split, length)
+            make = maker(task, split, length)
+            if not whole:
+                with pytest.raises(SpecError, match="are in other splits"):
+                    make(0)
+                continue
+            assert tuple(map(make, range(min(len(whole), 300)))) == whole[:300]
+            assert maker(task, split, length)(len(whole) - 1) == whole[-1]
+            for index in (-1, len(whole)):
+                with pytest.raises(SpecError, match=f"there is no example {index} .* it has {len(whole)},"):
+                    make(index)
+
+
+def test_an_index_past_the_originals_pool_is_refused():
+    make = maker(build_task("copy:variant=replace:protocol=paper"), "train", 5)
+    make(6005)
+    with pytest.raises(SpecError, match="there is no example 6006 of copy, train, length 5: it has 6006"):
+        make(6006)
+    with pytest.raises(SpecError, match=r"'train' of addition has no length 12 \(digits\); the nearest is 8"):
+        maker(build_task("addition:protocol=paper"), "train", 12)
 
 
 @pytest.mark.parametrize(
@@ -325,12 +351,7 @@ def table_lookup(task, split, seed=0, examples=8_000):
     for length in lengths_of(task, split):
         if length not in answers:
             continue
-        if task.protocol == "paper":
-            length_N, index_N = rows(task, split)
-            here = index_N[length_N == length][:500].tolist()
-            asked = list(instances(task, split, [length] * len(here), here))
-        else:
-            asked = evaluation(task, split, length)
+        asked = evaluation(task, split, length, 500 if task.protocol == "paper" else None)
         [(guess, _)] = answers[length].most_common(1)
         for instance in asked:
             example = task.render(instance)

@@ -55,7 +55,7 @@ def _progress() -> Iterator[Callable[[str], None]]:
 def show(
     task: Name,
     length: Annotated[
-        int | None, typer.Option(help="of the task's own unit; the longest trained on, unless given")
+        int | None, typer.Option(help="of the task's own unit; the longest trained on, or the split's first")
     ] = None,
     examples: Annotated[int, typer.Option(min=1, help="how many")] = 3,
     split: Annotated[str, typer.Option(help="train, validation, test_seen, test_unseen, ...")] = "train",
@@ -67,11 +67,14 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Print examples that a person can read: prompt, steps and answer apart."""
-    from lengthwise.tasks.sets import maker
+    from lengthwise.tasks.sets import belongs, lengths_of, maker
     from lengthwise.tasks.vocabulary import text
 
     chosen, name = _task(task, scratchpad=scratchpad, protocol=protocol, tokenizer=tokenizer)
-    length = chosen.longest if length is None else length
+    if length is None:
+        there = lengths_of(chosen, split)
+        length = there[0] if there and chosen.longest not in there else chosen.longest
+    belongs(chosen, split, length)
     make = maker(chosen, split, length, seed)
     told = []
     for index in range(examples):

@@ -11,11 +11,9 @@ from typing import NamedTuple
 from lengthwise.tasks.sets import (
     EXHAUSTED,
     evaluation,
-    instances,
     lengths_of,
     maker,
     owned,
-    rows,
     splits,
 )
 from lengthwise.tasks.task import Instance, Task
@@ -135,11 +133,7 @@ def _shared(one: Sequence[Instance], other: Sequence[Instance]) -> int:
 
 
 def _chosen(task: Task, split: str, length: int) -> Sequence[Instance]:
-    if task.protocol == "paper":
-        length_N, index_N = rows(task, split)
-        here = index_N[length_N == length].tolist()
-        return list(instances(task, split, [length] * len(here), here))
-    if split != "train":
+    if split != "train" or task.protocol == "paper":
         return evaluation(task, split, length)
     small = owned(task, split, length)
     if small is not None:

@@ -72,6 +72,15 @@ def _known(task: Task, split: str) -> None:
     raise SpecError(f"there is no split {split!r}.{did_you_mean(split, BUCKETS)}")
 
 
+def belongs(task: Task, split: str, length: int) -> None:
+    """Refuse a length that the split does not have."""
+    task.needs(length)
+    there = lengths_of(task, split)
+    if length not in there:
+        nearest = f"the nearest is {min(there, key=lambda other: abs(other - length))}" if there else "it has none"
+        raise SpecError(f"{split!r} of {task.name} has no length {length} ({task.unit}); {nearest}")
+
+
 def owns(task: Task, split: str, length: int, instance: Instance) -> bool:
     """Whether the instance's content puts it into this split."""
     return task.bucket(length, instance) in BUCKETS[split]
@@ -102,17 +111,61 @@ def everything(task: Task, length: int) -> tuple[Instance, ...] | None:
 
 
 def maker(task: Task, split: str, length: int, seed: int = 0) -> Callable[[int], Instance]:
-    """The function from an index to the instance of (task, split, length, index, seed)."""
+    """The function from an index to an instance: in training drawn for the seed, elsewhere the i-th of `evaluation`."""
     _known(task, split)
     task.needs(length)
+    if split != "train":
+        if seed:
+            raise SpecError(f"evaluation sets are the same for every run: {split!r} has no seed {seed}")
+        return _of_evaluation(task, split, length)
     if task.protocol == "paper":
-        words = Words(task.key("test" if split == "test_unseen" else "pool", length))
-        return lambda index: task.draw(words.seat(index), length)
-    if split != "train" and seed:
-        raise SpecError(f"evaluation sets are the same for every run: {split!r} has no seed {seed}")
+        return _of_pool(task, length)
     if task.listed(length) is not None:
         return _from_list(task, split, length, seed)
     return _by_rejection(task, split, length, seed)
+
+
+def _of_evaluation(task: Task, split: str, length: int) -> Callable[[int], Instance]:
+    """Drawn as far as asked for: the first of a far length need not wait for the others."""
+    if task.protocol == "paper":
+        belongs(task, split, length)
+        length_N, index_N = rows(task, split)
+        here = index_N[length_N == length].tolist()
+        draw = _drawn(task, split, length)
+        return _bounded(task, split, length, len(here), lambda index: draw(here[index]))
+    more, made = islice(_distinct(task, split, length), EXAMPLES), list[Instance]()
+
+    def make(index: int) -> Instance:
+        wanted = index + 1 if 0 <= index < EXAMPLES else EXAMPLES
+        made.extend(islice(more, max(wanted - len(made), 0)))
+        if 0 <= index < len(made):
+            return made[index]
+        raise _past(task, split, length, len(made), index) if made else _empty(task, split, length)
+
+    return make
+
+
+def _of_pool(task: Task, length: int) -> Callable[[int], Instance]:
+    """Row `index` of the original's pool, of which most rows are train and the others validation."""
+    belongs(task, "train", length)
+    many = _pool(task, "train")[0].get(length, 0)
+    return _bounded(task, "train", length, many, _drawn(task, "train", length))
+
+
+def _drawn(task: Task, split: str, length: int) -> Callable[[int], Instance]:
+    words = Words(task.key("test" if split == "test_unseen" else "pool", length))
+    return lambda index: task.draw(words.seat(index), length)
+
+
+def _bounded(
+    task: Task, split: str, length: int, many: int, make: Callable[[int], Instance]
+) -> Callable[[int], Instance]:
+    def bounded(index: int) -> Instance:
+        if not 0 <= index < many:
+            raise _past(task, split, length, many, index)
+        return make(index)
+
+    return bounded
 
 
 def _by_rejection(task: Task, split: str, length: int, seed: int) -> Callable[[int], Instance]:
@@ -153,6 +206,12 @@ def _empty(task: Task, split: str, length: int) -> SpecError:
     )
 
 
+def _past(task: Task, split: str, length: int, many: int, index: int) -> SpecError:
+    return SpecError(
+        f"there is no example {index} of {task.name}, {split}, length {length}: it has {many}, counted from 0"
+    )
+
+
 def instances(
     task: Task, split: str, lengths: Iterable[int], indices: Iterable[int], seed: int = 0
 ) -> Iterator[Instance]:
@@ -168,9 +227,8 @@ def instances(
 def evaluation(task: Task, split: str, length: int, examples: int | None = None) -> tuple[Instance, ...]:
     """The evaluation set of a length: 256 distinct instances, or all there are; under `paper`, all its rows."""
     if task.protocol == "paper":
-        lengths, indices = rows(task, split)
-        here = indices[lengths == length][:examples].tolist()
-        return tuple(instances(task, split, [length] * len(here), here))
+        length_N, index_N = rows(task, split)
+        return tuple(map(_drawn(task, split, length), index_N[length_N == length][:examples].tolist()))
     return tuple(islice(_distinct(task, split, length), EXAMPLES if examples is None else examples))
 
 
@@ -236,14 +294,7 @@ def rows(task: Task, split: str) -> tuple[np.ndarray, np.ndarray]:
     A pool of 1.15 × 100,000 rows, equally many per bin, is shuffled; the first 100,000 are train, the rest validation.
     """
     _known(task, split)
-    lengths = lengths_of(task, split)
-    corpus = task.paper_pool(split)
-    if corpus is not None:
-        counts, cut = corpus
-    else:
-        bins = sum(task.paper_bins(length, split) for length in lengths)
-        per_bin = (PAPER_TEST if split == "test_unseen" else PAPER_POOL) // bins
-        counts, cut = {length: task.paper_rows(length, split, per_bin) for length in lengths}, PAPER_TRAIN
+    counts, cut = _pool(task, split)
     length_N = np.repeat(list(counts), list(counts.values()))
     index_N = np.concatenate([np.arange(count) for count in counts.values()])
     if split == "test_unseen":
@@ -260,6 +311,17 @@ def rows(task: Task, split: str) -> tuple[np.ndarray, np.ndarray]:
     order_N = np.argsort(np.random.Philox(key=task.key("pool order")).random_raw(len(length_N)), kind="stable")
     part = order_N[:cut] if split == "train" else order_N[cut:]
     return length_N[part], index_N[part]
+
+
+def _pool(task: Task, split: str) -> tuple[dict[int, int], int]:
+    """Rows of each length of the original's pool (or test set), and how many of all are train."""
+    corpus = task.paper_pool(split)
+    if corpus is not None:
+        return corpus
+    lengths = lengths_of(task, split)
+    bins = sum(task.paper_bins(length, split) for length in lengths)
+    per_bin = (PAPER_TEST if split == "test_unseen" else PAPER_POOL) // bins
+    return {length: task.paper_rows(length, split, per_bin) for length in lengths}, PAPER_TRAIN
 
 
 def _epochs(task: Task, start: int, stop: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
