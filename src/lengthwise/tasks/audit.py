@@ -153,7 +153,7 @@ def _line(task: Task, split: str, length: int, chosen: Sequence[Instance], probl
         answers[len(ids) - prompt] += 1
         said[example.answer] += 1
         wrong += not task.check(instance, example.target)
-        late += len(example.target) + 1 > limit
+        late += len(ids) - prompt > limit
     distinct, where = len(set(chosen)), f"{split}, length {length}"
     if wrong:
         problems.append(f"{where}: check refuses {wrong} of {len(chosen)} answers that render gives")

@@ -160,8 +160,7 @@ class Pcfg(Task):
 
     def answer_limit(self, length: int) -> int:
         """Answers of many functions reach the longest published one."""
-        right = min(max(len(self.render(self.worst(length)).answer), 5 * 2**length), LONGEST_ANSWER) + 1
-        return right + max(4, right // 4)
+        return self.limited(min(max(len(self.render(self.worst(length)).answer), 5 * 2**length), LONGEST_ANSWER))
 
     def space(self, length: int) -> int:
         """All trees, also those whose strings repeat or whose answers are too long: an upper bound."""

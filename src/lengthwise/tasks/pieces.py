@@ -70,6 +70,17 @@ class Pieces:
         """How many tokens a text has."""
         return len(self.encode(words))
 
+    def most(self, symbols: Iterable[str]) -> int:
+        """The most tokens that one of the symbols adds to a text: alone, behind a space, and behind another symbol."""
+        return max(
+            max(
+                self.count(text(("", symbol))),
+                self.count(text((symbol,))),
+                self.count(text(("0", symbol, symbol))) - self.count(text(("0", symbol))),
+            )
+            for symbol in symbols
+        )
+
     def sequence(self, prompt: Sequence[str], target: Sequence[str], starts: bool) -> tuple[list[int], int]:
         """The ids of one whole sequence, and how many of them are the prompt's."""
         asked, whole = text(prompt), text((*prompt, *target))

@@ -201,8 +201,32 @@ class Task:
         It is the longest right one, its end token, and a quarter more, at least 4: so that an answer which stops too
         late is seen to stop.
         """
-        right = len(self.render(self.worst(length)).target) + 1
+        listed = None if self.pieces is None else self.listed(length)
+        if listed is None:
+            return self.limited(len(self.render(self.worst(length)).target))
+        right = self._longest.get(length)
+        if right is None:
+            right = self._longest[length] = max(map(self._written, listed))
         return right + max(4, right // 4)
+
+    def limited(self, symbols: int) -> int:
+        """The limit where right answers have up to `symbols` symbols, each of as many tokens as any symbol has."""
+        right = symbols * self._most_pieces + 1
+        return right + max(4, right // 4)
+
+    @cached_property
+    def _most_pieces(self) -> int:
+        return 1 if self.pieces is None else self.pieces.most(self.symbols)
+
+    @cached_property
+    def _longest(self) -> dict[int, int]:
+        return {}
+
+    def _written(self, instance: Instance) -> int:
+        """How many tokens of the instance's sequence are not the prompt's."""
+        example = self.render(instance)
+        ids, prompt = self.vocabulary.sequence(example.prompt, example.target, self.starts)
+        return len(ids) - prompt
 
     def key(self, *more: object, seed: int = 0) -> int:
         """The number that everything drawn for (task, version, options that change `draw`, ...) comes from."""
