@@ -159,7 +159,7 @@ class Task:
         """Rows per length of the original's pool and how many of them are train, where it is a corpus of its own."""
         return None
 
-    # --- coupled positions -------------------------------------------------------------------------------------------
+    # --- positions ---------------------------------------------------------------------------------------------------
 
     @property
     def overhang(self) -> int:
@@ -172,6 +172,10 @@ class Task:
         Inside the answer it may look only at symbols up to its own. Cho et al. 2024, arXiv:2405.20671.
         """
         raise SpecError(f"{self.name} says nothing of which symbols belong together, so positions cannot be coupled")
+
+    def digit_run(self, prompt: Sequence[str]) -> int | None:
+        """The most digits in a row that a right answer to the prompt has, or None: for abacus positions."""
+        return None
 
     # --- what every task then has ------------------------------------------------------------------------------------
 
