@@ -1,6 +1,7 @@
 """A Hugging Face tokenizer in place of the vocabulary: boundaries hold or are refused, digits are reported."""
 
 import json
+from shutil import copyfile, copytree
 
 import pytest
 
@@ -145,6 +146,18 @@ def test_the_limit_of_a_list_is_exact_and_an_audit_counts_tokens(characters):
     task = build_task(f"scan:longest=8:tokenizer={characters}")
     assert task.answer_limit(8) == 49 + 49 // 4  # eight times `Right` and its space, and the end
     assert not audit(task, "scan").problems
+
+
+def test_a_changed_tokenizer_is_another_task_in_the_same_process(characters, unigram, tmp_path):
+    folder = tmp_path / "copied"
+    copytree(characters, folder)
+    spec = f"parity:bos=false:tokenizer={folder}"
+    before = build_task(spec)
+    assert build_task(spec) == before
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<s>"}))
+    another = build_task(spec)
+    copyfile(f"{unigram}/tokenizer.json", folder / "tokenizer.json")
+    assert len({before, another, build_task(spec)}) == 3
 
 
 def test_no_tokenizer_there_is_told(tmp_path):

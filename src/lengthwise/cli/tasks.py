@@ -171,6 +171,8 @@ def _print_audit(report: Audit, task: Task) -> None:
         screen.print(f"exhausted (fewer than 8, kept for training, left out of the seen-length score): {there}")
     elif report.protocol == "ours":
         screen.print("exhausted: none")
+    if report.unused:
+        screen.print(f"in no split: {report.unused:,} of its list")
     for key, value in report.facts.items():
         screen.print(f"{key}: {escape(cell(value))}")
     for deviation in report.deviations:

@@ -9,6 +9,7 @@ from math import log10
 from typing import NamedTuple
 
 from lengthwise.tasks.sets import (
+    BUCKETS,
     EXHAUSTED,
     evaluation,
     lengths_of,
@@ -55,6 +56,8 @@ class Audit(NamedTuple):
     overlap_by_length: dict[str, dict[int, int]]
     deviations: tuple[str, ...]
     facts: dict[str, object]
+    unused: int
+    """Where the task is a list: how many of it are in no split."""
     problems: list[str]
     """Where the task contradicts itself: what a wrong generator looks like from outside."""
 
@@ -116,8 +119,22 @@ def audit(task: Task, name: str, progress: Callable[[str], None] | None = None) 
         overlap,
         deviations,
         facts,
+        _unused(task),
         problems + [f"{count} examples of {pair} overlap" for pair, count in _leaks(task, overlap).items()],
     )
+
+
+def _unused(task: Task) -> int:
+    """Instances of a list that no split takes, by their content or by their length."""
+    if task.protocol == "paper":
+        return 0
+    there = {split: set(lengths_of(task, split)) for split in splits(task)}
+    unused = 0
+    # What has no list has no end either: its lengths are not gone through.
+    for length in task.lengths if task.listed(task.lengths[0]) is not None else ():
+        used = {bucket for split, lengths in there.items() if length in lengths for bucket in BUCKETS[split]}
+        unused += sum(task.bucket(length, one) not in used for one in task.listed(length) or ())
+    return unused
 
 
 def _leaks(task: Task, overlap: dict[str, dict[int, int]]) -> dict[str, int]:

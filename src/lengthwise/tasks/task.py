@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -66,6 +66,8 @@ class Task:
     bos: bool | None = None
     tokenizer: str | None = None
     longest: int = 8
+    _content: str = field(default="", init=False, repr=False)
+    """A hash of the files it was made of, so that a task of a changed file equals no task of the old one."""
 
     version: ClassVar[int] = 1
     paper: ClassVar[str] = ""
@@ -84,6 +86,7 @@ class Task:
             object.__setattr__(self, "longest", there.train[1])
         if self.longest not in self.lengths:
             raise SpecError(self._no_such(self.longest, "longest"))
+        object.__setattr__(self, "_content", self.content)
 
     # --- what a subclass says ----------------------------------------------------------------------------------------
 
@@ -136,6 +139,16 @@ class Task:
     def facts(self) -> dict[str, object]:
         """What else an audit should count, e.g. the corpus of SCAN."""
         return {}
+
+    @property
+    def content(self) -> str:
+        """A hash of the files it reads, or nothing; each file is read once."""
+        return "" if self.pieces is None else self.pieces.content
+
+    @property
+    def far(self) -> Sequence[int]:
+        """The lengths of `test_far`, beyond twice those trained on, as far as it can make them."""
+        return (5 * self.longest // 2, 3 * self.longest, 4 * self.longest)
 
     @property
     def published(self) -> Published | None:
@@ -235,9 +248,9 @@ class Task:
     def key(self, *more: object, seed: int = 0) -> int:
         """The number that everything drawn for (task, version, options that change `draw`, ...) comes from."""
         drawn = {
-            field.name: getattr(self, field.name)
-            for field in fields(self)
-            if field.name not in self.shown and getattr(self, field.name) != field.default
+            option.name: getattr(self, option.name)
+            for option in fields(self)
+            if option.init and option.name not in self.shown and getattr(self, option.name) != option.default
         }
         if self.pieces is not None and self.protocol == "paper":  # the original takes its alphabet from it
             drawn["pieces"] = self.pieces.digest
