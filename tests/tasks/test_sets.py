@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -336,6 +336,18 @@ def test_the_commonest_answer_is_as_common_as_chance_says(name):
         assert share < chance + 5 * (chance / 4000) ** 0.5 + 0.0021
         if name not in {"addition", "multiplication", "pcfg"}:  # theirs is an upper bound
             assert share > chance - 5 * (chance / 4000) ** 0.5
+
+
+@pytest.mark.parametrize(("by", "length"), [(1, 1), (2, 1), (2, 2), (1, 3)])
+def test_the_chance_of_a_product_is_counted_as_factors_are_drawn(by, length):
+    shares = Counter()
+    for size in range(1, by + 1):
+        firsts, seconds = range(10 ** (length - 1), 10**length), range(10 ** (size - 1), 10**size)
+        for a, b in product(firsts, seconds):
+            shares[a * b] += 1 / (len(firsts) * len(seconds) * by)
+    task = build_task(f"multiplication:by={by}")
+    assert task.chance(length) == pytest.approx(max(shares.values()))
+    assert task.chance(5) <= task.chance(4) <= task.chance(3)
 
 
 def table_lookup(task, split, seed=0, examples=8_000):
