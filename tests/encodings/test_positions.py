@@ -83,6 +83,7 @@ def placed(kind, name, instance, key=0):
         ),
         ("coupled", "copy", ("a", "b"), "<bos>0 a1 b2 [SEP]0 a1 b2 <eos>0"),
         ("coupled", "copy:variant=random2", ("a", "b"), "<bos>0 a1 b2 [SEP]0 a1 b2 [NEXT]0 a1 b2 <eos>0"),
+        ("coupled", "copy:variant=same2", ("a", 2), "<bos>0 a1 a2 [SEP]0 a1 a2 a1 a2 <eos>0"),
         ("coupled", "copy:variant=replace", ("a", "b", 2), "<bos>0 a0 b0 [NEXT]0 a1 a2 [SEP]0 b1 b2 <eos>0"),
         ("coupled", "reverse", ("a", "b"), "<bos>0 a1 b2 [SEP]0 b2 a1 <eos>0"),
         ("coupled", "reverse:variant=back", ("a", "b"), "<bos>0 a1 b2 [SEP]0 b2 a1 [NEXT]0 a1 b2 <eos>0"),
@@ -91,6 +92,13 @@ def placed(kind, name, instance, key=0):
 )
 def test_what_belongs_together_has_one_position(kind, name, instance, wanted):
     assert placed(kind, name, instance) == wanted
+
+
+def test_what_a_copy_has_too_much_has_no_group():
+    task = build_task("copy:variant=same2")
+    assert task.places(("a", "a", "[SEP]"), ("a",) * 6) == [1, 2, 0, 1, 2, 1, 2, 0, 0]
+    task = build_task("copy:variant=same")
+    assert task.places(("a", "a", "[SEP]"), ("a",) * 4) == [1, 2, 0, 1, 2, 0, 0]
 
 
 def test_starts_are_random_in_training_and_leave_room():
