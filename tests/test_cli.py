@@ -122,6 +122,13 @@ class Mine(Parity):
 """
 
 
+def test_audit_names_missing_lengths():
+    text = run("audit", "addition:hints=9").stdout
+    assert "missing in test_unseen: all lengths, 9–16" in text
+    assert "missing in test_far: all lengths, 20, 24, 32" in text
+    assert "missing in test_unseen: length 29, 31, 34–35, 37–39" in run("audit", "scan").stdout
+
+
 def test_audit_finds_a_task_that_contradicts_itself(tmp_path):
     (tmp_path / "mine.py").write_text(WRONG)
     done = run("audit", "mine.py:Mine", cwd=tmp_path)

@@ -102,6 +102,32 @@ def test_lengths_of_the_splits():
     assert 23 not in lengths_of(build_task("scan"), "train")
 
 
+def test_far_lengths_are_not_unseen_ones_again():
+    task = build_task("copy:longest=1")
+    assert lengths_of(task, "test_unseen") == [2]
+    assert lengths_of(task, "test_far") == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("name", "lacks"),
+    [
+        (
+            "addition:hints=9",
+            {"dev_unseen": [*range(9, 17)], "test_unseen": [*range(9, 17)], "test_far": [20, 24, 32]},
+        ),
+        (
+            "lego:longest=20",
+            {"dev_unseen": [*range(33, 41)], "test_unseen": [*range(33, 41)], "test_far": [50, 60, 80]},
+        ),
+        ("addition", {}),
+    ],
+)
+def test_an_audit_says_which_lengths_are_missing(name, lacks):
+    report = audit(build_task(name), name)
+    assert report.missing == lacks
+    assert report.mapping()["missing"] == lacks
+
+
 @pytest.mark.parametrize("name", OURS)
 def test_an_evaluation_set_is_256_distinct_instances_or_all_there_are(name):
     task = build_task(name)

@@ -171,6 +171,9 @@ def _print_audit(report: Audit, task: Task) -> None:
         screen.print(f"exhausted (fewer than 8, kept for training, left out of the seen-length score): {there}")
     elif report.protocol == "ours":
         screen.print("exhausted: none")
+    for split, lengths in report.missing.items():
+        whole = not any(line.split == split for line in report.lines)
+        screen.print(f"missing in {split}: {'all lengths, ' if whole else 'length '}{_spans(lengths)}")
     if report.unused:
         screen.print(f"in no split: {report.unused:,} of its list")
     for key, value in report.facts.items():
@@ -185,6 +188,17 @@ def _print_audit(report: Audit, task: Task) -> None:
 
 def _range(pair: tuple[int, int]) -> str:
     return f"{pair[0]}" if pair[0] == pair[1] else f"{pair[0]}–{pair[1]}"
+
+
+def _spans(numbers: list[int]) -> str:
+    """Ascending numbers, neighbours joined: `9–16, 20`."""
+    spans: list[tuple[int, int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1] = (spans[-1][0], number)
+        else:
+            spans.append((number, number))
+    return ", ".join(map(_range, spans))
 
 
 @app.command()

@@ -14,6 +14,7 @@ from lengthwise.tasks.sets import (
     evaluation,
     lengths_of,
     maker,
+    missing,
     owned,
     splits,
 )
@@ -56,6 +57,8 @@ class Audit(NamedTuple):
     overlap_by_length: dict[str, dict[int, int]]
     deviations: tuple[str, ...]
     facts: dict[str, object]
+    missing: dict[str, list[int]]
+    """The lengths that a split should have and the task cannot make."""
     unused: int
     """Where the task is a list: how many of it are in no split."""
     problems: list[str]
@@ -119,6 +122,7 @@ def audit(task: Task, name: str, progress: Callable[[str], None] | None = None) 
         overlap,
         deviations,
         facts,
+        {split: lengths for split in splits(task) if (lengths := missing(task, split))},
         _unused(task),
         problems + [f"{count} examples of {pair} overlap" for pair, count in _leaks(task, overlap).items()],
     )

@@ -45,20 +45,27 @@ def splits(task: Task) -> tuple[str, ...]:
 
 
 def lengths_of(task: Task, split: str) -> list[int]:
-    """The lengths of a split: up to L seen, L+1 to 2L unseen, and three far ones."""
+    """The lengths of a split: up to L seen, L+1 to 2L unseen, and three far ones, as far as the task makes them."""
+    return [length for length in _wanted(task, split) if length in task.lengths]
+
+
+def missing(task: Task, split: str) -> list[int]:
+    """The lengths that a split should have and the task cannot make."""
+    return [length for length in _wanted(task, split) if length not in task.lengths]
+
+
+def _wanted(task: Task, split: str) -> Iterable[int]:
     _known(task, split)
     longest = task.longest
     if task.protocol == "paper":
         assert task.published is not None
         low, high = task.published.test if split == "test_unseen" else task.published.train
-        wanted: Iterable[int] = range(low, high + 1)
-    elif split == "test_far":
-        wanted = (length for length in task.far if length > 2 * longest)
-    elif split.endswith("unseen"):
-        wanted = range(longest + 1, 2 * longest + 1)
-    else:
-        wanted = range(task.lengths[0], longest + 1)
-    return [length for length in wanted if length in task.lengths]
+        return range(low, high + 1)
+    if split == "test_far":
+        return [length for length in task.far if length > 2 * longest]
+    if split.endswith("unseen"):
+        return range(longest + 1, 2 * longest + 1)
+    return range(task.lengths[0], longest + 1)
 
 
 def _known(task: Task, split: str) -> None:
