@@ -170,6 +170,36 @@ def test_a_small_set_is_all_there_is_however_unlikely():
     assert set(chosen) <= set(owned(task, "test_seen", 7))
 
 
+REJECTS = """
+from dataclasses import dataclass
+from lengthwise.tasks.copy import Copy
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(Copy):
+    # No symbol twice in a row.
+    alphabet: int | None = 4
+    few: int = 0
+
+    def draw(self, words, length):
+        while True:
+            chosen = tuple(words.choice(self.letters, length))
+            if all(a != b for a, b in zip(chosen, chosen[1:])):
+                return chosen
+
+    def space(self, length):
+        return 4 * 3 ** (length - 1) + self.few
+"""
+
+
+def test_a_strangers_draw_that_rejects_has_its_small_spaces_too(tmp_path):
+    (tmp_path / "mine.py").write_text(REJECTS)
+    task = build_task(f"{tmp_path}/mine.py:Mine:longest=5")
+    assert [len(everything(task, length)) for length in range(1, 6)] == [4, 12, 36, 108, 324]
+    assert overlaps(task, [1, 2, 3, 4, 5], 40) == 0
+    with pytest.raises(SpecError, match=r"has 13 instances of length 2 .* found 12: correct space"):
+        everything(build_task(f"{tmp_path}/mine.py:Mine:longest=5:few=1"), 2)
+
+
 def test_evaluation_sets_have_no_seed():
     with pytest.raises(SpecError, match="the same for every run"):
         maker(build_task("copy"), "test_seen", 5, seed=1)

@@ -14,7 +14,7 @@ import numpy as np
 
 from lengthwise.spec import SpecError, did_you_mean
 from lengthwise.tasks.task import Instance, Task
-from lengthwise.tasks.words import Words, every
+from lengthwise.tasks.words import TooManyChoices, Words, every
 
 BUCKETS = {
     "train": range(0, 80),
@@ -114,7 +114,24 @@ def everything(task: Task, length: int) -> tuple[Instance, ...] | None:
         return tuple(listed)
     if task.space(length) > SMALL or task.protocol == "paper":  # the original's rows depend on their number too
         return None
-    return tuple(dict.fromkeys(every(lambda words: task.draw(words, length))))
+    most = 100 * task.space(length) + 10_000
+    try:
+        return tuple(dict.fromkeys(every(lambda words: task.draw(words, length), most)))
+    except TooManyChoices:
+        return _found(task, length, most)
+
+
+def _found(task: Task, length: int, most: int) -> tuple[Instance, ...]:
+    """All instances of a length by drawing them: of a task that draws, looks, and draws again."""
+    found, words, space = dict[Instance, None](), Words(task.key("all", length)), task.space(length)
+    for index in range(most):
+        found.setdefault(task.draw(words.seat(index), length), None)
+        if len(found) == space:
+            return tuple(found)
+    raise SpecError(
+        f"{task.name} has {space} instances of length {length} by its space, but {most:,} draws found {len(found)}: "
+        "correct space, or return all instances from listed(length)"
+    )
 
 
 def maker(task: Task, split: str, length: int, seed: int = 0) -> Callable[[int], Instance]:
