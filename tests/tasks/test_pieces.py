@@ -113,6 +113,11 @@ def test_the_alphabet_is_the_tokenizers_under_paper(tmp_path):
         _ = build_task(f"copy:variant=same:protocol=paper:tokenizer={folder}").letters
 
 
+def test_arguments_of_several_pieces_are_a_named_deviation(unigram):
+    assert len(Pieces(unigram).encode("A1 Q17")) > 2
+    assert any("520 symbols" in said for said in build_task("pcfg:protocol=paper").published.deviations)
+
+
 def test_the_tokenizer_changes_draws_under_paper_only(unigram):
     plain, named = (build_task(f"parity{more}") for more in ("", f":bos=false:tokenizer={unigram}"))
     assert maker(plain, "train", 8)(3) == maker(named, "train", 8)(3)
