@@ -19,6 +19,7 @@ from lengthwise.tasks.sets import (
     instances,
     lengths_of,
     maker,
+    missing,
     owned,
     trained_lengths,
     training,
@@ -122,10 +123,15 @@ def test_far_lengths_are_not_unseen_ones_again():
         ("addition", {}),
     ],
 )
-def test_an_audit_says_which_lengths_are_missing(name, lacks):
-    report = audit(build_task(name), name)
-    assert report.missing == lacks
-    assert report.mapping()["missing"] == lacks
+def test_missing_lengths_are_known(name, lacks):
+    task = build_task(name)
+    assert {split: there for split in BUCKETS if (there := missing(task, split))} == lacks
+
+
+def test_an_audit_says_which_lengths_are_missing():
+    report = audit(build_task("addition:hints=4:longest=3"), "addition")
+    assert report.missing == {"dev_unseen": [4, 5, 6], "test_unseen": [4, 5, 6], "test_far": [7, 9, 12]}
+    assert report.mapping()["missing"] == report.missing
 
 
 @pytest.mark.parametrize("name", OURS)
