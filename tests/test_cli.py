@@ -122,6 +122,13 @@ class Mine(Parity):
 """
 
 
+def test_audit_names_missing_lengths():
+    text = run("audit", "addition:hints=9").stdout
+    assert "missing in test_unseen: all lengths, 9–16" in text
+    assert "missing in test_far: all lengths, 20, 24, 32" in text
+    assert "missing in test_unseen: length 29, 31, 34–35, 37–39" in run("audit", "scan").stdout
+
+
 def test_audit_finds_a_task_that_contradicts_itself(tmp_path):
     (tmp_path / "mine.py").write_text(WRONG)
     done = run("audit", "mine.py:Mine", cwd=tmp_path)
@@ -162,6 +169,12 @@ def test_lengths_draws_anybodys_corpus(tmp_path):
         (["show", "copy:varian=same"], "Did you mean 'variant'?"),
         (["show", "copy", "--scratchpad", "full"], "task 'copy' has no option 'scratchpad'"),
         (["show", "scan", "--length", "23"], "scan has no length 23 (actions); the nearest is 22"),
+        (["show", "copy", "--split", "test_seen", "--length", "21"], "'test_seen' of copy has no length 21"),
+        (["show", "addition", "--protocol", "paper", "--length", "12"], "'train' of addition has no length 12"),
+        (
+            ["show", "copy:variant=replace", "--protocol", "paper", "--length", "5", "--examples", "6010"],
+            "there is no example 6006 of copy",
+        ),
         (["show", "copy", "--split", "tset_seen"], "Did you mean 'test_seen'?"),
         (["show", "copy:protocol=paper", "--protocol", "ours"], "protocol is given twice"),
         (["show", "copy", "--protocol", "papr"], "option 'protocol' of task 'copy' cannot be 'papr'"),

@@ -83,6 +83,7 @@ def placed(kind, name, instance, key=0):
         ),
         ("coupled", "copy", ("a", "b"), "<bos>0 a1 b2 [SEP]0 a1 b2 <eos>0"),
         ("coupled", "copy:variant=random2", ("a", "b"), "<bos>0 a1 b2 [SEP]0 a1 b2 [NEXT]0 a1 b2 <eos>0"),
+        ("coupled", "copy:variant=same2", ("a", 2), "<bos>0 a1 a2 [SEP]0 a1 a2 a1 a2 <eos>0"),
         ("coupled", "copy:variant=replace", ("a", "b", 2), "<bos>0 a0 b0 [NEXT]0 a1 a2 [SEP]0 b1 b2 <eos>0"),
         ("coupled", "reverse", ("a", "b"), "<bos>0 a1 b2 [SEP]0 b2 a1 <eos>0"),
         ("coupled", "reverse:variant=back", ("a", "b"), "<bos>0 a1 b2 [SEP]0 b2 a1 [NEXT]0 a1 b2 <eos>0"),
@@ -91,6 +92,13 @@ def placed(kind, name, instance, key=0):
 )
 def test_what_belongs_together_has_one_position(kind, name, instance, wanted):
     assert placed(kind, name, instance) == wanted
+
+
+def test_what_a_copy_has_too_much_has_no_group():
+    task = build_task("copy:variant=same2")
+    assert task.places(("a", "a", "[SEP]"), ("a",) * 6) == [1, 2, 0, 1, 2, 1, 2, 0, 0]
+    task = build_task("copy:variant=same")
+    assert task.places(("a", "a", "[SEP]"), ("a",) * 4) == [1, 2, 0, 1, 2, 0, 0]
 
 
 def test_starts_are_random_in_training_and_leave_room():
@@ -120,6 +128,43 @@ def test_what_cannot_be_coupled_says_what_to_type(kind, name, said):
     ids, asked = task.vocabulary.sequence(example.prompt, example.target, task.starts)
     with pytest.raises(SpecError, match=said):
         build_positions(kind).of(task).places(ids[:asked], ids[asked:], 0, len(ids))
+
+
+@pytest.mark.parametrize("option", ["hints=16", "spaces=0.3"])
+@pytest.mark.parametrize("name", ["addition:reversed=all", "multiplication"])
+def test_abacus_refuses_what_parts_the_digits_of_a_number(name, option):
+    with pytest.raises(SpecError, match="leave out hints and spaces"):
+        build_positions("abacus").of(build_task(f"{name}:{option}"))
+
+
+@pytest.mark.parametrize(
+    ("name", "instance"),
+    [
+        ("count", ("a" * 12, "a")),
+        ("copy:variant=same2:alphabet=10", ("7", 6)),
+        ("copy:variant=replace:alphabet=12", ("a", "7", 6)),
+        ("sort:alphabet=12", (1, 11, 2, 10, 3)),
+        ("addition", ("99", "9")),
+        ("multiplication", ("99", "99")),
+        ("parity:scratchpad=full", (1, 0, 1, 1, 0)),
+    ],
+)
+def test_no_right_answer_reaches_the_last_abacus_position_twice(name, instance):
+    task = build_task(name)
+    example = task.render(instance)
+    ids, asked = task.vocabulary.sequence(example.prompt, example.target, task.starts)
+
+    def places(limit):
+        kind = build_positions(f"abacus:starts=5:limit={limit}").of(task)
+        return [kind.places(ids[:asked], ids[asked:], key, len(ids)) for key in range(20)]
+
+    wanted, refused = places(1024), 0
+    for limit in range(5, 60):
+        try:
+            assert places(limit) == wanted
+        except SpecError:
+            refused += 1
+    assert 0 < refused < 50
 
 
 def test_a_task_without_digits_has_no_abacus_and_positions_without_a_task_say_so():

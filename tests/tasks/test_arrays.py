@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from lengthwise.spec import SpecError
 from lengthwise.tasks import PUBLISHED, build_task
 from lengthwise.tasks.block import evaluation_block, materialise, training_block
-from lengthwise.tasks.sets import maker
+from lengthwise.tasks.sets import lengths_of, maker
 from lengthwise.tasks.vocabulary import Vocabulary, text
 
 NAMES = [
@@ -50,6 +50,16 @@ def test_a_batch_is_its_rows_padded_on_the_right(name):
             assert (batch.ids_BT[place, tokens:] == 0).all()
             assert batch.tokens_B[place] == tokens
             assert batch.loss_BT[place].tolist() == [prompt <= at < tokens for at in range(batch.ids_BT.shape[1])]
+
+
+@pytest.mark.parametrize("name", ["copy", "dyck", "scan", "addition:protocol=paper", "scan:protocol=paper"])
+def test_an_evaluation_block_is_made_again_from_its_lengths_and_indices(name):
+    task = build_task(name)
+    for split in ("validation", "test_unseen"):
+        whole = evaluation_block(task, split, lengths_of(task, split)[3])
+        again = materialise(task, split, whole.lengths_N, whole.indices_N)
+        assert (again.ids == whole.ids).all()
+        assert (again.starts_N == whole.starts_N).all()
 
 
 def test_exactly_one_beginning_token_and_only_under_ours():

@@ -1,6 +1,7 @@
 """Anyone's own data, split by length."""
 
 import json
+from collections import Counter
 
 import polars
 import pytest
@@ -9,7 +10,9 @@ from lengthwise.spec import SpecError
 from lengthwise.tasks import build_task
 from lengthwise.tasks.audit import audit
 from lengthwise.tasks.block import training_block
-from lengthwise.tasks.sets import BUCKETS, evaluation, lengths_of, maker
+from lengthwise.tasks.export import export
+from lengthwise.tasks.sets import BUCKETS, evaluation, lengths_of, maker, owns
+from lengthwise.tasks.vocabulary import text
 
 
 def rows(count=400):
@@ -81,6 +84,124 @@ def test_any_answer_the_file_has_for_a_prompt_is_right(tmp_path):
     assert not task.check(("a", "x"), ["z"])
 
 
+def written(path, table):
+    path.write_text("\n".join(map(json.dumps, table)) + "\n")
+    return path
+
+
+def test_a_changed_file_is_another_task_in_the_same_process(data):
+    spec = f"file:path={data}:longest=4"
+    before = build_task(spec)
+    old = evaluation(before, "test_seen", 3)
+    written(data, [{**row, "answer": "other"} for row in rows()])
+    after = build_task(spec)
+    assert before != after
+    assert {answer for _, answer in evaluation(after, "test_seen", 3)} == {"other"}
+    assert evaluation(before, "test_seen", 3) == old
+    written(data, rows())
+    assert build_task(spec) == before
+    assert hash(build_task(spec)) == hash(before)
+
+
+def split_of(task, length, instance):
+    owners = [split for split in BUCKETS if length in lengths_of(task, split) and owns(task, split, length, instance)]
+    assert len(owners) <= 1
+    return owners[0] if owners else None
+
+
+def test_a_prompt_is_in_one_of_training_and_tests_whatever_its_white_space_and_length(tmp_path):
+    table = [
+        {"prompt": prompt, "answer": f"a{n} " * n, "length": n}
+        for i in range(300)
+        for n, prompt in ((1, f"ask w{i}"), (2, f"ask  w{i}"), (3, f" ask w{i} "), (6, f"ask\tw{i}"))
+    ]
+    for by in ("words", "characters"):
+        task = build_task(f"file:path={written(tmp_path / 'a.jsonl', table)}:longest=3:by={by}")
+        found = {}
+        for length in task.lengths:
+            for instance in task.listed(length):
+                found.setdefault(" ".join(instance[0].split()), set()).add(split_of(task, length, instance))
+        assert len(found) == 300
+        for splits in found.values():
+            assert len(splits & {"train", "validation", "test_seen"}) == 1
+            assert not splits & {"train", "validation"} or not splits & {"test_unseen", "dev_unseen", "test_far"}
+        # A long row of a prompt that is trained on can be in no split, and an audit says so.
+        assert audit(task, "file").unused == sum(None in splits for splits in found.values()) > 200
+
+
+def test_no_row_is_wasted_and_all_far_lengths_are_tested(tmp_path):
+    lengths = (1, 2, 3, 4, 7, 9, 10, 11, 50)
+    table = [{"prompt": f"p{n} {i}", "answer": "x", "length": n} for n in lengths for i in range(100)]
+    task = build_task(f"file:path={written(tmp_path / 'a.jsonl', table)}:longest=4")
+    assert lengths_of(task, "test_far") == [9, 10, 11, 50]
+    assert audit(task, "file").unused == 0
+    shares = Counter(split_of(task, 7, one) for one in task.listed(7))
+    assert set(shares) == {"dev_unseen", "test_unseen"}
+    assert 50 < shares["test_unseen"] < 83
+
+
+def test_the_same_row_twice_is_one_example_and_counts_twice_in_the_weight(tmp_path):
+    table = [{"prompt": f"p{i}", "answer": "x", "length": n} for n in (1, 2) for i in range(10)]
+    table += [{"prompt": " p3 ", "answer": "x  ", "length": 2}] * 5
+    task = build_task(f"file:path={written(tmp_path / 'a.jsonl', table)}:longest=2")
+    assert (task.space(1), task.space(2)) == (10, 10)
+    assert (task.weight(1), task.weight(2)) == (10, 15)
+
+
+def test_chance_counts_all_answers_that_pass(tmp_path):
+    table = [{"prompt": "a", "answer": word, "length": 1} for word in "xyz"]
+    table.append({"prompt": "b", "answer": "w", "length": 1})
+    task = build_task(f"file:path={written(tmp_path / 'a.jsonl', table)}:longest=1")
+    assert task.chance(1) == 3 / 4  # `x` passes for each of the three rows of `a`
+
+
+def test_words_that_begin_with_hashes_survive(tmp_path):
+    prompt, answer = "a ##b c\\##d \\##e ### ##", "## ##x"
+    table = [{"prompt": prompt, "answer": answer, "length": 1}]
+    task = build_task(f"file:path={written(tmp_path / 'a.jsonl', table)}:longest=1")
+    example = task.render((prompt, answer))
+    assert (text(example.prompt), text(example.answer)) == (prompt, answer)
+    assert example.text == f"{prompt} {answer}"
+    assert task.check((prompt, answer), example.target)
+
+
+@pytest.mark.parametrize("by", ["words", "characters"])
+def test_steps_of_an_export_are_written_before_the_answer(tmp_path, by):
+    source = build_task("addition:scratchpad=full")
+    export(source, "addition", tmp_path / "there", 200)
+    task = build_task(f"file:path={tmp_path / 'there' / 'train.parquet'}:longest=8:by={by}")
+    instance = maker(task, "train", 3)(0)
+    _, answer, steps = instance
+    target = task.render(instance).target
+    shown = "".join(target).replace("␣", " ") if by == "characters" else text(target)
+    assert shown == f"{steps} {answer}"
+    assert steps.endswith("Thus,")
+    assert task.check(instance, target)
+    assert task.check(instance, target[3:])  # steps are not scored, the answer is
+    assert not task.check(instance, target[:-1])
+    assert not audit(task, "file").problems
+
+
+def test_steps_without_a_mark_must_be_the_files(tmp_path):
+    table = [{"prompt": "a", "answer": "x", "length": 1, "steps": "one two"}]
+    table.append({"prompt": "b", "answer": "y", "length": 1, "steps": None})
+    task = build_task(f"file:path={written(tmp_path / 'a.jsonl', table)}:longest=1")
+    assert task.render(task.listed(1)[0]).target == ("one", "two", "x")
+    assert task.check(task.listed(1)[0], ["one", "two", "x"])
+    assert not task.check(task.listed(1)[0], ["two", "one", "x"])
+    assert task.listed(1)[1] == ("b", "y")
+
+
+def test_only_a_line_feed_ends_a_line(tmp_path):
+    path = tmp_path / "a.jsonl"
+    table = [{"prompt": "a\u2028b\u0085c", "answer": "x", "length": 1}] * 2
+    path.write_text("\r\n".join(json.dumps(row, ensure_ascii=False) for row in table), newline="")
+    assert build_task(f"file:path={path}:longest=1").weight(1) == 2
+    path.write_bytes(b"\xff\n")
+    with pytest.raises(SpecError, match="is not UTF-8"):
+        build_task(f"file:path={path}:longest=1")
+
+
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
@@ -89,6 +210,7 @@ def test_any_answer_the_file_has_for_a_prompt_is_right(tmp_path):
         ('{"prompt": "a", "answer": "", "length": 3}', "answer is '', not a text"),
         ('{"prompt": "a", "answer": "b", "length": 3}\n{oops', "line 2 of .* is no JSON"),
         ("[1]", "line 1 of .* is no JSON object"),
+        ('{"prompt": "a", "answer": "b", "length": 3, "steps": 7}', "steps is 7, not a text"),
         ("", "has no rows"),
     ],
 )

@@ -27,3 +27,13 @@ def test_a_change_without_a_version_is_refused(monkeypatch):
     assert changed_without_a_version(before, after) == [name]
     after[name]["version"] += 1
     assert not changed_without_a_version(before, after)
+
+
+def test_the_version_of_the_sets_excuses_a_change_of_evaluation_only():
+    name = "parity:protocol=ours"
+    before = {name: pinned(name)}
+    for part, excused in (("evaluation", True), ("train", False), ("ids", False)):
+        after = {name: {**before[name], part: "another"}}
+        assert changed_without_a_version(before, after) == [name]
+        after[name]["sets"] += 1
+        assert changed_without_a_version(before, after) == ([] if excused else [name])

@@ -242,9 +242,7 @@ def drawn(task: Task, count: int) -> Iterator[tuple[int, Instance]]:
     """About `count` instances with their lengths: as trained on, as evaluated, and beyond."""
     if task.protocol == "paper":
         for split in splits(task):
-            length_N, index_N = (part[:: max(1, 3 * len(part) // count)] for part in rows(task, split))
-            length_N, index_N = length_N.tolist(), index_N.tolist()
-            yield from zip(length_N, instances(task, split, length_N, index_N), strict=True)
+            yield from of_the_original(task, split, max(1, 3 * len(rows(task, split)[0]) // count))
         return
     length_N, index_N = training(task, 0, count // 2)
     yield from zip(length_N.tolist(), instances(task, "train", length_N.tolist(), index_N.tolist()), strict=True)
@@ -257,6 +255,17 @@ def drawn(task: Task, count: int) -> Iterator[tuple[int, Instance]]:
     words = Words(task.key("oracle"))
     for index in range(count // 2):
         yield far[index % len(far)], task.draw(words.seat(index), far[index % len(far)])
+
+
+def of_the_original(task: Task, split: str, step: int) -> Iterator[tuple[int, Instance]]:
+    """Every `step`-th row of a split, with its length."""
+    length_N, index_N = rows(task, split)
+    if split != "train":  # there an index is the place among the rows of its length
+        index_N = np.zeros_like(length_N)
+        for length in np.unique(length_N):
+            index_N[length_N == length] = np.arange((length_N == length).sum())
+    lengths, indices = length_N[::step].tolist(), index_N[::step].tolist()
+    yield from zip(lengths, instances(task, split, lengths, indices), strict=True)
 
 
 @pytest.mark.parametrize("spec", VARIANTS)
@@ -619,8 +628,7 @@ def test_programs_resemble_the_published_corpus():
 def no_string_comes_twice(step: int) -> None:
     task, seen = task_of("pcfg:protocol=paper"), set()
     for split in splits(task):
-        length_N, index_N = (part[::step].tolist() for part in rows(task, split))
-        for source in instances(task, split, length_N, index_N):
+        for _, source in of_the_original(task, split, step):
             strings = re.findall(r"[A-Z]\d+(?: [A-Z]\d+)*", source)
             assert seen.isdisjoint(strings), source
             seen.update(strings)

@@ -1,17 +1,19 @@
 """A Hugging Face tokenizer in place of the vocabulary: boundaries hold or are refused, digits are reported."""
 
 import json
+from shutil import copyfile, copytree
 
 import pytest
 
 tokenizers = pytest.importorskip("tokenizers")
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers  # noqa: E402
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers  # noqa: E402
 
 from lengthwise.spec import SpecError  # noqa: E402
 from lengthwise.tasks import build_task  # noqa: E402
-from lengthwise.tasks.block import training_block  # noqa: E402
+from lengthwise.tasks.audit import audit  # noqa: E402
+from lengthwise.tasks.block import materialise, training_block  # noqa: E402
 from lengthwise.tasks.pieces import Pieces  # noqa: E402
-from lengthwise.tasks.sets import maker  # noqa: E402
+from lengthwise.tasks.sets import maker, trained_lengths  # noqa: E402
 
 TEXTS = [
     *(
@@ -111,11 +113,56 @@ def test_the_alphabet_is_the_tokenizers_under_paper(tmp_path):
         _ = build_task(f"copy:variant=same:protocol=paper:tokenizer={folder}").letters
 
 
+def test_arguments_of_several_pieces_are_a_named_deviation(unigram):
+    assert len(Pieces(unigram).encode("A1 Q17")) > 2
+    assert any("520 symbols" in said for said in build_task("pcfg:protocol=paper").published.deviations)
+
+
 def test_the_tokenizer_changes_draws_under_paper_only(unigram):
     plain, named = (build_task(f"parity{more}") for more in ("", f":bos=false:tokenizer={unigram}"))
     assert maker(plain, "train", 8)(3) == maker(named, "train", 8)(3)
     paper = build_task(f"sort:protocol=paper:tokenizer={unigram}")
     assert paper.key() != build_task("sort:protocol=paper").key()
+
+
+@pytest.fixture(scope="module")
+def characters(tmp_path_factory):
+    """One token per character, spaces too."""
+    letters = [chr(code) for code in range(32, 127)]
+    vocabulary = {one: number for number, one in enumerate(["</s>", "<s>", "<unk>", *letters])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    return save(tokenizer, tmp_path_factory.mktemp("t") / "characters", eos_token="</s>", bos_token="<s>")
+
+
+@pytest.mark.parametrize("name", ["scan", "copy", "addition:protocol=paper", "sort:scratchpad=full", "pcfg"])
+@pytest.mark.parametrize("kind", ["characters", "bpe"])
+def test_no_right_answer_is_cut_in_tokens(name, kind, request):
+    task = build_task(f"{name}:bos=false:tokenizer={request.getfixturevalue(kind)}")
+    for length in (trained_lengths(task)[5], task.longest):
+        block = materialise(task, "train", [length] * 40, range(40))
+        assert (block.tokens_N - block.prompts_N).max() <= task.answer_limit(length)
+        worst = task.render(task.worst(length))
+        ids, prompt = task.vocabulary.sequence(worst.prompt, worst.target, False)
+        assert len(ids) - prompt <= task.answer_limit(length)
+
+
+def test_the_limit_of_a_list_is_exact_and_an_audit_counts_tokens(characters):
+    task = build_task(f"scan:longest=8:tokenizer={characters}")
+    assert task.answer_limit(8) == 49 + 49 // 4  # eight times `Right` and its space, and the end
+    assert not audit(task, "scan").problems
+
+
+def test_a_changed_tokenizer_is_another_task_in_the_same_process(characters, unigram, tmp_path):
+    folder = tmp_path / "copied"
+    copytree(characters, folder)
+    spec = f"parity:bos=false:tokenizer={folder}"
+    before = build_task(spec)
+    assert build_task(spec) == before
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<s>"}))
+    another = build_task(spec)
+    copyfile(f"{unigram}/tokenizer.json", folder / "tokenizer.json")
+    assert len({before, another, build_task(spec)}) == 3
 
 
 def test_no_tokenizer_there_is_told(tmp_path):

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -19,13 +19,13 @@ from lengthwise.tasks.sets import (
     instances,
     lengths_of,
     maker,
+    missing,
     owned,
-    rows,
     trained_lengths,
     training,
 )
 from lengthwise.tasks.task import Task
-from lengthwise.tasks.words import every
+from lengthwise.tasks.words import Words, every
 
 OTHERS = ["count", "multiplication", "dyck", "recall", "flipflop", "modular"]
 OURS = [*PUBLISHED, *OTHERS]
@@ -103,6 +103,37 @@ def test_lengths_of_the_splits():
     assert 23 not in lengths_of(build_task("scan"), "train")
 
 
+def test_far_lengths_are_not_unseen_ones_again():
+    task = build_task("copy:longest=1")
+    assert lengths_of(task, "test_unseen") == [2]
+    assert lengths_of(task, "test_far") == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("name", "lacks"),
+    [
+        (
+            "addition:hints=9",
+            {"dev_unseen": [*range(9, 17)], "test_unseen": [*range(9, 17)], "test_far": [20, 24, 32]},
+        ),
+        (
+            "lego:longest=20",
+            {"dev_unseen": [*range(33, 41)], "test_unseen": [*range(33, 41)], "test_far": [50, 60, 80]},
+        ),
+        ("addition", {}),
+    ],
+)
+def test_missing_lengths_are_known(name, lacks):
+    task = build_task(name)
+    assert {split: there for split in BUCKETS if (there := missing(task, split))} == lacks
+
+
+def test_an_audit_says_which_lengths_are_missing():
+    report = audit(build_task("addition:hints=4:longest=3"), "addition")
+    assert report.missing == {"dev_unseen": [4, 5, 6], "test_unseen": [4, 5, 6], "test_far": [7, 9, 12]}
+    assert report.mapping()["missing"] == report.missing
+
+
 @pytest.mark.parametrize("name", OURS)
 def test_an_evaluation_set_is_256_distinct_instances_or_all_there_are(name):
     task = build_task(name)
@@ -113,6 +144,66 @@ def test_an_evaluation_set_is_256_distinct_instances_or_all_there_are(name):
             if len(chosen) < 256:
                 mine = [one for one in everything(task, length) if task.bucket(length, one) in BUCKETS[split]]
                 assert set(mine) == set(chosen)
+
+
+@pytest.mark.parametrize(("name", "length"), [("flipflop", 7), ("dyck", 9)])
+def test_a_short_length_is_evaluated_on_what_draw_prefers(name, length):
+    """Flipflop mostly ignores and dyck has its own depths, also where all instances could be listed."""
+    task = build_task(name)
+
+    def trait(instance):
+        return instance.count("i") if name == "flipflop" else len(task.render(instance).answer)
+
+    mine, words = owned(task, "test_seen", length), Words(5)
+    assert mine is not None
+    assert len(mine) > 256
+    drawn = [task.draw(words.seat(index), length) for index in range(4000)]
+    likely = sum(map(trait, drawn)) / 4000
+    uniform = sum(map(trait, mine)) / len(mine)
+    chosen = evaluation(task, "test_seen", length, 64)
+    found = sum(map(trait, chosen)) / 64
+    assert len(set(chosen)) == 64
+    assert abs(found - likely) < abs(found - uniform)
+    assert evaluation(task, "test_seen", length)[:64] == chosen
+
+
+def test_a_small_set_is_all_there_is_however_unlikely():
+    task = build_task("flipflop:ignore=0.99")
+    for length in (4, 5, 6):
+        assert set(evaluation(task, "test_seen", length)) == set(owned(task, "test_seen", length))
+    chosen = evaluation(task, "test_seen", 7)  # 256 of many, of which few are ever drawn
+    assert len(set(chosen)) == 256
+    assert set(chosen) <= set(owned(task, "test_seen", 7))
+
+
+REJECTS = """
+from dataclasses import dataclass
+from lengthwise.tasks.copy import Copy
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(Copy):
+    # No symbol twice in a row.
+    alphabet: int | None = 4
+    few: int = 0
+
+    def draw(self, words, length):
+        while True:
+            chosen = tuple(words.choice(self.letters, length))
+            if all(a != b for a, b in zip(chosen, chosen[1:])):
+                return chosen
+
+    def space(self, length):
+        return 4 * 3 ** (length - 1) + self.few
+"""
+
+
+def test_a_strangers_draw_that_rejects_has_its_small_spaces_too(tmp_path):
+    (tmp_path / "mine.py").write_text(REJECTS)
+    task = build_task(f"{tmp_path}/mine.py:Mine:longest=5")
+    assert [len(everything(task, length)) for length in range(1, 6)] == [4, 12, 36, 108, 324]
+    assert overlaps(task, [1, 2, 3, 4, 5], 40) == 0
+    with pytest.raises(SpecError, match=r"has 13 instances of length 2 .* found 12: correct space"):
+        everything(build_task(f"{tmp_path}/mine.py:Mine:longest=5:few=1"), 2)
 
 
 def test_evaluation_sets_have_no_seed():
@@ -126,6 +217,33 @@ def test_a_split_without_instances_says_so():
     assert owned(task, "test_seen", 1) == ()
     with pytest.raises(SpecError, match="all 2 are in other splits"):
         maker(task, "test_seen", 1)(0)
+
+
+@pytest.mark.parametrize("name", ["copy", "parity", "scan", "flipflop", "summation:protocol=paper"])
+def test_an_index_outside_training_is_a_place_in_the_evaluation_set(name):
+    task = build_task(name)
+    for split in ("validation", "test_unseen"):
+        for length in (lengths_of(task, split)[0], lengths_of(task, split)[-1]):
+            whole = evaluation(task, split, length)
+            make = maker(task, split, length)
+            if not whole:
+                with pytest.raises(SpecError, match="are in other splits"):
+                    make(0)
+                continue
+            assert tuple(map(make, range(min(len(whole), 300)))) == whole[:300]
+            assert maker(task, split, length)(len(whole) - 1) == whole[-1]
+            for index in (-1, len(whole)):
+                with pytest.raises(SpecError, match=f"there is no example {index} .* it has {len(whole)},"):
+                    make(index)
+
+
+def test_an_index_past_the_originals_pool_is_refused():
+    make = maker(build_task("copy:variant=replace:protocol=paper"), "train", 5)
+    make(6005)
+    with pytest.raises(SpecError, match="there is no example 6006 of copy, train, length 5: it has 6006"):
+        make(6006)
+    with pytest.raises(SpecError, match=r"'train' of addition has no length 12 \(digits\); the nearest is 8"):
+        maker(build_task("addition:protocol=paper"), "train", 12)
 
 
 @pytest.mark.parametrize(
@@ -274,14 +392,24 @@ def test_the_commonest_answer_is_as_common_as_chance_says(name):
     for length in (trained_lengths(task)[0], trained_lengths(task)[-1]):
         if task.listed(length) is not None:
             continue
-        from lengthwise.tasks.words import Words
-
         words = Words(11)
         answers = Counter(task.render(task.draw(words.seat(index), length)).answer for index in range(4000))
         share, chance = max(answers.values()) / 4000, task.chance(length)
         assert share < chance + 5 * (chance / 4000) ** 0.5 + 0.0021
         if name not in {"addition", "multiplication", "pcfg"}:  # theirs is an upper bound
             assert share > chance - 5 * (chance / 4000) ** 0.5
+
+
+@pytest.mark.parametrize(("by", "length"), [(1, 1), (2, 1), (2, 2), (1, 3)])
+def test_the_chance_of_a_product_is_counted_as_factors_are_drawn(by, length):
+    shares = Counter()
+    for size in range(1, by + 1):
+        firsts, seconds = range(10 ** (length - 1), 10**length), range(10 ** (size - 1), 10**size)
+        for a, b in product(firsts, seconds):
+            shares[a * b] += 1 / (len(firsts) * len(seconds) * by)
+    task = build_task(f"multiplication:by={by}")
+    assert task.chance(length) == pytest.approx(max(shares.values()))
+    assert task.chance(5) <= task.chance(4) <= task.chance(3)
 
 
 def table_lookup(task, split, seed=0, examples=8_000):
@@ -297,12 +425,7 @@ def table_lookup(task, split, seed=0, examples=8_000):
     for length in lengths_of(task, split):
         if length not in answers:
             continue
-        if task.protocol == "paper":
-            length_N, index_N = rows(task, split)
-            here = index_N[length_N == length][:500].tolist()
-            asked = list(instances(task, split, [length] * len(here), here))
-        else:
-            asked = evaluation(task, split, length)
+        asked = evaluation(task, split, length, 500 if task.protocol == "paper" else None)
         [(guess, _)] = answers[length].most_common(1)
         for instance in asked:
             example = task.render(instance)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lengthwise.tasks.words import Words, every
+from lengthwise.tasks.words import TooManyChoices, Words, every
 
 
 def test_the_first_values_are_pinned():
@@ -65,6 +65,20 @@ def test_every_sequence_of_choices_is_met_once():
     assert list(every(lambda words: words.weighted([1, 1, 2]))) == [0, 2]  # what has no weight is never met
     dependent = list(every(lambda words: (n := words.below(3), tuple(words.integers(0, 2, n)))))
     assert len(dependent) == len(set(dependent)) == 1 + 2 + 4
+
+
+def test_a_draw_that_rejects_is_not_walked_for_ever():
+    def two(words):
+        a = b = words.below(3)
+        while b == a:
+            b = words.below(3)
+        return a, b
+
+    with pytest.raises(TooManyChoices):
+        list(every(two))
+    with pytest.raises(TooManyChoices):
+        list(every(lambda words: words.integers(0, 2, 10), most=1023))
+    assert len(list(every(lambda words: words.integers(0, 2, 10), most=1024))) == 1024
 
 
 def test_a_constant_draw_has_one_outcome():

@@ -41,7 +41,7 @@ def _task(name: str, **options: str | None) -> tuple[Task, str]:
 def show(
     task: Name,
     length: Annotated[
-        int | None, typer.Option(help="of the task's own unit; the longest trained on, unless given")
+        int | None, typer.Option(help="of the task's own unit; the longest trained on, or the split's first")
     ] = None,
     examples: Annotated[int, typer.Option(min=1, help="how many")] = 3,
     split: Annotated[str, typer.Option(help="train, validation, test_seen, test_unseen, ...")] = "train",
@@ -53,11 +53,14 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Print examples that a person can read: prompt, steps and answer apart."""
-    from lengthwise.tasks.sets import maker
+    from lengthwise.tasks.sets import belongs, lengths_of, maker
     from lengthwise.tasks.vocabulary import text
 
     chosen, name = _task(task, scratchpad=scratchpad, protocol=protocol, tokenizer=tokenizer)
-    length = chosen.longest if length is None else length
+    if length is None:
+        there = lengths_of(chosen, split)
+        length = there[0] if there and chosen.longest not in there else chosen.longest
+    belongs(chosen, split, length)
     make = maker(chosen, split, length, seed)
     told = []
     for index in range(examples):
@@ -154,6 +157,11 @@ def _print_audit(report: Audit, task: Task) -> None:
         screen.print(f"exhausted (fewer than 8, kept for training, left out of the seen-length score): {there}")
     elif report.protocol == "ours":
         screen.print("exhausted: none")
+    for split, lengths in report.missing.items():
+        whole = not any(line.split == split for line in report.lines)
+        screen.print(f"missing in {split}: {'all lengths, ' if whole else 'length '}{_spans(lengths)}")
+    if report.unused:
+        screen.print(f"in no split: {report.unused:,} of its list")
     for key, value in report.facts.items():
         screen.print(f"{key}: {escape(cell(value))}")
     for deviation in report.deviations:
@@ -166,6 +174,17 @@ def _print_audit(report: Audit, task: Task) -> None:
 
 def _range(pair: tuple[int, int]) -> str:
     return f"{pair[0]}" if pair[0] == pair[1] else f"{pair[0]}–{pair[1]}"
+
+
+def _spans(numbers: list[int]) -> str:
+    """Ascending numbers, neighbours joined: `9–16, 20`."""
+    spans: list[tuple[int, int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1] = (spans[-1][0], number)
+        else:
+            spans.append((number, number))
+    return ", ".join(map(_range, spans))
 
 
 @app.command()

@@ -51,6 +51,10 @@ class Placing(Protocol):
         """The group of each symbol, 0 for none."""
         ...
 
+    def digit_run(self, prompt: Sequence[str]) -> int | None:
+        """The most digits in a row that a right answer to the prompt has, or None where the task does not know."""
+        ...
+
 
 class Positions:
     """A kind of positions; this base class counts 0, 1, 2, ...
@@ -251,17 +255,21 @@ class Abacus(_OfTask):
         bound = super().of(task)
         if not _DIGITS & set(task.vocabulary.symbols):
             raise SpecError(f"{task.name} has no digits, so abacus positions would all be 0")
+        task.digit_run(())  # a format whose digits cannot be counted is an error now, not at the first example
         return bound
 
     def places(self, prompt: Sequence[int], answer: Sequence[int], key: int, budget: int) -> list[int]:
         self._fits(len(prompt) + len(answer), budget)
         task = self._asked()
         indices, inside = [], 0
-        for symbol in task.vocabulary.read([*prompt, *answer]):
+        symbols = task.vocabulary.read([*prompt, *answer])
+        for symbol in symbols:
             inside = inside + 1 if symbol in _DIGITS else 0
             indices.append(inside)
         assert self.limit is not None
-        needed = self.starts + max(indices[: len(prompt)], default=0) + task.overhang
+        known, left = task.digit_run(symbols[: len(prompt)]), budget - len(prompt)
+        written = left if known is None else min(known, left)
+        needed = self.starts + max(written, *indices[: len(prompt)], 0)
         if needed > self.limit:
             raise SpecError(f"{needed} positions are needed for this prompt; write abacus:limit={needed}")
         start = self._start(key, self.starts)

@@ -9,13 +9,13 @@ from math import log10
 from typing import NamedTuple
 
 from lengthwise.tasks.sets import (
+    BUCKETS,
     EXHAUSTED,
     evaluation,
-    instances,
     lengths_of,
     maker,
+    missing,
     owned,
-    rows,
     splits,
 )
 from lengthwise.tasks.task import Instance, Task
@@ -57,6 +57,10 @@ class Audit(NamedTuple):
     overlap_by_length: dict[str, dict[int, int]]
     deviations: tuple[str, ...]
     facts: dict[str, object]
+    missing: dict[str, list[int]]
+    """The lengths that a split should have and the task cannot make."""
+    unused: int
+    """Where the task is a list: how many of it are in no split."""
     problems: list[str]
     """Where the task contradicts itself: what a wrong generator looks like from outside."""
 
@@ -118,8 +122,23 @@ def audit(task: Task, name: str, progress: Callable[[str], None] | None = None) 
         overlap,
         deviations,
         facts,
+        {split: lengths for split in splits(task) if (lengths := missing(task, split))},
+        _unused(task),
         problems + [f"{count} examples of {pair} overlap" for pair, count in _leaks(task, overlap).items()],
     )
+
+
+def _unused(task: Task) -> int:
+    """Instances of a list that no split takes, by their content or by their length."""
+    if task.protocol == "paper":
+        return 0
+    there = {split: set(lengths_of(task, split)) for split in splits(task)}
+    unused = 0
+    # What has no list has no end either: its lengths are not gone through.
+    for length in task.lengths if task.listed(task.lengths[0]) is not None else ():
+        used = {bucket for split, lengths in there.items() if length in lengths for bucket in BUCKETS[split]}
+        unused += sum(task.bucket(length, one) not in used for one in task.listed(length) or ())
+    return unused
 
 
 def _leaks(task: Task, overlap: dict[str, dict[int, int]]) -> dict[str, int]:
@@ -135,11 +154,7 @@ def _shared(one: Sequence[Instance], other: Sequence[Instance]) -> int:
 
 
 def _chosen(task: Task, split: str, length: int) -> Sequence[Instance]:
-    if task.protocol == "paper":
-        length_N, index_N = rows(task, split)
-        here = index_N[length_N == length].tolist()
-        return list(instances(task, split, [length] * len(here), here))
-    if split != "train":
+    if split != "train" or task.protocol == "paper":
         return evaluation(task, split, length)
     small = owned(task, split, length)
     if small is not None:
@@ -159,7 +174,7 @@ def _line(task: Task, split: str, length: int, chosen: Sequence[Instance], probl
         answers[len(ids) - prompt] += 1
         said[example.answer] += 1
         wrong += not task.check(instance, example.target)
-        late += len(example.target) + 1 > limit
+        late += len(ids) - prompt > limit
     distinct, where = len(set(chosen)), f"{split}, length {length}"
     if wrong:
         problems.append(f"{where}: check refuses {wrong} of {len(chosen)} answers that render gives")

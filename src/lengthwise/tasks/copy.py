@@ -124,7 +124,8 @@ class Copy(Task):
             if symbol == NEXT or (symbol in {"Copy:", "in"} and at < 6):
                 begin = at + 1
         length = len(prompt) - 1 - begin
-        return [0] * begin + list(range(1, length + 1)) + [0] + copied_places(answer, length, {NEXT, SEP})
+        times = 2 if self.variant == "same2" else 1
+        return [0] * begin + list(range(1, length + 1)) + [0] + copied_places(answer, length, {NEXT, SEP}, times)
 
     @property
     def published(self) -> Published:
@@ -148,12 +149,12 @@ DEVIATIONS = {
 }
 
 
-def copied_places(answer: Sequence[str], length: int, marks: set[str]) -> list[int]:
-    """1, 2, ... for each symbol of an answer, from 1 again behind a mark; what is too many has no group."""
+def copied_places(answer: Sequence[str], length: int, marks: set[str], times: int = 1) -> list[int]:
+    """1, ..., length, `times` times, from 1 again behind a mark; a mark and what is too many have no group."""
     groups, count = [], 0
     for symbol in answer:
         count = 0 if symbol in marks else count + 1
-        groups.append(count if count <= length else 0)
+        groups.append((count - 1) % length + 1 if 0 < count <= times * length else 0)
     return groups
 
 

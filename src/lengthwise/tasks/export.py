@@ -33,15 +33,12 @@ def export(
 
 
 def _all(task: Task, split: str, examples: int, seed: int) -> Iterable[tuple[int, int, Instance]]:
-    if task.protocol == "paper":
-        length_N, index_N = rows(task, split)
-    elif split == "train":
-        length_N, index_N = training(task, 0, examples, seed)
-    else:
+    if split != "train":
         for length in lengths_of(task, split):
             for index, instance in enumerate(evaluation(task, split, length)):
                 yield length, index, instance
         return
+    length_N, index_N = rows(task, split) if task.protocol == "paper" else training(task, 0, examples, seed)
     lengths, indices = length_N.tolist(), index_N.tolist()
     yield from zip(lengths, indices, instances(task, split, lengths, indices, seed), strict=True)
 

@@ -1,4 +1,4 @@
-"""Anyone's own data: a file of prompts, answers and lengths, split by length."""
+"""Anyone's own data: a file of prompts, answers and lengths, split by prompt and by length."""
 
 import hashlib
 import json
@@ -6,14 +6,19 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from io import BytesIO
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from lengthwise.spec import SpecError
+from lengthwise.spec import SpecError, digest
+from lengthwise.tasks.scratchpad import END
 from lengthwise.tasks.task import Example, Task
+from lengthwise.tasks.vocabulary import symbol
 from lengthwise.tasks.words import Words
 
 COLUMNS = ("prompt", "answer", "length")
+Row = tuple[str, ...]
+"""Prompt and answer, and steps where the file has any."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,13 +26,15 @@ class File(Task):
     """`{"prompt": "turn left", "answer": "LEFT", "length": 1}`, a line or a row for each example
 
     `length` is whatever the file says, an integer; lengths up to `longest` are trained on, as often as the file has
-    them. JSON lines or parquet. A symbol is a word, or a character with `by=characters` (`␣` is a space).
+    them. JSON lines or parquet. A symbol is a word, or a character with `by=characters` (`␣` is a space). A text in a
+    column `steps` is written before the answer.
     """
 
     path: str
     longest: int = 0
     by: Literal["words", "characters"] = "words"
 
+    version: ClassVar[int] = 2
     unit: ClassVar[str] = "as the file says"
     shown: ClassVar[tuple[str, ...]] = (*Task.shown, "path", "by")
 
@@ -38,80 +45,143 @@ class File(Task):
         super().__post_init__()
 
     @cached_property
-    def _rows(self) -> dict[int, tuple[tuple[str, str], ...]]:
-        """Distinct (prompt, answer) pairs by length."""
-        found: dict[int, dict[tuple[str, str], None]] = {}
-        for number, row in enumerate(_read(Path(self.path)), 1):
+    def _read(self) -> tuple[str, dict[int, Counter[Row]]]:
+        """The hash of the file, and how often it has each distinct row, by length."""
+        path, found = Path(self.path), dict[int, Counter[Row]]()
+        if not path.is_file():
+            raise SpecError(f"there is no file {self.path!r}; give its path from the current directory")
+        read = path.read_bytes()
+        for number, row in enumerate(_parsed(path, read), 1):
             prompt, answer, length = (_column(self.path, number, row, name) for name in COLUMNS)
             if not isinstance(length, int) or isinstance(length, bool) or length < 0:
                 raise SpecError(f"row {number} of {self.path!r}: length is {length!r}, not a whole number")
             for name, value in (("prompt", prompt), ("answer", answer)):
                 if not isinstance(value, str) or not value.strip():
                     raise SpecError(f"row {number} of {self.path!r}: {name} is {value!r}, not a text")
-            found.setdefault(length, {})[prompt, answer] = None
+            steps = row.get("steps") or ""
+            if not isinstance(steps, str):
+                raise SpecError(f"row {number} of {self.path!r}: steps is {steps!r}, not a text")
+            texts = (prompt, answer, *((steps,) if steps.strip() else ()))
+            # Where symbols are words, texts that differ in white space are the same to a model.
+            kept = texts if self.by == "characters" else tuple(map(_spaced, texts))
+            found.setdefault(length, Counter())[kept] += 1
         if not found:
             raise SpecError(f"{self.path!r} has no rows")
-        return {length: tuple(rows) for length, rows in sorted(found.items())}
+        return hashlib.blake2b(read, digest_size=16).hexdigest(), dict(sorted(found.items()))
+
+    @property
+    def _rows(self) -> dict[int, Counter[Row]]:
+        return self._read[1]
+
+    @property
+    def content(self) -> str:
+        return f"{super().content} {self._read[0]}"
 
     def key(self, *more: object, seed: int = 0) -> int:
         """The content counts, not where the file lies."""
-        return super().key(self._content, *more, seed=seed)
+        return super().key(self._read[0], *more, seed=seed)
+
+    def bucket(self, length: int, instance: Row) -> int:
+        """By the prompt and the shortest length it has, so that no prompt is trained on and tested.
+
+        Up to `longest` nothing is kept for `dev_unseen`, beyond nothing for training, beyond its double all is for
+        tests. Left over are only the long rows of a prompt whose shortest one is in a split that long rows have not.
+        """
+        prompt = _seen_as(instance[0])
+        number, shortest = digest("file", prompt), self._shortest[prompt]
+        if shortest > 2 * self.longest:
+            return 90 + number % 10
+        if shortest > self.longest:
+            return 85 + number % 15
+        return number % 95 if number % 95 < 85 else number % 95 + 5
 
     @cached_property
-    def _content(self) -> str:
-        return hashlib.blake2b(Path(self.path).read_bytes(), digest_size=16).hexdigest()
+    def _shortest(self) -> dict[str, int]:
+        """The shortest length of each prompt."""
+        longest_first = reversed(self._rows.items())
+        return {_seen_as(row[0]): length for length, rows in longest_first for row in rows}
 
     @cached_property
     def symbols(self) -> tuple[str, ...]:
-        there = {
-            symbol
-            for rows in self._rows.values()
-            for prompt, answer in rows
-            for symbol in (*self._split(prompt), *self._split(answer))
-        }
+        there: set[str] = set()
+        for rows in self._rows.values():
+            for row in rows:
+                example = self.render(row)
+                there.update(example.prompt, example.target)
         return tuple(sorted(there))
 
     @cached_property
     def lengths(self) -> Sequence[int]:
         return tuple(self._rows)
 
-    def listed(self, length: int) -> Sequence[tuple[str, str]]:
-        return self._rows[length]
+    @property
+    def far(self) -> Sequence[int]:
+        return self.lengths
 
-    def draw(self, words: Words, length: int) -> tuple[str, str]:
+    def listed(self, length: int) -> Sequence[Row]:
+        if length not in self._lists:
+            self._lists[length] = tuple(self._rows[length])
+        return self._lists[length]
+
+    @cached_property
+    def _lists(self) -> dict[int, tuple[Row, ...]]:
+        return {}
+
+    def draw(self, words: Words, length: int) -> Row:
         return words.choice(self.listed(length), 1)[0]
 
-    def render(self, instance: tuple[str, str]) -> Example:
-        prompt, answer = instance
-        return Example(self._split(prompt), self._split(answer))
+    def render(self, instance: Row) -> Example:
+        prompt, answer, *steps = instance
+        return Example(self._split(prompt), self._split(answer), self._thought(steps[0]) if steps else ())
 
     def _split(self, words: str) -> tuple[str, ...]:
-        return tuple(words.replace(" ", "␣")) if self.by == "characters" else tuple(words.split())
+        return tuple(words.replace(" ", "␣")) if self.by == "characters" else tuple(map(symbol, words.split()))
 
-    def check(self, instance: tuple[str, str], said: Sequence[str]) -> bool:
-        """By any answer that the file has for the prompt."""
-        return tuple(said) in self._answers[instance[0]]
+    def _thought(self, steps: str) -> tuple[str, ...]:
+        return self._split(steps.rstrip() + " " if self.by == "characters" else steps)
+
+    def check(self, instance: Row, said: Sequence[str]) -> bool:
+        """By any answer that the file has for the prompt; steps must be the file's, unless they end in `Thus,`."""
+        end, steps = self._thought(END), self.render(instance).steps
+        answers = self._answers[instance[0]]
+        if not steps:
+            return tuple(said) in answers
+        if steps[-len(end) :] != end:
+            return tuple(said[: len(steps)]) == steps and tuple(said[len(steps) :]) in answers
+        ends = (at + len(end) for at in range(len(said)) if tuple(said[at : at + len(end)]) == end)
+        return tuple(said[next(ends, 0) :]) in answers
 
     @cached_property
     def _answers(self) -> dict[str, set[tuple[str, ...]]]:
         answers: dict[str, set[tuple[str, ...]]] = {}
         for rows in self._rows.values():
-            for prompt, answer in rows:
+            for prompt, answer, *_ in rows:
                 answers.setdefault(prompt, set()).add(self._split(answer))
         return answers
 
-    def worst(self, length: int) -> tuple[str, str]:
-        return max(self.listed(length), key=lambda row: len(self._split(row[1])))
+    def worst(self, length: int) -> Row:
+        return max(self.listed(length), key=lambda row: len(self.render(row).target))
 
     def space(self, length: int) -> int:
-        return len(self.listed(length))
+        return len(self._rows[length])
 
     def weight(self, length: int) -> float:
-        return float(self.space(length))
+        """As often as the file has rows of it, the same row twice counting twice."""
+        return float(self._rows[length].total())
 
     def chance(self, length: int) -> float:
-        answers = Counter(answer for _, answer in self.listed(length))
-        return max(answers.values()) / self.space(length)
+        """The largest share of examples that one answer passes; a prompt may have several."""
+        passed = Counter(answer for prompt, *_ in self._rows[length] for answer in self._answers[prompt])
+        return max(passed.values()) / self.space(length)
+
+
+def _spaced(words: str) -> str:
+    return " ".join(words.split())
+
+
+def _seen_as(prompt: str) -> str:
+    """The prompt as any model sees it: without what only white space makes different."""
+    return _spaced(prompt.replace("␣", " "))
 
 
 def _column(path: str, number: int, row: dict[str, Any], name: str) -> Any:  # noqa: ANN401 - checked by the caller
@@ -122,18 +192,20 @@ def _column(path: str, number: int, row: dict[str, Any], name: str) -> Any:  # n
     return row[name]
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
-    if not path.is_file():
-        raise SpecError(f"there is no file {str(path)!r}; give its path from the current directory")
+def _parsed(path: Path, read: bytes) -> list[dict[str, Any]]:
     if path.suffix == ".parquet":
         import polars
 
         try:
-            return polars.read_parquet(path).to_dicts()
+            return polars.read_parquet(BytesIO(read)).to_dicts()
         except (polars.exceptions.PolarsError, OSError) as error:
             raise SpecError(f"{str(path)!r} is no parquet file: {error}") from error
+    try:
+        lines = read.decode("utf-8").split("\n")  # not splitlines, to which U+2028 inside a text ends a line
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{str(path)!r} is not UTF-8: {error.reason} at byte {error.start}") from error
     rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(lines, 1):
         if line.strip():
             try:
                 row = json.loads(line)

@@ -2,7 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
+
+import numpy as np
 
 from lengthwise.spec import SpecError
 from lengthwise.tasks.numbers import DIGITS, Numbers, number
@@ -10,6 +13,7 @@ from lengthwise.tasks.task import Example
 from lengthwise.tasks.words import Words
 
 Pair = tuple[str, str]
+_COUNTED = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +76,18 @@ class Multiplication(Numbers):
         return 9 * 10 ** (length - 1) * (10**self.by - 1)
 
     def chance(self, length: int) -> float:
-        """At most this: for each second factor at most one first factor gives a product."""
-        return 10.0 ** (1 - length) / 9
+        """By counting products, where they are few; beyond, at most one first factor fits a product and a second."""
+        return _likeliest(length, self.by) if self.space(length) <= _COUNTED else 10.0 ** (1 - length) / 9
+
+
+@lru_cache(maxsize=64)
+def _likeliest(length: int, by: int) -> float:
+    """The probability of the likeliest product."""
+    share, a_N = np.zeros(10 ** (length + by)), np.arange(10 ** (length - 1), 10**length)
+    for digits in range(1, by + 1):
+        b_N = np.arange(10 ** (digits - 1), 10**digits)
+        share += np.bincount(np.outer(a_N, b_N).ravel(), minlength=len(share)) / (len(a_N) * len(b_N) * by)
+    return float(share.max())
 
 
 def _product(a: str, b: str) -> str:

@@ -161,6 +161,13 @@ class Numbers(Task):
                     groups[at] = groups[at + 1]
         return groups + self._answer_places(answer, self.width(longest))
 
+    def digit_run(self, prompt: Sequence[str]) -> int:
+        """The longest number of the prompt, and what the result has beyond it."""
+        if self.hints or self.spaces:
+            raise SpecError("abacus positions count the digits in a row; leave out hints and spaces, which part them")
+        numbers = "".join(symbol if symbol in DIGITS else " " for symbol in prompt).split()
+        return max(map(len, numbers), default=0) + self.overhang
+
     def _answer_places(self, answer: Sequence[str], width: int) -> list[int]:
         groups, written = [], 0
         for symbol in answer:

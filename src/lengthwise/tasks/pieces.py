@@ -29,14 +29,16 @@ class Pieces:
         file = where / "tokenizer.json" if where.is_dir() else where
         if not file.is_file():
             raise SpecError(f"there is no tokenizer.json in {folder!r}; give the folder that save_pretrained wrote")
+        read = file.read_bytes()
         try:
-            self._tokenizer: Any = Tokenizer.from_file(str(file))
+            self._tokenizer: Any = Tokenizer.from_buffer(read)
         except Exception as error:  # the library raises nothing narrower
             raise SpecError(f"{str(file)!r} is no tokenizer: {error}") from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        self.digest = hashlib.blake2b(file.read_bytes(), digest_size=8).hexdigest()
+        self.digest = hashlib.blake2b(read, digest_size=8).hexdigest()
         special = _special(file.parent)
+        self.content = f"{self.digest} {json.dumps(special, sort_keys=True)}"
         self.bos = self._id(special, "bos_token", ("<s>", "<bos>", "<|begin_of_text|>"))
         eos = self._id(special, "eos_token", ("</s>", "<eos>", "<|endoftext|>", "<|end_of_text|>"))
         if eos is None:
@@ -73,6 +75,17 @@ class Pieces:
     def count(self, words: str) -> int:
         """How many tokens a text has."""
         return len(self.encode(words))
+
+    def most(self, symbols: Iterable[str]) -> int:
+        """The most tokens that one of the symbols adds to a text: alone, behind a space, and behind another symbol."""
+        return max(
+            max(
+                self.count(text(("", symbol))),
+                self.count(text((symbol,))),
+                self.count(text(("0", symbol, symbol))) - self.count(text(("0", symbol))),
+            )
+            for symbol in symbols
+        )
 
     def sequence(self, prompt: Sequence[str], target: Sequence[str], starts: bool) -> tuple[list[int], int]:
         """The ids of one whole sequence, and how many of them are the prompt's."""

@@ -172,6 +172,10 @@ class Stepwise(Task):
         steps = () if self.pad is None else self.pad.write(self.steps(instance), self.protocol == "paper")
         return Example(tuple(prompt), (*before, *answer, *behind), steps)
 
+    def digit_run(self, prompt: Sequence[str]) -> int:
+        """Steps and answers part digits, or sort them: never more in a row than the prompt has symbols."""
+        return len(prompt) + self.overhang
+
     def extract(self, said: Sequence[str]) -> tuple[str, ...] | None:
         """The answer in what a model wrote: what follows the first `Thus,`, or all of it, without its sentence."""
         before, behind = self.sentence

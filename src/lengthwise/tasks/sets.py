@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
+from itertools import islice
 
 import numpy as np
 
 from lengthwise.spec import SpecError, did_you_mean
 from lengthwise.tasks.task import Instance, Task
-from lengthwise.tasks.words import Words, every
+from lengthwise.tasks.words import TooManyChoices, Words, every
 
 BUCKETS = {
     "train": range(0, 80),
@@ -32,7 +33,9 @@ SMALL = 8192
 """Spaces up to this size are enumerated; in a larger one even the twentieth that validation has is above 256."""
 BLOCK = 65_536
 _ATTEMPTS = 10_000
-_PATIENCE = 1000
+_PATIENCE, _SMALL_PATIENCE = 1000, 5
+VERSION = 2
+"""Rises when evaluation sets are chosen otherwise although tasks draw as before; training does not depend on it."""
 PAPER_TRAIN, PAPER_POOL, PAPER_TEST = 100_000, 115_000, 10_000
 
 
@@ -42,20 +45,27 @@ def splits(task: Task) -> tuple[str, ...]:
 
 
 def lengths_of(task: Task, split: str) -> list[int]:
-    """The lengths of a split: up to L seen, L+1 to 2L unseen, and three far ones."""
+    """The lengths of a split: up to L seen, L+1 to 2L unseen, and three far ones, as far as the task makes them."""
+    return [length for length in _wanted(task, split) if length in task.lengths]
+
+
+def missing(task: Task, split: str) -> list[int]:
+    """The lengths that a split should have and the task cannot make."""
+    return [length for length in _wanted(task, split) if length not in task.lengths]
+
+
+def _wanted(task: Task, split: str) -> Iterable[int]:
     _known(task, split)
     longest = task.longest
     if task.protocol == "paper":
         assert task.published is not None
         low, high = task.published.test if split == "test_unseen" else task.published.train
-        wanted: Iterable[int] = range(low, high + 1)
-    elif split == "test_far":
-        wanted = (5 * longest // 2, 3 * longest, 4 * longest)
-    elif split.endswith("unseen"):
-        wanted = range(longest + 1, 2 * longest + 1)
-    else:
-        wanted = range(task.lengths[0], longest + 1)
-    return [length for length in wanted if length in task.lengths]
+        return range(low, high + 1)
+    if split == "test_far":
+        return [length for length in task.far if length > 2 * longest]
+    if split.endswith("unseen"):
+        return range(longest + 1, 2 * longest + 1)
+    return range(task.lengths[0], longest + 1)
 
 
 def _known(task: Task, split: str) -> None:
@@ -67,6 +77,15 @@ def _known(task: Task, split: str) -> None:
             "its unseen one on 'test_unseen'"
         )
     raise SpecError(f"there is no split {split!r}.{did_you_mean(split, BUCKETS)}")
+
+
+def belongs(task: Task, split: str, length: int) -> None:
+    """Refuse a length that the split does not have."""
+    task.needs(length)
+    there = lengths_of(task, split)
+    if length not in there:
+        nearest = f"the nearest is {min(there, key=lambda other: abs(other - length))}" if there else "it has none"
+        raise SpecError(f"{split!r} of {task.name} has no length {length} ({task.unit}); {nearest}")
 
 
 def owns(task: Task, split: str, length: int, instance: Instance) -> bool:
@@ -95,21 +114,82 @@ def everything(task: Task, length: int) -> tuple[Instance, ...] | None:
         return tuple(listed)
     if task.space(length) > SMALL or task.protocol == "paper":  # the original's rows depend on their number too
         return None
-    return tuple(dict.fromkeys(every(lambda words: task.draw(words, length))))
+    most = 100 * task.space(length) + 10_000
+    try:
+        return tuple(dict.fromkeys(every(lambda words: task.draw(words, length), most)))
+    except TooManyChoices:
+        return _found(task, length, most)
+
+
+def _found(task: Task, length: int, most: int) -> tuple[Instance, ...]:
+    """All instances of a length by drawing them: of a task that draws, looks, and draws again."""
+    found, words, space = dict[Instance, None](), Words(task.key("all", length)), task.space(length)
+    for index in range(most):
+        found.setdefault(task.draw(words.seat(index), length), None)
+        if len(found) == space:
+            return tuple(found)
+    raise SpecError(
+        f"{task.name} has {space} instances of length {length} by its space, but {most:,} draws found {len(found)}: "
+        "correct space, or return all instances from listed(length)"
+    )
 
 
 def maker(task: Task, split: str, length: int, seed: int = 0) -> Callable[[int], Instance]:
-    """The function from an index to the instance of (task, split, length, index, seed)."""
+    """The function from an index to an instance: in training drawn for the seed, elsewhere the i-th of `evaluation`."""
     _known(task, split)
     task.needs(length)
+    if split != "train":
+        if seed:
+            raise SpecError(f"evaluation sets are the same for every run: {split!r} has no seed {seed}")
+        return _of_evaluation(task, split, length)
     if task.protocol == "paper":
-        words = Words(task.key("test" if split == "test_unseen" else "pool", length))
-        return lambda index: task.draw(words.seat(index), length)
-    if split != "train" and seed:
-        raise SpecError(f"evaluation sets are the same for every run: {split!r} has no seed {seed}")
+        return _of_pool(task, length)
     if task.listed(length) is not None:
         return _from_list(task, split, length, seed)
     return _by_rejection(task, split, length, seed)
+
+
+def _of_evaluation(task: Task, split: str, length: int) -> Callable[[int], Instance]:
+    """Drawn as far as asked for: the first of a far length need not wait for the others."""
+    if task.protocol == "paper":
+        belongs(task, split, length)
+        length_N, index_N = rows(task, split)
+        here = index_N[length_N == length].tolist()
+        draw = _drawn(task, split, length)
+        return _bounded(task, split, length, len(here), lambda index: draw(here[index]))
+    more, made = islice(_distinct(task, split, length), EXAMPLES), list[Instance]()
+
+    def make(index: int) -> Instance:
+        wanted = index + 1 if 0 <= index < EXAMPLES else EXAMPLES
+        made.extend(islice(more, max(wanted - len(made), 0)))
+        if 0 <= index < len(made):
+            return made[index]
+        raise _past(task, split, length, len(made), index) if made else _empty(task, split, length)
+
+    return make
+
+
+def _of_pool(task: Task, length: int) -> Callable[[int], Instance]:
+    """Row `index` of the original's pool, of which most rows are train and the others validation."""
+    belongs(task, "train", length)
+    many = _pool(task, "train")[0].get(length, 0)
+    return _bounded(task, "train", length, many, _drawn(task, "train", length))
+
+
+def _drawn(task: Task, split: str, length: int) -> Callable[[int], Instance]:
+    words = Words(task.key("test" if split == "test_unseen" else "pool", length))
+    return lambda index: task.draw(words.seat(index), length)
+
+
+def _bounded(
+    task: Task, split: str, length: int, many: int, make: Callable[[int], Instance]
+) -> Callable[[int], Instance]:
+    def bounded(index: int) -> Instance:
+        if not 0 <= index < many:
+            raise _past(task, split, length, many, index)
+        return make(index)
+
+    return bounded
 
 
 def _by_rejection(task: Task, split: str, length: int, seed: int) -> Callable[[int], Instance]:
@@ -150,6 +230,12 @@ def _empty(task: Task, split: str, length: int) -> SpecError:
     )
 
 
+def _past(task: Task, split: str, length: int, many: int, index: int) -> SpecError:
+    return SpecError(
+        f"there is no example {index} of {task.name}, {split}, length {length}: it has {many}, counted from 0"
+    )
+
+
 def instances(
     task: Task, split: str, lengths: Iterable[int], indices: Iterable[int], seed: int = 0
 ) -> Iterator[Instance]:
@@ -165,21 +251,38 @@ def instances(
 def evaluation(task: Task, split: str, length: int, examples: int | None = None) -> tuple[Instance, ...]:
     """The evaluation set of a length: 256 distinct instances, or all there are; under `paper`, all its rows."""
     if task.protocol == "paper":
-        lengths, indices = rows(task, split)
-        here = indices[lengths == length][:examples].tolist()
-        return tuple(instances(task, split, [length] * len(here), here))
-    examples = EXAMPLES if examples is None else examples
+        length_N, index_N = rows(task, split)
+        return tuple(map(_drawn(task, split, length), index_N[length_N == length][:examples].tolist()))
+    return tuple(islice(_distinct(task, split, length), EXAMPLES if examples is None else examples))
+
+
+def _distinct(task: Task, split: str, length: int) -> Iterator[Instance]:
+    """The instances of a split and length, each once, in the order they are drawn in; where they are few, all of them.
+
+    So a short length has the distribution of a long one, as far as there are enough, and 20 examples begin 256.
+    """
     small = owned(task, split, length)
+    if small is not None and task.listed(length) is not None:
+        yield from small
+        return
+    make, found, index = _by_rejection(task, split, length, 0), set[Instance](), 0
     if small is not None:
-        return small[:examples]
-    make, found = maker(task, split, length), dict[Instance, None]()
-    for index in range(_PATIENCE * examples):
-        found.setdefault(make(index), None)
-        if len(found) == examples:
-            return tuple(found)
+        patience = _SMALL_PATIENCE * min(len(small), EXAMPLES)
+        while len(found) < len(small) and index < patience:
+            if (one := make(index)) not in found:
+                found.add(one)
+                yield one
+            index += 1
+        yield from (one for one in small if one not in found)  # so unlikely that they were not drawn
+        return
+    while index < _PATIENCE * max(EXAMPLES, len(found) + 1):
+        if (one := make(index)) not in found:
+            found.add(one)
+            yield one
+        index += 1
     # A stranger's task may say it has more instances than it draws.
     raise SpecError(
-        f"{task.name}, {split}, length {length}: {len(found)} distinct instances in {_PATIENCE * examples:,} draws, "
+        f"{task.name}, {split}, length {length}: {len(found)} distinct instances in {index:,} draws, "
         f"but space({length}) says {task.space(length)}"
     )
 
@@ -215,14 +318,7 @@ def rows(task: Task, split: str) -> tuple[np.ndarray, np.ndarray]:
     A pool of 1.15 × 100,000 rows, equally many per bin, is shuffled; the first 100,000 are train, the rest validation.
     """
     _known(task, split)
-    lengths = lengths_of(task, split)
-    corpus = task.paper_pool(split)
-    if corpus is not None:
-        counts, cut = corpus
-    else:
-        bins = sum(task.paper_bins(length, split) for length in lengths)
-        per_bin = (PAPER_TEST if split == "test_unseen" else PAPER_POOL) // bins
-        counts, cut = {length: task.paper_rows(length, split, per_bin) for length in lengths}, PAPER_TRAIN
+    counts, cut = _pool(task, split)
     length_N = np.repeat(list(counts), list(counts.values()))
     index_N = np.concatenate([np.arange(count) for count in counts.values()])
     if split == "test_unseen":
@@ -239,6 +335,17 @@ def rows(task: Task, split: str) -> tuple[np.ndarray, np.ndarray]:
     order_N = np.argsort(np.random.Philox(key=task.key("pool order")).random_raw(len(length_N)), kind="stable")
     part = order_N[:cut] if split == "train" else order_N[cut:]
     return length_N[part], index_N[part]
+
+
+def _pool(task: Task, split: str) -> tuple[dict[int, int], int]:
+    """Rows of each length of the original's pool (or test set), and how many of all are train."""
+    corpus = task.paper_pool(split)
+    if corpus is not None:
+        return corpus
+    lengths = lengths_of(task, split)
+    bins = sum(task.paper_bins(length, split) for length in lengths)
+    per_bin = (PAPER_TEST if split == "test_unseen" else PAPER_POOL) // bins
+    return {length: task.paper_rows(length, split, per_bin) for length in lengths}, PAPER_TRAIN
 
 
 def _epochs(task: Task, start: int, stop: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

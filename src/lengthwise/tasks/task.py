@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -66,6 +66,8 @@ class Task:
     bos: bool | None = None
     tokenizer: str | None = None
     longest: int = 8
+    _content: str = field(default="", init=False, repr=False)
+    """A hash of the files it was made of, so that a task of a changed file equals no task of the old one."""
 
     version: ClassVar[int] = 1
     paper: ClassVar[str] = ""
@@ -84,6 +86,7 @@ class Task:
             object.__setattr__(self, "longest", there.train[1])
         if self.longest not in self.lengths:
             raise SpecError(self._no_such(self.longest, "longest"))
+        object.__setattr__(self, "_content", self.content)
 
     # --- what a subclass says ----------------------------------------------------------------------------------------
 
@@ -142,6 +145,16 @@ class Task:
         return {}
 
     @property
+    def content(self) -> str:
+        """A hash of the files it reads, or nothing; each file is read once."""
+        return "" if self.pieces is None else self.pieces.content
+
+    @property
+    def far(self) -> Sequence[int]:
+        """The lengths of `test_far`, beyond twice those trained on, as far as it can make them."""
+        return (5 * self.longest // 2, 3 * self.longest, 4 * self.longest)
+
+    @property
     def published(self) -> Published | None:
         """Its place in the original study, if it has one."""
         return None
@@ -163,7 +176,7 @@ class Task:
         """Rows per length of the original's pool and how many of them are train, where it is a corpus of its own."""
         return None
 
-    # --- coupled positions -------------------------------------------------------------------------------------------
+    # --- positions ---------------------------------------------------------------------------------------------------
 
     @property
     def overhang(self) -> int:
@@ -176,6 +189,10 @@ class Task:
         Inside the answer it may look only at symbols up to its own. Cho et al. 2024, arXiv:2405.20671.
         """
         raise SpecError(f"{self.name} says nothing of which symbols belong together, so positions cannot be coupled")
+
+    def digit_run(self, prompt: Sequence[str]) -> int | None:
+        """The most digits in a row that a right answer to the prompt has, or None: for abacus positions."""
+        return None
 
     # --- what every task then has ------------------------------------------------------------------------------------
 
@@ -205,15 +222,39 @@ class Task:
         It is the longest right one, its end token, and a quarter more, at least 4: so that an answer which stops too
         late is seen to stop.
         """
-        right = len(self.render(self.worst(length)).target) + 1
+        listed = None if self.pieces is None else self.listed(length)
+        if listed is None:
+            return self.limited(len(self.render(self.worst(length)).target))
+        right = self._longest.get(length)
+        if right is None:
+            right = self._longest[length] = max(map(self._written, listed))
         return right + max(4, right // 4)
+
+    def limited(self, symbols: int) -> int:
+        """The limit where right answers have up to `symbols` symbols, each of as many tokens as any symbol has."""
+        right = symbols * self._most_pieces + 1
+        return right + max(4, right // 4)
+
+    @cached_property
+    def _most_pieces(self) -> int:
+        return 1 if self.pieces is None else self.pieces.most(self.symbols)
+
+    @cached_property
+    def _longest(self) -> dict[int, int]:
+        return {}
+
+    def _written(self, instance: Instance) -> int:
+        """How many tokens of the instance's sequence are not the prompt's."""
+        example = self.render(instance)
+        ids, prompt = self.vocabulary.sequence(example.prompt, example.target, self.starts)
+        return len(ids) - prompt
 
     def key(self, *more: object, seed: int = 0) -> int:
         """The number that everything drawn for (task, version, options that change `draw`, ...) comes from."""
         drawn = {
-            field.name: getattr(self, field.name)
-            for field in fields(self)
-            if field.name not in self.shown and getattr(self, field.name) != field.default
+            option.name: getattr(self, option.name)
+            for option in fields(self)
+            if option.init and option.name not in self.shown and getattr(self, option.name) != option.default
         }
         if self.pieces is not None and self.protocol == "paper":  # the original takes its alphabet from it
             drawn["pieces"] = self.pieces.digest

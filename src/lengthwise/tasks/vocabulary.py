@@ -10,8 +10,14 @@ PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
 
 
 def text(symbols: Sequence[str]) -> str:
-    """Symbols as a person reads them; `##.` is a full stop glued to what stands before it."""
-    return " ".join(symbols).replace(" ##", "")
+    """Symbols as a person reads them; `##.` is a full stop glued to what stands before it, `\\##.` are three signs."""
+    return " ".join(symbols).replace(" ##", "").replace("\\##", "##")
+
+
+def symbol(word: str) -> str:
+    """The symbol that `text` writes as the word, also where the word begins with `##`."""
+    kept = word.replace("\\##", "\\\\##")
+    return f"\\{kept}" if kept.startswith("##") else kept
 
 
 class Vocabulary:

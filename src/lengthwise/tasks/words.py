@@ -13,6 +13,7 @@ import numpy as np
 
 Item = TypeVar("Item")
 _AHEAD = 32
+_DEEPEST = 100_000
 
 
 class Words:
@@ -85,6 +86,10 @@ class Words:
         return bisect_right(bounds, self.below(2**53) / 2**53 * bounds[-1])
 
 
+class TooManyChoices(Exception):
+    """A draw meets more sequences of choices than it may, or one without an end."""
+
+
 class _Tree(Words):
     """Walks the tree of all choices instead of drawing one."""
 
@@ -100,6 +105,8 @@ class _Tree(Words):
     def below(self, n: int) -> int:
         if self.depth == len(self.path):
             self.path.append((0, n))
+            if self.depth > _DEEPEST:  # who rejects what was chosen, and here always meets the same choice, never ends
+                raise TooManyChoices
         self.depth += 1
         return self.path[self.depth - 1][0]
 
@@ -114,14 +121,16 @@ class _Tree(Words):
         return possible[self.below(len(possible))]
 
 
-def every(draw: Callable[[Words], Item]) -> Iterator[Item]:
-    """What `draw` can return, once for each sequence of choices it can meet: all instances of a small space.
+def every(draw: Callable[[Words], Item], most: int | None = None) -> Iterator[Item]:
+    """What `draw` can return, once for each sequence of choices it can meet, `most` of them: all of a small space.
 
     `list(every(lambda words: tuple(words.integers(0, 2, 2))))` is `[(0, 0), (0, 1), (1, 0), (1, 1)]`.
     """
-    tree = _Tree()
+    tree, met = _Tree(), 0
     while True:
-        tree.depth = 0
+        if met == most:
+            raise TooManyChoices
+        tree.depth, met = 0, met + 1
         yield draw(tree)
         while tree.path and tree.path[-1][0] + 1 == tree.path[-1][1]:
             tree.path.pop()
