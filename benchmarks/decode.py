@@ -1,11 +1,12 @@
-"""Examples per second of our evaluation against `transformers`' `generate` on a Llama of the same size.
+"""Answers per second of our evaluation against `transformers`' `generate` on a Llama of the same size.
 
-    python benchmarks/decode.py [--task copy:variant=same] [--examples 128] [--rounds 5]
+    python benchmarks/decode.py [--task copy:variant=same] [--steps 1500] [--examples 256] [--rounds 5]
 
-The Llama has our weights' shapes (width, layers, heads, feed-forward, vocabulary), and both answer the same prompts,
-in batches of 64, padded on the left. Random weights stop at random, so every answer runs to its limit: the work is the
-same. *real* is our batched, cached decoding of every answer; *checked* is what an evaluation does: one pass, a decoded
-sample, failures decoded on. Interleaved, one thread, medians; ratios above 1 mean that ours is quicker.
+Our model is trained for a while, so that right and wrong answers both occur, and evaluated at every tested length:
+*evaluation* is what `lengthwise evaluate` does (one pass, a decoded sample, failures decoded), *real* decodes every
+answer from its prompt to its own end or limit. *generate* answers the same prompts greedily with its cache, in batches
+of as many rows, sorted by length, padded on the left, for as many tokens as the longest answer that our model gives to
+a prompt of the batch: the work of giving the same answers. Interleaved, one thread, medians; above 1, ours is quicker.
 """
 
 from __future__ import annotations
@@ -20,19 +21,29 @@ import torch
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from lengthwise.encodings.positions import Consecutive
-from lengthwise.evaluation.cases import Case, cases
+from lengthwise.evaluation.cases import Case, cases, grid
 from lengthwise.evaluation.decoding import decoder_decode
 from lengthwise.evaluation.examination import examine
 from lengthwise.model import Decoder
 from lengthwise.run import Plan
+from lengthwise.tasks.block import training_block
+from lengthwise.training.batches import inline
+from lengthwise.training.loop import Loop
 
-BATCH = 64
+
+def trained(plan: Plan) -> Decoder:
+    """Our model, after its few steps."""
+    decoder = plan.decoder()
+    supply = inline(lambda start, stop: training_block(plan.task, start, stop, plan.seeds.data))
+    for _ in Loop(decoder, supply, plan.training, plan.positions, plan.seeds):
+        pass
+    return decoder.eval()
 
 
 def llama_of(plan: Plan) -> LlamaForCausalLM:
     """A Llama of the same size."""
     config = plan.model
-    return LlamaForCausalLM(
+    llama = LlamaForCausalLM(
         LlamaConfig(
             vocab_size=config.vocabulary,
             hidden_size=config.width,
@@ -45,54 +56,49 @@ def llama_of(plan: Plan) -> LlamaForCausalLM:
             bos_token_id=1,
             eos_token_id=2,
         )
-    ).eval()
+    )
+    llama.eval()
+    return llama
 
 
 @torch.no_grad()
-def generate(llama: LlamaForCausalLM, asked: list[Case]) -> None:
-    """All answers by `generate`, greedily, in batches of like lengths."""
-    order = sorted(asked, key=lambda case: case.prompt)
-    for start in range(0, len(order), BATCH):
-        group = order[start : start + BATCH]
+def generate(llama: LlamaForCausalLM, asked: list[Case], said: list[int], batch: int) -> None:
+    """All answers by `generate`, each of about as many tokens as ours."""
+    order = sorted(range(len(asked)), key=lambda number: (asked[number].prompt, said[number]))
+    for start in range(0, len(order), batch):
+        numbers = order[start : start + batch]
+        group = [asked[number] for number in numbers]
         wide = max(case.prompt for case in group)
         ids = torch.zeros(len(group), wide, dtype=torch.long)
         mask = torch.zeros_like(ids)
         for row, case in enumerate(group):
             ids[row, wide - case.prompt :] = torch.tensor(case.ids[: case.prompt])
             mask[row, wide - case.prompt :] = 1
-        most = max(case.limit for case in group)
-        config = GenerationConfig(max_new_tokens=most, do_sample=False, eos_token_id=2, pad_token_id=0)
-        llama.generate(ids, attention_mask=mask, generation_config=config)
-
-
-def never_stops(decoder: Decoder, llama: LlamaForCausalLM) -> None:
-    """Take the end token away from both, so that every answer runs to its limit."""
-    with torch.no_grad():
-        for head in (decoder.head, llama.lm_head):
-            assert head is not None
-            head.weight[2] = 0.0
-            head.weight.sub_(head.weight.mean(0, keepdim=True))
-            head.weight[2] = -10 * head.weight.abs().max()
+        most = max(said[number] for number in numbers)
+        config = GenerationConfig(max_new_tokens=most, min_new_tokens=most, do_sample=False, pad_token_id=0)
+        config.eos_token_id = None
+        llama.generate(ids, attention_mask=mask, generation_config=config)  # pyrefly: ignore
 
 
 def main() -> None:
     """Print a table and, last, one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--task", default="copy:variant=random")
-    parser.add_argument("--examples", type=int, default=32)
+    parser.add_argument("--task", default="copy:variant=same")
+    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--examples", type=int, default=256)
+    parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    plan = Plan.of(options.task, "rope")
-    task, decoder, llama = plan.task, plan.decoder().eval(), llama_of(plan)
-    never_stops(decoder, llama)
-    places = [("test_unseen", length) for length in range(task.longest + 1, 2 * task.longest + 1)]
-    asked = [case for split, length in places for case in cases(task, split, length, options.examples)]
-    decode = decoder_decode(decoder, Consecutive(), task.vocabulary.eos, BATCH)
+    plan = Plan.of(options.task, "rope", training=f"laptop:steps={options.steps}")
+    task, decoder, llama = plan.task, trained(plan), llama_of(plan)
+    asked = [case for split, length in grid(task) for case in cases(task, split, length, options.examples)]
+    decode = decoder_decode(decoder, Consecutive(), task.vocabulary.eos, options.batch)
+    said = [len(words) for words in decode(asked, [[]] * len(asked))]
     ways: dict[str, Callable[[], object]] = {
-        "generate": lambda: generate(llama, asked),
+        "generate": lambda: generate(llama, asked, said, options.batch),
         "real": lambda: decode(asked, [[]] * len(asked)),
-        "checked": lambda: examine(decoder, task, splits=places, examples=options.examples, rows=BATCH),
+        "evaluation": lambda: examine(decoder, task, examples=options.examples, rows=options.batch),
     }
     timed: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(options.rounds + 1):
@@ -101,12 +107,14 @@ def main() -> None:
             ways[name]()
             if turn:  # the first warms up
                 timed[name].append(time.perf_counter() - start)
-    told = {}
-    print(f"{options.task}, {len(asked)} answers of {asked[0].limit} to {asked[-1].limit} tokens, batches of {BATCH}")
+    judged = examine(decoder, task, examples=options.examples).judged
+    right = sum(one.kind == "right" for one in judged) / len(judged)
+    told: dict[str, object] = {"right": round(right, 3)}
+    print(f"{plan.task_spec}, {len(asked)} answers, {right:.0%} of ours right, batches of {options.batch}")
     for name, seconds in timed.items():
         ratio = statistics.median(a / b for a, b in zip(timed["generate"], seconds, strict=True))
         speed = len(asked) / statistics.median(seconds)
-        print(f"{name:<10}{speed:>10.1f} answers/s{ratio:>8.2f} x generate")
+        print(f"{name:<12}{speed:>8.1f} answers/s{ratio:>8.2f} x generate")
         told[name] = {"per_second": round(speed, 1), "ratio": round(ratio, 3)}
     print(json.dumps(told))
 

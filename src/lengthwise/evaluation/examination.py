@@ -30,7 +30,7 @@ from lengthwise.tasks.task import Task
 if TYPE_CHECKING:
     import polars as pl
 
-CHECKED = 8
+CHECKED = 4
 """Cases of each length that are decoded from their prompt, to check the pass."""
 NEAR = 1e-4
 """Two logits this close, relative to the larger, may swap places between one pass and a cache."""

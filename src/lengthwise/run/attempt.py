@@ -33,13 +33,13 @@ from lengthwise.model import Decoder
 from lengthwise.run.identity import Plan
 from lengthwise.run.machine import alive, recorded
 from lengthwise.run.record import STORE, Run, attempts_of, fill
-from lengthwise.spec import SpecError, digest
+from lengthwise.spec import SpecError, blame, digest
 from lengthwise.tasks.block import training_block
 from lengthwise.tasks.sets import lengths_of, trained_lengths
 from lengthwise.tasks.supplier import Supplier
 from lengthwise.training.batches import Supply, inline, windows
 from lengthwise.training.checkpoint import newest, pack, save, unpack
-from lengthwise.training.listeners import Audience, Progress
+from lengthwise.training.listeners import Audience, Progress, known_listeners
 from lengthwise.training.loop import Loop, Told
 from lengthwise.training.parallel import Team, team
 
@@ -79,6 +79,7 @@ def train(
     Options are those of `Plan.of`: positions, model, training, seed, streams. `start` is another run (its folder or id,
     `@best` and the like behind it) whose weights it begins with; what is missing or left over is allowed by name.
     """
+    known_listeners(listeners)
     began, source = _start(start, store) if start is not None else (None, {})
     plan = Plan.of(task, encoding, start=source, **options)
     if began is not None:  # what does not fit is told before anything is written
@@ -105,14 +106,23 @@ def train(
             attempt.run(began, allow)
         except (Stopped, SpecError, KeyboardInterrupt):
             raise
-        except BaseException:
+        except BaseException as error:
             with suppress(SpecError):
                 attempt.folder.write("error.txt", traceback.format_exc())
+            _blame_outside(plan, error, attempt.folder)
             raise
         finally:
             attempt.progress.close()
             attempt.audience.close()
         return Run(attempt.folder)
+
+
+def _blame_outside(plan: Plan, error: BaseException, folder: Folder) -> None:
+    """A failure inside a stranger's encoding or task is told with the stranger's line."""
+    for where, spec in plan.outside():
+        if any(frame.filename == where for frame in traceback.extract_tb(error.__traceback__)):
+            told = f"'{spec}' failed, {blame(error, where)}; the whole traceback is in {folder}/error.txt"
+            raise SpecError(told) from error
 
 
 def _title(plan: Plan) -> str:

@@ -127,6 +127,16 @@ class Plan:
                 f"{highest}; write {self.encoding_specs[0].name}:limit={highest + 1} or more"
             )
 
+    def outside(self) -> list[tuple[str, Spec]]:
+        """The files of code from outside the package, and what they are named by."""
+        named = [("task", TASKS, self.task_spec), ("positions", POSITIONS, self.positions_spec)]
+        named += [("encoding", ENCODINGS, spec) for spec in self.encoding_specs]
+        return [
+            (inspect.getfile(resolve(kind, table, spec.name)), spec)
+            for kind, table, spec in named
+            if spec.name not in table
+        ]
+
     # --- identity ----------------------------------------------------------------------------------------------------
 
     def identity(self) -> dict[str, Any]:

@@ -57,6 +57,13 @@ class Wandb:
 LISTENERS: dict[str, Callable[[str, str], Listener]] = {"tensorboard": TensorBoard, "wandb": Wandb}
 
 
+def known_listeners(names: Sequence[str]) -> None:
+    """Refuse names that nobody has."""
+    for name in names:
+        if name not in LISTENERS:
+            raise SpecError(f"there is no listener {name!r}.{did_you_mean(name, LISTENERS)}")
+
+
 class Audience:
     """All who listen; one that fails is heard of once, and then left out."""
 
@@ -65,10 +72,8 @@ class Audience:
 
     @classmethod
     def of(cls, names: Sequence[str], folder: str, name: str) -> Audience:
-        """The listeners with these names; one that cannot begin is left out, one that does not exist is an error."""
-        for wanted in names:
-            if wanted not in LISTENERS:
-                raise SpecError(f"there is no listener {wanted!r}.{did_you_mean(wanted, LISTENERS)}")
+        """The listeners with these names; one that cannot begin is left out."""
+        known_listeners(names)
         audience = cls()
         for wanted in names:
             audience._try(wanted, lambda wanted=wanted: audience._listeners.append(LISTENERS[wanted](folder, name)))
