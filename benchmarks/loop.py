@@ -30,7 +30,6 @@ from lengthwise.training.listeners import Audience, Progress
 from lengthwise.training.loop import Loop
 from lengthwise.training.parallel import ALONE
 
-
 CHECKPOINT = 100
 """Steps between checkpoints: those of a run of 2,000 steps."""
 
@@ -56,7 +55,7 @@ def ours(plan: Plan) -> float:
         decoder = plan.decoder()
         with attempt._supply(0) as supply:
             loop = Loop(decoder, supply, plan.training, plan.positions, plan.seeds)
-            supply(0, min(plan.training.window, plan.training.steps) * plan.training.batch)  # as bare has its batches
+            supply(0, min(plan.training.span, plan.training.steps) * plan.training.batch)  # as bare has its batches
             start = time.perf_counter()
             attempt._train(loop)
             whole = time.perf_counter() - start

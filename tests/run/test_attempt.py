@@ -263,6 +263,7 @@ def test_a_run_is_found_by_its_folder_and_the_beginning_of_its_id(run):
         assert Run.open(where, store).id == run.id
     with pytest.raises(SpecError, match="there is no run 'copy-rop-s0'"):
         Run.open("copy-rop-s0", store)
+    small(store, "nope", training="laptop:steps=4:batch=8:validations=1")
     with pytest.raises(SpecError, match="is the beginning of"):
         Run.open("copy", store)
 

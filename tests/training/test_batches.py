@@ -55,6 +55,11 @@ def test_batches_do_not_come_in_order_of_length():
     assert means != sorted(means)
 
 
+def test_a_window_is_no_larger_than_a_block():
+    training = training_preset("laptop", steps=40, batch=4096)
+    assert training.span == 16 and list(windows(training, 20)) == [(16, 16), (32, 8)]
+
+
 def test_a_batch_depends_on_its_step_alone():
     task, training = build_task("addition"), training_preset("laptop", steps=40, batch=8, window=16)
     whole = fed(task, training)

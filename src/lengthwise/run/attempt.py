@@ -104,7 +104,9 @@ def train(
         )
         try:
             attempt.run(began, allow)
-        except (Stopped, SpecError, KeyboardInterrupt):
+        except (Stopped, SpecError, KeyboardInterrupt) as error:
+            with suppress(SpecError):  # so that nobody takes this attempt for one that is still at work
+                attempt.folder.create("stopped", str(error) or "interrupted")
             raise
         except BaseException as error:
             with suppress(SpecError):
@@ -185,6 +187,8 @@ class Attempt:
     kept: dict[str, str] = field(default_factory=dict)
     """Where the weights of a step are, seen from the run's folder."""
     stop: bool = False
+    stale: tuple[list[str], list[str]] = field(default_factory=lambda: ([], []))
+    """Weights that no label needs any more: first those that the last two checkpoints do not refer to."""
 
     def run(self, began: Run | None, allow: Iterable[str]) -> None:
         """From the newest checkpoint, or the start, to `done`."""
@@ -224,6 +228,9 @@ class Attempt:
                 lines.flush()
                 notes = {"validations": self.validations, "kept": self.kept}
                 save(self.folder / "checkpoints", told.step, loop.tensors(), notes, self.processes)
+                for file in self.stale[0]:
+                    self.folder.remove(file)
+                self.stale = (self.stale[1], [])
             if stopping:
                 self.audience.close()
                 raise Stopped
@@ -297,7 +304,7 @@ class Attempt:
         for step in [step for step in self.kept if step not in wanted]:
             attempt, _, file = self.kept.pop(step).partition("/")
             if attempt == self.folder.leaf:
-                self.folder.remove(file)
+                self.stale[1].append(file)
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
@@ -318,6 +325,8 @@ class Attempt:
             self.folder.write("predictions.parquet", to_parquet(pl.concat(predictions)))
             done = {"checkpoints": labels, "kept": self.kept, "checks": checks, "validations": self.validations}
             self.folder.create("done", json.dumps(done, indent=1))
+            for file in (*self.stale[0], *self.stale[1]):
+                self.folder.remove(file)
         self.processes.wait()
 
     def _examined(self, last: Decoder, labels: Mapping[str, int]) -> Iterator[tuple[str, Examination]]:

@@ -65,7 +65,7 @@ class Plan:
         Seeds.of(seed, **(streams or {}))
         whole = cls(
             task_spec=canonical("task", TASKS, spec),
-            encoding_specs=_encodings(encoding),
+            encoding_specs=encodings_of(encoding),
             positions_spec=canonical("positions", POSITIONS, Spec.of(positions)),
             model=preset(
                 model,
@@ -196,7 +196,8 @@ def _unless(given: str | Mapping[str, object] | Spec, setting: Mapping[str, obje
     return {key: value for key, value in setting.items() if key not in said}
 
 
-def _encodings(encoding: str | Sequence[str] | Mapping[str, object] | Spec) -> tuple[Spec, ...]:
+def encodings_of(encoding: str | Sequence[str] | Mapping[str, object] | Spec) -> tuple[Spec, ...]:
+    """The canonical specs of one encoding for all layers, or of one for each."""
     if isinstance(encoding, str):
         listed: Sequence[Any] = specs(encoding)
     else:

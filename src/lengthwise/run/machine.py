@@ -46,7 +46,13 @@ def alive(attempt: Folder) -> str | None:
         number, began = int(owner["process"]), owner["process_began"]
     except (SpecError, KeyError, TypeError, ValueError):
         return None
-    if attempt.exists("error.txt") or not same or number == os.getpid() or _began(number) != began:
+    if (
+        attempt.exists("error.txt")
+        or attempt.exists("stopped")
+        or not same
+        or number == os.getpid()
+        or _began(number) != began
+    ):
         return None
     return f"process {number} on this machine"
 

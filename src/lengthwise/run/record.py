@@ -16,7 +16,7 @@ from lengthwise.evaluation.examination import AS_TRAINED, Examination, examine
 from lengthwise.evaluation.rows import from_parquet, to_parquet
 from lengthwise.folder import Folder
 from lengthwise.model import Decoder
-from lengthwise.run.identity import Plan
+from lengthwise.run.identity import Plan, encodings_of
 from lengthwise.spec import Spec, SpecError, did_you_mean
 from lengthwise.tasks.task import Task
 from lengthwise.training.checkpoint import unpack
@@ -153,7 +153,7 @@ class Run:
         if encoding is None:
             listed = plan.encodings
         else:
-            named = Plan.of(plan.task_spec, encoding).encoding_specs
+            named = encodings_of(encoding)
             listed = list(named) * config.layers if len(named) == 1 else list(named)
         decoder = Decoder(config, listed, seed=plan.seeds.init)
         fill(decoder, self.weights(checkpoint), allow, self.id)

@@ -58,8 +58,8 @@ class Supply(Protocol):
 
 def windows(training: Training, first: int = 0) -> Iterator[tuple[int, int]]:
     """The first step and the number of steps of each window, from the one that step `first` is in."""
-    for begin in range(first - first % training.window, training.steps, training.window):
-        yield begin, min(training.window, training.steps - begin)
+    for begin in range(first - first % training.span, training.steps, training.span):
+        yield begin, min(training.span, training.steps - begin)
 
 
 def window_order(block: Block, training: Training, key: int) -> list[np.ndarray]:
@@ -82,7 +82,7 @@ def batches(
         if begin >= last:
             return
         block = supply(begin * training.batch, (begin + steps) * training.batch)
-        order = window_order(block, training, digest("order", seeds.order, begin // training.window))
+        order = window_order(block, training, digest("order", seeds.order, begin // training.span))
         for rows in order[max(first - begin, 0) : last - begin]:
             yield feed(block, rows, positions, seeds.data)
 

@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from lengthwise.spec import Spec, SpecError, did_you_mean
+from lengthwise.tasks.sets import BLOCK
 
 Positive = Field(gt=0)
 
@@ -61,6 +62,11 @@ class Training(BaseModel):
         done = (step - self.warmup) / max(self.steps - self.warmup, 1)
         share = (1 + cos(pi * done)) / 2 if self.schedule == "cosine" else 1 - done
         return self.floor + (self.rate - self.floor) * share
+
+    @property
+    def span(self) -> int:
+        """Batches of a window, where so many examples fit into a block."""
+        return max(1, min(self.window, BLOCK // self.batch))
 
     @property
     def stages(self) -> dict[str, int]:
