@@ -234,9 +234,18 @@ def blame(error: BaseException, where: str) -> str:
     """The line of the user's file, not of ours."""
     if isinstance(error, SyntaxError):
         return f"line {error.lineno}: {error.msg}: {(error.text or '').strip()}"
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == where]
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == where]
     place = f"line {lines[-1]}: " if lines else ""
-    return f"{place}{type(error).__name__}: {error}"
+    words = one_line(str(error))
+    if isinstance(error, NotImplementedError) and frames and not words:
+        words = f"{frames[-1].name} is not written"
+    return f"{place}{type(error).__name__}: {words}"
+
+
+def one_line(text: str) -> str:
+    """The text without line breaks, as an error must be."""
+    return " ".join(text.split())
 
 
 # --- options ---------------------------------------------------------------------------------------------------------
@@ -255,6 +264,11 @@ def options(cls: type, arguments: int | None = None) -> dict[str, inspect.Parame
         if item.kind is inspect.Parameter.KEYWORD_ONLY and item.annotation is not inspect.Parameter.empty:
             found[item.name] = item
         elif arguments is not None and (index >= arguments or item.kind is inspect.Parameter.VAR_KEYWORD):
+            if dataclasses.is_dataclass(cls):
+                raise SpecError(
+                    f"{item.name!r} of {cls.__qualname__} cannot be an option, which is keyword-only: "
+                    f"write @dataclass(frozen=True, kw_only=True) above `class {cls.__qualname__}`"
+                )
             raise SpecError(
                 f"argument {item.name!r} of {cls.__qualname__} cannot be an option, which is keyword-only and typed, "
                 f"e.g. def __init__(self, geometry, *, {item.name}: float = 1.0)"
