@@ -191,7 +191,9 @@ def _spans(numbers: list[int]) -> str:
 def export(
     task: Name,
     to: Annotated[Path, typer.Option(help="a new folder")],
-    examples: Annotated[int, typer.Option(min=1, help="training examples; under paper it has its own")] = 10_000,
+    examples: Annotated[
+        int | None, typer.Option(min=1, help="training examples, 10,000 if not given; paper has its own")
+    ] = None,
     seed: Annotated[int, typer.Option(help="of the training set")] = 0,
     scratchpad: Annotated[str | None, typer.Option(help="none, full, minimal, full-input, ...")] = None,
     protocol: Protocol = None,
