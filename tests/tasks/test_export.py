@@ -8,9 +8,11 @@ import polars
 import pytest
 
 from lengthwise import __version__
+from lengthwise.corpora import texts
 from lengthwise.spec import SpecError
 from lengthwise.tasks import build_task
 from lengthwise.tasks.export import COLUMNS, export
+from tests.test_cli import run
 
 
 def test_what_fails_halfway_leaves_nothing_behind_and_can_be_tried_again(tmp_path):
@@ -76,3 +78,18 @@ def test_a_folder_one_may_not_write_into(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "mkdir", refuse)  # root, who may run this, may write anywhere
     with pytest.raises(SpecError, match="Permission denied; give another folder"):
         export(build_task("parity"), "parity", tmp_path / "x", 10)
+
+
+def test_lengths_count_the_steps_of_an_export_and_say_so(tmp_path):
+    export(build_task("parity:scratchpad=full"), "parity", tmp_path / "there", 10)
+    path, told = tmp_path / "there" / "train.parquet", []
+    found = list(texts(path, None, told.extend))
+    row = polars.read_parquet(path).row(0, named=True)
+    assert found[0] == f"{row['prompt']} {row['steps']} {row['answer']}"
+    assert told == ["prompt", "steps", "answer"]
+    assert "counted: prompt, steps, answer\n" in run("lengths", str(path)).stdout
+
+
+def test_show_takes_the_first_length_that_a_split_has_where_it_has_not_the_longest(tmp_path):
+    for split, length in (("train", 8), ("test_seen", 8), ("test_unseen", 9), ("test_far", 20)):
+        assert f"{split}, length {length} (digits)" in run("show", "addition", "--split", split).stdout

@@ -2,6 +2,7 @@
 
 import pytest
 
+from lengthwise.cli.terminal import working
 from lengthwise.spec import SpecError
 from lengthwise.tasks import build_task
 from lengthwise.tasks.audit import audit
@@ -131,3 +132,42 @@ def test_a_file_of_data_is_told_apart_from_a_name(tmp_path, monkeypatch):
     (tmp_path / "good.jsonl").write_text("{}")
     with pytest.raises(SpecError, match=r"as a task it is file:path=good.jsonl:longest=N"):
         build_task("good.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("return 0.5", "return 1.5", "chance(1) is 1.5, which is no share from 0 to 1"),
+        ("return 0.5", "return -0.1", "chance(1) is -0.1, which is no share from 0 to 1"),
+        ("longest: int = 4", "longest: int = 4\n    version = 1.5", "version is 1.5; it is a whole number"),
+        (
+            'return "".join',
+            'import random; random.random(); return random.choice("ab") + "".join',
+            "from the same words",
+        ),
+    ],
+)
+def test_an_audit_finds_what_is_wrong_with_it(tmp_path, old, new, said):
+    spec = mine(tmp_path, old, new)
+    try:
+        told = "; ".join(audit(build_task(spec), spec).problems)
+    except SpecError as error:  # of a draw that is not repeated, too many were found
+        told = str(error)
+    assert said in told
+
+
+def test_an_audit_says_how_far_it_is(tmp_path):
+    told = []
+    audit(build_task(mine(tmp_path)), "mine", told.append)
+    assert told[0] == f"1/{len(told)}: train, length 1"
+    assert told[-1] == f"{len(told)}/{len(told)}: test_far, length 16"
+
+
+def test_where_nobody_looks_a_line_comes_now_and_then(monkeypatch, capsys):
+    now = [0.0]
+    monkeypatch.setattr("lengthwise.cli.terminal.time.monotonic", lambda: now[0])
+    with working() as tell:
+        for second in range(25):
+            now[0] = float(second)
+            tell(f"at {second}")
+    assert capsys.readouterr().err == "at 10\nat 20\n"
