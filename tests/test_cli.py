@@ -60,7 +60,9 @@ def test_tasks_are_listed_with_an_example_their_unit_and_their_options():
     assert rows["scan"]["length"] == "actions"
     assert rows["copy"]["options"]["variant"] == "random"
     assert rows["count"]["protocols"] == ["ours"]
-    assert "walk after turn right" in run("list", "tasks").stdout
+    text = run("list", "tasks").stdout
+    assert "walk after turn right" in text
+    assert "every task also takes: protocol=ours (or paper, where listed), tokenizer=FOLDER, bos=true or false" in text
 
 
 def test_show_prints_examples_a_person_can_read():
