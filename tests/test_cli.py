@@ -60,7 +60,9 @@ def test_tasks_are_listed_with_an_example_their_unit_and_their_options():
     assert rows["scan"]["length"] == "actions"
     assert rows["copy"]["options"]["variant"] == "random"
     assert rows["count"]["protocols"] == ["ours"]
-    assert "walk after turn right" in run("list", "tasks").stdout
+    text = run("list", "tasks").stdout
+    assert "walk after turn right" in text
+    assert "every task also takes: protocol=ours (or paper, where listed), tokenizer=FOLDER, bos=true or false" in text
 
 
 def test_show_prints_examples_a_person_can_read():
@@ -179,6 +181,14 @@ def test_lengths_draws_anybodys_corpus(tmp_path):
         (["show", "copy:protocol=paper", "--protocol", "ours"], "protocol is given twice"),
         (["show", "copy", "--protocol", "papr"], "option 'protocol' of task 'copy' cannot be 'papr'"),
         (["audit", "count", "--protocol", "paper"], "count is not in the original study"),
+        (["show", "addition:reversed"], "option 'reversed' of task 'addition' has no value; write addition:reversed="),
+        (["show", "addition:"], "'addition:' ends in a colon; write addition alone, or addition:option=value"),
+        (["show", "zzz"], "sort, summation."),
+        (["show", "addition:spaces=-1"], "a probability from 0 to below 1, not -1.0"),
+        (["show", "flipflop:ignore=-1"], "a probability from 0 to below 1, not -1.0"),
+        (["show", "parity", "--tokenizer", "/nope"], "there is no folder '/nope'"),
+        (["show", "recall:queries=100"], "recall cannot ask 100 of 16 pairs"),
+        (["show", "scan:longest=23"], "scan has no length 23 (actions) to train up to; write longest=22"),
         (["lengths", "table.csv"], "write it as parquet or JSON lines"),
         (["verify", "rope", "--positions", "coupled"], "so they need a task"),
     ],

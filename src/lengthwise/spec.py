@@ -75,7 +75,9 @@ class Spec:
             name = f"{name}:{parts.pop(0)}"
         if ".py:" in name and name.endswith(":"):
             raise SpecError(f"{text!r} names no class; write {name}Mine, where Mine is the class in that file")
-        if not name or name.endswith(":") or name.startswith(":"):
+        if name.endswith(":") and name.strip(":"):
+            raise SpecError(f"{text!r} ends in a colon; write {name[:-1]} alone, or {name}option=value")
+        if not name or name.startswith(":"):
             raise SpecError(f"{text!r} has no name; write name:option=value, e.g. rope:fraction=0.25")
         if "=" in name:
             raise SpecError(f"{text!r} begins with an option; write the name first, e.g. rope:fraction=0.25")
@@ -159,13 +161,19 @@ def _plain(value: object, key: str) -> Value:
 # --- resolving -------------------------------------------------------------------------------------------------------
 
 
+_LISTED = 24  # names in one line of an error
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """` Did you mean 'theta'?`, or the list of what exists."""
     lower = {item.lower(): item for item in sorted(known, reverse=True)}
     close = difflib.get_close_matches(word.lower(), lower, n=1)
     if close:
         return f" Did you mean {lower[close[0]]!r}?"
-    return f" There is: {', '.join(sorted(lower.values())[:12])}." if lower else ""
+    there = sorted(lower.values())
+    if len(there) > _LISTED:
+        return f" There is: {', '.join(there[:_LISTED])}, ..."
+    return f" There is: {', '.join(there)}." if there else ""
 
 
 def resolve(kind: str, table: Mapping[str, str], name: str) -> type:
@@ -180,6 +188,8 @@ def resolve(kind: str, table: Mapping[str, str], name: str) -> type:
             raise SpecError(f"{name!r} is a file; name the class in it too, e.g. {name}:{(there or ['Mine'])[0]}")
         hint = " Several go into a list." if "," in name else did_you_mean(name, table)
         raise SpecError(f"unknown {kind} {name!r}.{hint}")
+    if where in table and attribute.islower():  # a class has a capital; this is an option without its value
+        raise SpecError(f"option {attribute!r} of {kind} {where!r} has no value; write {name}=value")
     module = _load_file(where) if where.endswith(".py") else _load_module(where)
     found = getattr(module, attribute, None)
     if not isinstance(found, type):
@@ -234,9 +244,18 @@ def blame(error: BaseException, where: str) -> str:
     """The line of the user's file, not of ours."""
     if isinstance(error, SyntaxError):
         return f"line {error.lineno}: {error.msg}: {(error.text or '').strip()}"
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == where]
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == where]
     place = f"line {lines[-1]}: " if lines else ""
-    return f"{place}{type(error).__name__}: {error}"
+    words = one_line(str(error))
+    if isinstance(error, NotImplementedError) and frames and not words:
+        words = f"{frames[-1].name} is not written"
+    return f"{place}{type(error).__name__}: {words}"
+
+
+def one_line(text: str) -> str:
+    """The text without line breaks, as an error must be."""
+    return " ".join(text.split())
 
 
 # --- options ---------------------------------------------------------------------------------------------------------
@@ -255,6 +274,11 @@ def options(cls: type, arguments: int | None = None) -> dict[str, inspect.Parame
         if item.kind is inspect.Parameter.KEYWORD_ONLY and item.annotation is not inspect.Parameter.empty:
             found[item.name] = item
         elif arguments is not None and (index >= arguments or item.kind is inspect.Parameter.VAR_KEYWORD):
+            if dataclasses.is_dataclass(cls):
+                raise SpecError(
+                    f"{item.name!r} of {cls.__qualname__} cannot be an option, which is keyword-only: "
+                    f"write @dataclass(frozen=True, kw_only=True) above `class {cls.__qualname__}`"
+                )
             raise SpecError(
                 f"argument {item.name!r} of {cls.__qualname__} cannot be an option, which is keyword-only and typed, "
                 f"e.g. def __init__(self, geometry, *, {item.name}: float = 1.0)"

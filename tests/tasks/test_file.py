@@ -1,5 +1,6 @@
 """Anyone's own data, split by length."""
 
+import gzip
 import json
 from collections import Counter
 
@@ -207,7 +208,8 @@ def test_only_a_line_feed_ends_a_line(tmp_path):
     [
         ('{"prompt": "a", "answer": "b"}', "row 1 of .* has no 'length'; .* it has prompt, answer"),
         ('{"prompt": "a", "answer": "b", "length": "3"}', "length is '3', not a whole number"),
-        ('{"prompt": "a", "answer": "", "length": 3}', "answer is '', not a text"),
+        ('{"prompt": "a", "answer": "", "length": 3}', "answer is empty; fill it, or leave the row out"),
+        ('{"prompt": "a", "answer": "b", "length": -1}', "length is -1; lengths are 0 or more"),
         ('{"prompt": "a", "answer": "b", "length": 3}\n{oops', "line 2 of .* is no JSON"),
         ("[1]", "line 1 of .* is no JSON object"),
         ('{"prompt": "a", "answer": "b", "length": 3, "steps": 7}', "steps is 7, not a text"),
@@ -228,5 +230,26 @@ def test_what_is_missing_is_told(data, tmp_path):
         build_task(f"file:path={data}")
     with pytest.raises(SpecError, match="there is no file"):
         build_task(f"file:path={tmp_path}/none.jsonl:longest=3")
-    with pytest.raises(SpecError, match=r"no longest 99 .* the nearest is 8"):
+    with pytest.raises(SpecError, match="has no rows of length 99; the nearest is longest=8"):
         build_task(f"file:path={data}:longest=99")
+    with pytest.raises(SpecError, match=r"is a folder; name one file in it, e.g. path=.*data.jsonl"):
+        build_task(f"file:path={tmp_path}:longest=3")
+
+
+def test_a_packed_file_and_one_with_a_byte_order_mark_are_read(data, tmp_path):
+    packed, marked, broken = tmp_path / "a.jsonl.gz", tmp_path / "b.jsonl", tmp_path / "c.jsonl.gz"
+    packed.write_bytes(gzip.compress(data.read_bytes()))
+    marked.write_text(data.read_text(), encoding="utf-8-sig")
+    broken.write_bytes(packed.read_bytes()[:-20])
+    plain = build_task(f"file:path={data}:longest=4")
+    for path in (packed, marked):
+        assert build_task(f"file:path={path}:longest=4").listed(3) == plain.listed(3)
+    with pytest.raises(SpecError, match="is no whole gzip file"):
+        build_task(f"file:path={broken}:longest=4")
+
+
+def test_another_encoding_is_named_by_its_line(data):
+    with data.open("ab") as file:
+        file.write('{"prompt": "café", "answer": "b", "length": 1}'.encode("latin1"))
+    with pytest.raises(SpecError, match=r"is not UTF-8 \(line 401: .*\); convert it, e.g. iconv"):
+        build_task(f"file:path={data}:longest=4")

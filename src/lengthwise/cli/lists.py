@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lengthwise.cli.terminal import Json, app, print_table
+from lengthwise.cli.terminal import Json, app, console, print_table
 from lengthwise.spec import SpecError, did_you_mean, options, resolve
 
 
@@ -36,6 +36,12 @@ def list_(
             if isinstance(claims := row.get("claims"), dict):
                 row["claims"] = [f"limit {item}" if key == "limit" else key for key, item in claims.items() if item]
     print_table(rows, as_json)
+    if what == "tasks" and not as_json:
+        every = "protocol=ours (or paper, where listed), tokenizer=FOLDER, bos=true or false"
+        console().print(f"\nevery task also takes: {every}; my_task.py:Mine is a task too", highlight=False)
+
+
+_COMMON = ("protocol", "bos", "tokenizer")  # every task has these
 
 
 def _tasks() -> list[dict[str, object]]:
@@ -46,7 +52,6 @@ def _tasks() -> list[dict[str, object]]:
     for name in TASKS:
         cls = resolve("task", TASKS, name)
         there = _defaults(cls)
-        common = ("protocol", "bos", "tokenizer")  # every task has these
         rows.append(
             {
                 "name": name,
@@ -54,7 +59,7 @@ def _tasks() -> list[dict[str, object]]:
                 "example": (cls.__doc__ or "").strip().splitlines()[0].replace("`", ""),
                 "length": cls.unit,  # pyrefly: ignore[missing-attribute]
                 "protocols": ["ours", "paper"] if name in published else ["ours"],
-                "options": {key: value for key, value in there.items() if key not in common},
+                "options": {key: value for key, value in there.items() if key not in _COMMON},
                 "paper": cls.paper,  # pyrefly: ignore[missing-attribute]
             }
         )

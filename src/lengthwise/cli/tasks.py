@@ -191,7 +191,9 @@ def _spans(numbers: list[int]) -> str:
 def export(
     task: Name,
     to: Annotated[Path, typer.Option(help="a new folder")],
-    examples: Annotated[int, typer.Option(min=1, help="training examples; under paper it has its own")] = 10_000,
+    examples: Annotated[
+        int | None, typer.Option(min=1, help="training examples, 10,000 if not given; paper has its own")
+    ] = None,
     seed: Annotated[int, typer.Option(help="of the training set")] = 0,
     scratchpad: Annotated[str | None, typer.Option(help="none, full, minimal, full-input, ...")] = None,
     protocol: Protocol = None,
@@ -234,18 +236,21 @@ def lengths(
         from lengthwise.tasks.pieces import Pieces
 
         unit, count = "tokens", Pieces(tokenizer).count
+    counted: list[str] = []
     with working() as progress:
-        found = measure(_told(map(count, texts(file, field)), progress), trained or (), unit)
+        found = measure(_told(map(count, texts(file, field, counted.extend)), progress), trained or (), unit)
     if figure is not None:
         draw(found, figure, f"{file.name}, {found.documents:,} documents", upto=upto)
     if as_json:
-        print(json.dumps(found.mapping(upto=upto), indent=2))
+        print(json.dumps({**found.mapping(upto=upto), "fields": counted}, indent=2))
         return
     screen = console()
     screen.print(
         f"[bold]{escape(file.name)}[/]: {found.documents:,} documents, {found.total:,} {unit}; mean {found.mean:,.1f}, "
         f"min {found.min:,}, max {found.max:,}"
     )
+    if counted:
+        screen.print(f"counted: {escape(', '.join(counted))}")
     screen.print("quantiles: " + ", ".join(f"{share} % {length:,}" for share, length in found.quantiles.items()))
     for length, share in found.beyond.items():
         screen.print(f"longer than {length:,}: [bold]{percent(share)}[/] of the documents")

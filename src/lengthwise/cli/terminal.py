@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
@@ -25,6 +26,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+_EVERY = 10.0  # seconds between lines where stderr is no terminal
 
 Json = Annotated[bool, typer.Option("--json", help="Print plain JSON instead of a table.")]
 
@@ -86,9 +89,17 @@ def console() -> Console:
 
 @contextmanager
 def working() -> Iterator[Callable[[str], None]]:
-    """A line on stderr that says what is being done; nothing where nobody looks."""
+    """A line on stderr that says what is being done; in a log, one every ten seconds, and none of what is quick."""
     if not sys.stderr.isatty():
-        yield lambda _: None
+        last = time.monotonic()
+
+        def tell(words: str) -> None:
+            nonlocal last
+            if time.monotonic() - last >= _EVERY:
+                last = time.monotonic()
+                print(words, file=sys.stderr, flush=True)
+
+        yield tell
         return
     from rich.console import Console
 

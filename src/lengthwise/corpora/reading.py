@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -17,6 +17,7 @@ from lengthwise.spec import SpecError, did_you_mean
 
 USUAL = (
     ("text",),
+    ("prompt", "steps", "answer"),  # our own exports
     ("prompt", "answer"),
     ("prompt", "completion"),
     ("input", "target"),
@@ -28,17 +29,20 @@ USUAL = (
 )
 """Which fields count where none are named: the first of these whose fields are all there."""
 
+Told = Callable[[tuple[str, ...]], None] | None
+"""Who is told which fields count."""
+
 _ROWS = 8192  # of a parquet file at once: half a gigabyte where a document has 10,000 words
 
 
-def texts(path: Path, fields: Sequence[str] | None = None) -> Iterator[str]:
+def texts(path: Path, fields: Sequence[str] | None = None, told: Told = None) -> Iterator[str]:
     """The text of each document of a file.
 
     `.jsonl`, `.ndjson` and `.json` hold an object or a string per line, `.parquet` a document per row, anything else a
     document per line; `.gz` may follow. The texts of `fields` count together, joined by a space, e.g. "2 + 2 = 4" of
     {"prompt": "2 + 2 =", "answer": 4}; empty ones and null add nothing. A list counts as its items, a message as its
     content, without role, tool calls or chat template. Where `fields` is None, the first of `USUAL` that the first
-    object has holds for the whole file.
+    object has holds for the whole file; `told` is told which they are.
     """
     if not path.exists():
         raise SpecError(f"there is no file '{path}'; give its path from the current directory")
@@ -51,9 +55,9 @@ def texts(path: Path, fields: Sequence[str] | None = None) -> Iterator[str]:
         raise SpecError("no field is named; name at least one, e.g. prompt,answer")
     kind = path.name.lower().removesuffix(".gz")
     if kind.endswith(".parquet"):
-        return _some(path, _parquet(path, fields))
+        return _some(path, _parquet(path, fields, told))
     if kind.endswith((".jsonl", ".ndjson", ".json")):
-        return _some(path, _json(path, fields))
+        return _some(path, _json(path, fields, told))
     if fields:
         raise SpecError(f"'{path}' is read as text, a document per line, and has no fields; leave {fields[0]!r} out")
     return _some(path, (text for _, text in _lines(path)))
@@ -89,7 +93,7 @@ def _lines(path: Path) -> Iterator[tuple[str, str]]:
         raise SpecError(f"'{path}' cannot be read after line {number}: {error}") from error
 
 
-def _json(path: Path, fields: Sequence[str] | None) -> Iterator[str]:
+def _json(path: Path, fields: Sequence[str] | None, told: Told) -> Iterator[str]:
     chosen: tuple[str, ...] | None = None
     for where, line in _lines(path):
         try:
@@ -97,7 +101,10 @@ def _json(path: Path, fields: Sequence[str] | None) -> Iterator[str]:
         except (ValueError, RecursionError) as error:
             raise SpecError(f"{where} is not JSON: {error}{_one_per_line(path, line)}") from error
         if isinstance(value, dict):
-            chosen = chosen or _choose(value, fields, where)
+            if chosen is None:
+                chosen = _choose(value, fields, where)
+                if told is not None:
+                    told(chosen)
             yield _join(value, chosen, where)
         elif isinstance(value, str) and not fields:
             yield value
@@ -114,13 +121,15 @@ def _one_per_line(path: Path, line: str) -> str:
     return f"; write an object per line: jq -c . {path.name} > lines.jsonl" if line.strip() == "{" else ""
 
 
-def _parquet(path: Path, fields: Sequence[str] | None) -> Iterator[str]:
+def _parquet(path: Path, fields: Sequence[str] | None, told: Told) -> Iterator[str]:
     import polars as pl
 
     try:
         table = pl.scan_parquet(path, glob=False)
         names = table.collect_schema().names()
         chosen = _choose(names, fields, f"'{path}'")
+        if told is not None:
+            told(chosen)
         rows = table.select(chosen)
         for start in range(0, table.select(pl.len()).collect().item(), _ROWS):
             # Slices, not `collect_batches`: as quick, and polars calls that one unstable.

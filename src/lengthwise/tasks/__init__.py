@@ -9,8 +9,9 @@ Legend of shape suffixes here: N examples of a block, T tokens of a batch, B row
 from __future__ import annotations
 
 import typing
+from pathlib import Path
 
-from lengthwise.spec import Spec, build
+from lengthwise.spec import Spec, SpecError, build, resolve
 
 if typing.TYPE_CHECKING:
     from lengthwise.tasks.task import Task
@@ -48,4 +49,23 @@ def build_task(spec: str | typing.Mapping[str, object] | Spec) -> Task:
     """The task that `spec` names, e.g. `build_task("copy:variant=random")`."""
     from lengthwise.tasks.task import Task
 
-    return typing.cast(Task, build("task", TASKS, Task, Spec.of(spec)))
+    spec = Spec.of(spec)
+    if spec.name in TASKS:
+        return typing.cast(Task, build("task", TASKS, Task, spec))
+    return _from_outside(spec)
+
+
+def _from_outside(spec: Spec) -> Task:
+    """A task that is not in the table, whose faults are told in its user's words."""
+    from lengthwise.tasks.outside import complete, declared, guarded, outside
+    from lengthwise.tasks.task import Task
+
+    name = spec.name
+    if ":" not in name and not name.endswith(".py") and Path(name).is_file():
+        raise SpecError(f"{name!r} is a file; as a task it is file:path={name}:longest=N, trained up to length N")
+    cls = resolve("task", TASKS, name)
+    if issubclass(cls, Task):
+        declared(cls, name)
+    task = typing.cast(Task, build("task", TASKS, Task, spec))
+    complete(task, name)
+    return guarded(task, name) if outside(cls) else task

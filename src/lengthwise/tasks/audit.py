@@ -8,6 +8,7 @@ from itertools import combinations
 from math import log10
 from typing import NamedTuple
 
+from lengthwise.spec import SpecError
 from lengthwise.tasks.sets import (
     BUCKETS,
     EXHAUSTED,
@@ -19,9 +20,12 @@ from lengthwise.tasks.sets import (
     splits,
 )
 from lengthwise.tasks.task import Instance, Task
+from lengthwise.tasks.words import Words
 
 TRAINED = 2000
 """Training examples of each length that are drawn to count overlap with the other splits."""
+AGAIN = 8
+"""Indices of the shortest and the longest length that are drawn twice."""
 
 
 class Line(NamedTuple):
@@ -88,17 +92,20 @@ class Audit(NamedTuple):
 
 def audit(task: Task, name: str, progress: Callable[[str], None] | None = None) -> Audit:
     """Draw, count and compare; `name` is how the task was written."""
-    drawn: dict[str, dict[int, Sequence[Instance]]] = {}
+    drawn: dict[str, dict[int, Sequence[Instance]]] = {split: {} for split in splits(task)}
     lines: list[Line] = []
-    problems: list[str] = []
-    for split in splits(task):
-        drawn[split] = {}
-        for length in lengths_of(task, split):
-            if progress is not None:
-                progress(f"{split}, length {length}")
+    problems = _suspicions(task)
+    wanted = [(split, length) for split in splits(task) for length in lengths_of(task, split)]
+    for done, (split, length) in enumerate(wanted, 1):
+        if progress is not None:
+            progress(f"{done}/{len(wanted)}: {split}, length {length}")
+        try:
             chosen = _chosen(task, split, length)
-            drawn[split][length] = chosen
-            lines.append(_line(task, split, length, chosen, problems))
+        except SpecError as error:
+            # Who draws otherwise each time finds too few or too many: the cause first, then what came of it.
+            raise SpecError("; ".join([*problems, str(error)])) from error
+        drawn[split][length] = chosen
+        lines.append(_line(task, split, length, chosen, problems))
     overlap = {}
     for one, other in combinations(splits(task), 2):
         shared = sorted(set(drawn[one]) & set(drawn[other]))
@@ -126,6 +133,27 @@ def audit(task: Task, name: str, progress: Callable[[str], None] | None = None) 
         _unused(task),
         problems + [f"{count} examples of {pair} overlap" for pair, count in _leaks(task, overlap).items()],
     )
+
+
+def _suspicions(task: Task) -> list[str]:
+    """What is wrong before anything is counted: a version that is no number, a draw that is not repeated."""
+    problems = []
+    if isinstance(task.version, bool) or not isinstance(task.version, int):
+        problems.append(f"version is {task.version!r}; it is a whole number that rises when examples change")
+    # The original's draws are rows of its tables, which have no eighth row at every length.
+    lengths = [] if task.protocol == "paper" else lengths_of(task, "train")
+    for length in sorted({*lengths[:1], *lengths[-1:]}):
+        if task.listed(length) is not None:
+            continue
+        for index in range(AGAIN):
+            one, other = (task.draw(Words(task.key("again", length)).seat(index), length) for _ in range(2))
+            if one != other:
+                problems.append(
+                    f"draw({length}) gives {one!r:.40} and then {other!r:.40} from the same words: it may depend on "
+                    "`words` and `length` alone, not on random, on time or on earlier calls"
+                )
+                return problems
+    return problems
 
 
 def _unused(task: Task) -> int:
@@ -182,7 +210,9 @@ def _line(task: Task, split: str, length: int, chosen: Sequence[Instance], probl
         problems.append(f"{where}: {late} answers are longer than answer_limit({length}) = {limit}")
     if distinct > space:
         problems.append(f"{where}: {distinct} distinct instances, but space({length}) is {space}")
-    expected, many = chance * len(chosen), max(said.values(), default=0)
+    if not 0 <= chance <= 1:
+        problems.append(f"{where}: chance({length}) is {chance:.3g}, which is no share from 0 to 1")
+    expected, many = min(max(chance, 0.0), 1.0) * len(chosen), max(said.values(), default=0)
     # The commonest of many answers is above its mean, so the bound is wide: it finds a chance that is simply wrong.
     if len(chosen) >= 100 and many > expected + 6 * expected**0.5 + 6:
         problems.append(

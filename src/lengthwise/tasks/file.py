@@ -1,7 +1,9 @@
 """Anyone's own data: a file of prompts, answers and lengths, split by prompt and by length."""
 
+import gzip
 import hashlib
 import json
+import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,8 +28,8 @@ class File(Task):
     """`{"prompt": "turn left", "answer": "LEFT", "length": 1}`, a line or a row for each example
 
     `length` is whatever the file says, an integer; lengths up to `longest` are trained on, as often as the file has
-    them. JSON lines or parquet. A symbol is a word, or a character with `by=characters` (`␣` is a space). A text in a
-    column `steps` is written before the answer.
+    them. JSON lines (also `.gz`) or parquet. A symbol is a word, or a character with `by=characters` (`␣` is a space).
+    A text in a column `steps` is written before the answer.
     """
 
     path: str
@@ -42,22 +44,34 @@ class File(Task):
         if self.longest == 0:
             low, high = self.lengths[0], self.lengths[-1]
             raise SpecError(f"{self.path!r} has lengths {low} to {high}; say up to which to train: longest=N")
+        if self.longest not in self.lengths:
+            nearest = min(self.lengths, key=lambda other: abs(other - self.longest))
+            raise SpecError(f"{self.path!r} has no rows of length {self.longest}; the nearest is longest={nearest}")
         super().__post_init__()
 
     @cached_property
     def _read(self) -> tuple[str, dict[int, Counter[Row]]]:
         """The hash of the file, and how often it has each distinct row, by length."""
         path, found = Path(self.path), dict[int, Counter[Row]]()
+        if path.is_dir():
+            within = sorted(one.name for one in path.iterdir() if one.suffix in {".jsonl", ".parquet"})
+            raise SpecError(
+                f"{self.path!r} is a folder; name one file in it, e.g. path={path / (within or ['mine.jsonl'])[0]}"
+            )
         if not path.is_file():
             raise SpecError(f"there is no file {self.path!r}; give its path from the current directory")
         read = path.read_bytes()
         for number, row in enumerate(_parsed(path, read), 1):
             prompt, answer, length = (_column(self.path, number, row, name) for name in COLUMNS)
-            if not isinstance(length, int) or isinstance(length, bool) or length < 0:
+            if not isinstance(length, int) or isinstance(length, bool):
                 raise SpecError(f"row {number} of {self.path!r}: length is {length!r}, not a whole number")
+            if length < 0:
+                raise SpecError(f"row {number} of {self.path!r}: length is {length}; lengths are 0 or more")
             for name, value in (("prompt", prompt), ("answer", answer)):
-                if not isinstance(value, str) or not value.strip():
+                if not isinstance(value, str):
                     raise SpecError(f"row {number} of {self.path!r}: {name} is {value!r}, not a text")
+                if not value.strip():
+                    raise SpecError(f"row {number} of {self.path!r}: {name} is empty; fill it, or leave the row out")
             steps = row.get("steps") or ""
             if not isinstance(steps, str):
                 raise SpecError(f"row {number} of {self.path!r}: steps is {steps!r}, not a text")
@@ -200,10 +214,20 @@ def _parsed(path: Path, read: bytes) -> list[dict[str, Any]]:
             return polars.read_parquet(BytesIO(read)).to_dicts()
         except (polars.exceptions.PolarsError, OSError) as error:
             raise SpecError(f"{str(path)!r} is no parquet file: {error}") from error
+    if path.suffix == ".gz":
+        try:
+            read = gzip.decompress(read)
+        except (OSError, EOFError, zlib.error) as error:
+            raise SpecError(f"{str(path)!r} is no whole gzip file: {error}") from error
     try:
-        lines = read.decode("utf-8").split("\n")  # not splitlines, to which U+2028 inside a text ends a line
+        # Not splitlines, to which U+2028 inside a text ends a line.
+        lines = read.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
-        raise SpecError(f"{str(path)!r} is not UTF-8: {error.reason} at byte {error.start}") from error
+        line = read.count(b"\n", 0, error.start) + 1
+        raise SpecError(
+            f"{str(path)!r} is not UTF-8 (line {line}: {error.reason}); convert it, e.g. "
+            f"iconv -f latin1 -t utf-8 {path.name} > utf8.jsonl"
+        ) from error
     rows = []
     for number, line in enumerate(lines, 1):
         if line.strip():
@@ -212,6 +236,6 @@ def _parsed(path: Path, read: bytes) -> list[dict[str, Any]]:
             except json.JSONDecodeError as error:
                 raise SpecError(f"line {number} of {str(path)!r} is no JSON: {error.msg}") from error
             if not isinstance(row, dict):
-                raise SpecError(f"line {number} of {str(path)!r} is no JSON object")
+                raise SpecError(f"line {number} of {str(path)!r} is no JSON object; write an object per line")
             rows.append(row)
     return rows

@@ -26,7 +26,7 @@ class Flipflop(Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.ignore < 1:
-            raise SpecError(f"ignore is a share below 1, not {self.ignore}")
+            raise SpecError(f"ignore is a probability from 0 to below 1, not {self.ignore}")
 
     @property
     def symbols(self) -> tuple[str, ...]:

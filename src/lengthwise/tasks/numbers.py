@@ -53,7 +53,7 @@ class Numbers(Task):
             raise SpecError(f"numbers of {needed} digits need as many hints; write hints={needed}, not {self.hints}")
         super().__post_init__()
         if not 0 <= self.spaces < 1:
-            raise SpecError(f"spaces is a probability below 1, not {self.spaces}")
+            raise SpecError(f"spaces is a probability from 0 to below 1, not {self.spaces}")
 
     @property
     def lengths(self) -> Sequence[int]:

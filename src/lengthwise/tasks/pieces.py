@@ -27,6 +27,8 @@ class Pieces:
             raise SpecError("a tokenizer needs: pip install 'lengthwise[hf]'") from error
         where = Path(folder)
         file = where / "tokenizer.json" if where.is_dir() else where
+        if not where.exists():
+            raise SpecError(f"there is no folder {folder!r}; give the one that the tokenizer's save_pretrained wrote")
         if not file.is_file():
             raise SpecError(f"there is no tokenizer.json in {folder!r}; give the folder that save_pretrained wrote")
         read = file.read_bytes()

@@ -17,8 +17,8 @@ Pairs = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 class Recall(Task):
     """`k7 v3 k1 v0 k4 v3 [SEP] k1 k7` → `v0 v3`
 
-    Multi-query associative recall. `length` is the number of pairs; keys are distinct, and `queries` of them (all,
-    where there are fewer) are asked for, each once.
+    Multi-query associative recall. `length` is the number of pairs; keys are distinct, and `queries` of them are asked
+    for, each once. A length of fewer pairs asks for all it has.
     """
 
     queries: int = 2
@@ -33,6 +33,11 @@ class Recall(Task):
         super().__post_init__()
         if min(self.queries, self.keys) < 1 or self.values < 2:
             raise SpecError("recall needs at least one query, one key and two values")
+        if self.queries > self.longest:
+            raise SpecError(
+                f"recall cannot ask {self.queries} of {self.longest} pairs, the most it trains on; "
+                f"write queries={self.longest} or less, or longest={self.queries} or more"
+            )
 
     @property
     def symbols(self) -> tuple[str, ...]:

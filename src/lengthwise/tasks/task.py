@@ -287,4 +287,6 @@ class Task:
         nearest = min(self.lengths, key=lambda other: abs(other - length)) if len(self.lengths) < 10_000 else None
         if nearest is None:
             nearest = max(self.lengths[0], min(length, self.lengths[-1]))
-        return f"{self.name} has no {what} {length} ({self.unit}); the nearest is {nearest}"
+        if what == "longest":
+            return f"{self.name} has no length {length} ({self.unit}) to train up to; write longest={nearest}"
+        return f"{self.name} has no length {length} ({self.unit}); the nearest is {nearest}"
