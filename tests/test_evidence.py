@@ -1,7 +1,9 @@
 """Full-size measurements: `pytest -m evidence`."""
 
+import json
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -51,3 +53,48 @@ def test_the_110m_preset_trains_a_step_and_continues_64_tokens(name, figure):
         f"64 tokens {decode} s, peak {peak} GiB",
     )
     assert float(second) < float(first)
+
+
+@pytest.mark.evidence
+@pytest.mark.timeout(600)
+def test_the_first_picture_in_four_minutes(tmp_path, figure):
+    """`lengthwise compare` from an empty directory, 16 → 32: learned where it was seen, and nope reaches further."""
+    command = ["compare", "copy:variant=same", "--encodings", "nope,rope", "--seeds", "3"]
+    start = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-m", "lengthwise", *command], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    seconds = time.perf_counter() - start
+    told = json.loads((tmp_path / "compare-copy.json").read_text())
+    seen = {
+        name: [sum(a for n, a in seed.items() if int(n) <= 16) / sum(int(n) <= 16 for n in seed) for seed in seeds]
+        for name, seeds in told["curves"].items()
+    }
+    for line in done.stdout.splitlines():
+        figure(line)
+    figure(f"{seconds:.0f} s; seen {seen}")
+    reaches = {row["encoding"]: row["mean reach"] for row in told["table"]}
+    assert seconds < 240
+    assert all(value >= 0.99 for values in seen.values() for value in values)
+    assert float(reaches["nope"].removeprefix("≥ ")) > float(reaches["rope"].removeprefix("≥ "))
+
+
+@pytest.mark.evidence
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("encoding", ["nope", "rope"])
+def test_sort_is_learned_in_three_minutes(tmp_path, encoding, figure):
+    """8 → 16, items with replacement, as published."""
+    start = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-m", "lengthwise", "train", "sort", "--encoding", encoding, "--json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    seconds = time.perf_counter() - start
+    told = json.loads(done.stdout)
+    figure(
+        f"sort, {encoding}: seen {told['seen']}, unseen {told['unseen']}, reach {told['mean reach']}, {seconds:.0f} s"
+    )
+    assert seconds < 180 and float(told["seen"]) >= 0.98

@@ -135,7 +135,7 @@ class Mine(Encoding):
         (["train", TASK, "--model", "laptop:widht=1"], "has no option 'widht'. Did you mean 'width'?"),
         (["train", TASK, "--stream", "order"], "a stream is written name=seed"),
         (["train", TASK, "--stream", "ordr=1"], "there is no random stream 'ordr'"),
-        (["train", "sort:longest=1"], "sort has no longest 1 (items); the nearest is 2"),
+        (["train", "sort:longest=1"], "sort has no length 1 (items) to train up to; write longest=2"),
         (["train", TASK, "--encoding", "learned:limit=8"], "'learned:limit=8' has positions up to 7"),
         (["train", TASK, "--encoding", "broken.py:Mine"], "line 4: expected ':': class Mine(Encoding)"),
         (["train", TASK, "--encoding", "raises.py:Mine", *FAST], "line 6"),
