@@ -197,3 +197,15 @@ def test_an_unknown_listener_is_an_error_and_one_that_is_not_installed_a_warning
     monkeypatch.setitem(__import__("sys").modules, "wandb", None)
     with pytest.warns(UserWarning, match="wandb is left out"):
         Audience.of(["wandb"], str(tmp_path), "run").hear(1, {"loss": 1.0})
+
+
+def test_tensorboard_hears_what_was_said(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    audience = Audience.of(["tensorboard"], str(tmp_path), "run")
+    for step, loss in enumerate((3.0, 2.0, 1.0)):
+        audience.hear(step, {"loss": loss})
+    audience.close()
+    events = EventAccumulator(str(tmp_path / "run"))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("loss")] == [(0, 3.0), (1, 2.0), (2, 1.0)]
