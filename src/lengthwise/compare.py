@@ -10,7 +10,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from lengthwise.report.curve import Curves, bars, draw
-from lengthwise.spec import SpecError
+from lengthwise.spec import SpecError, digest
 from lengthwise.statistics.reach import Reach, accuracies, mean_reach, reach
 
 if TYPE_CHECKING:
@@ -72,15 +72,15 @@ def compare(runs: Sequence[Run], checkpoint: str = "last") -> Comparison:
         raise SpecError(f"only runs on one task can be compared, not on {' and '.join(sorted(tasks))}")
     plan = runs[0].plan
     task = plan.task
-    groups: dict[str, list[Run]] = {}
-    for run in runs:
-        groups.setdefault(_name(run, runs), []).append(run)
+    runs = list({run.id: run for run in runs}.values())  # one run given twice is one run
+    groups = _groups(runs)
     curves, reaches, table, chance = {}, {}, [], {}
     for name, group in groups.items():
         tables = []
         for run in group:
-            rows = run.rows().filter((pl.col("checkpoint") == checkpoint) & (pl.col("evaluation") == "as trained"))
-            tables.append(rows)
+            tested = pl.col("split").str.starts_with("test_") | (pl.col("split") == "validation")
+            kept = (pl.col("checkpoint") == checkpoint) & (pl.col("evaluation") == "as trained") & tested
+            tables.append(run.rows().filter(kept))
         found = [accuracies(rows) for rows in tables]
         curves[name] = [dict(zip(one["length"].to_list(), one["accuracy"].to_list(), strict=True)) for one in found]
         for one in found:
@@ -101,12 +101,26 @@ def compare(runs: Sequence[Run], checkpoint: str = "last") -> Comparison:
     )
 
 
+def _groups(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """The runs that differ in their seed alone, under the shortest name that tells them from the others."""
+    alike: dict[int, list[Run]] = {}
+    for run in runs:
+        alike.setdefault(
+            digest({key: value for key, value in run.record["identity"].items() if key != "seed"}), []
+        ).append(run)
+    groups: dict[str, list[Run]] = {}
+    for key, group in alike.items():
+        name = _name(group[0], runs)
+        groups[name if name not in groups else f"{name} #{key % 16**4:04x}"] = group
+    return groups
+
+
 def _name(run: Run, runs: Sequence[Run]) -> str:
     """The encoding, and whatever else tells it from the others."""
     name = ",".join(map(str, run.plan.encoding_specs))
     if len({str(other.plan.positions_spec) for other in runs}) > 1:
         name += f" {run.plan.positions_spec}"
-    for part in ("model", "training", "start"):
+    for part in ("model", "training", "start", "streams"):
         here = run.plan.options()[part]
         others = [other.plan.options()[part] for other in runs]
         if any(other != here for other in others):

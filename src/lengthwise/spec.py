@@ -215,14 +215,32 @@ def _load_file(where: str) -> ModuleType:
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         sys.path.insert(0, str(path.parent))  # it may import its neighbours, as any script may
+        before = set(sys.modules)
         try:
             spec.loader.exec_module(module)
+            module.__dict__["__neighbours__"] = _neighbours(path.parent, set(sys.modules) - before)
         except (Exception, SystemExit) as error:
             del sys.modules[name]
             raise SpecError(f"{where!r} could not be loaded: {blame(error, str(path))}") from error
         finally:
             sys.path.remove(str(path.parent))
     return sys.modules[name]
+
+
+def _neighbours(folder: Path, names: Iterable[str]) -> list[str]:
+    """The files of modules that were imported from a folder; another file's neighbour may have the same name."""
+    files = []
+    for name in sorted(names):
+        file = getattr(sys.modules[name], "__file__", None)
+        if file is not None and Path(file).is_relative_to(folder):
+            files.append(file)
+            del sys.modules[name]
+    return files
+
+
+def sources(cls: type) -> list[str]:
+    """The files that a class from outside is made of: its own, and the neighbours it imported."""
+    return [inspect.getfile(cls), *getattr(sys.modules.get(cls.__module__), "__neighbours__", [])]
 
 
 def _load_module(where: str) -> ModuleType:

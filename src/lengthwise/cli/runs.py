@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -89,8 +92,6 @@ def _streams(given: list[str]) -> dict[str, int]:
 
 
 def _first_process() -> bool:
-    import os
-
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -138,11 +139,12 @@ def compare(
     training: Training = "laptop",
     store: Store = STORE,
     threads: Threads = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="runs at a time, one thread each; one per core")] = None,
     to: Annotated[Path, typer.Option(help="the folder of the figure")] = Path("."),
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
     as_json: Json = False,
 ) -> None:
-    """Train each encoding with each seed, here, one after the other, and draw accuracy against length."""
+    """Train each encoding with each seed, on this machine, and draw accuracy against length."""
     named = specs(encodings)
     if not named:
         raise SpecError("name encodings, e.g. --encodings nope,rope")
@@ -153,12 +155,18 @@ def compare(
     shared: dict[str, Any] = {"positions": positions, "model": model, "training": training}
     for spec in named:  # a mistake in the last is told before the first is trained
         Plan.of(task, spec, **shared)
+    wanted = [(str(spec), seed) for seed in range(seeds) for spec in named]
+    jobs = min(jobs or os.cpu_count() or 1, len(wanted))
+    if jobs > 1:
+        threads = threads or 1
+        common = [task, "--store", store, "--threads", str(threads), *(["--quiet"] if quiet else [])]
+        common += [part for key, value in shared.items() for part in (f"--{key}", value)]
+        _together([["train", *common, "--encoding", spec, "--seed", str(seed)] for spec, seed in wanted], jobs, quiet)
     runs = []
-    for seed in range(seeds):
-        for spec in named:
-            if not quiet and not as_json:
-                print(f"run {len(runs) + 1} of {seeds * len(named)}: {spec}, seed {seed}", file=sys.stderr)
-            runs.append(do(task, str(spec), seed=seed, store=store, threads=threads, quiet=quiet, **shared))
+    for spec, seed in wanted:
+        if jobs == 1 and not quiet:
+            print(f"run {len(runs) + 1} of {len(wanted)}: {spec}, seed {seed}", file=sys.stderr)
+        runs.append(do(task, spec, seed=seed, store=store, threads=threads, quiet=quiet, **shared))
     runs.sort(key=lambda run: [spec.name for spec in named].index(run.plan.encoding_specs[0].name))
     found = side_by_side(runs)
     paths = found.draw(to, f"compare-{runs[0].plan.task.name}")
@@ -170,6 +178,34 @@ def compare(
     for run in runs:
         _warn(run)
     console().print(f"figure: {', '.join(escape(str(path)) for path in paths)}")
+
+
+def _together(commands: list[list[str]], jobs: int, quiet: bool) -> None:
+    """Do commands in processes of their own, so many at a time: two runs on one thread each beat one on two."""
+    from lengthwise.training.listeners import LINES
+
+    waiting, going = list(enumerate(commands, 1)), dict[int, subprocess.Popen[bytes]]()
+    environment = {**os.environ, LINES: "1"}
+    try:
+        while waiting or going:
+            while waiting and len(going) < jobs:
+                number, command = waiting.pop(0)
+                going[number] = subprocess.Popen(
+                    [sys.executable, "-m", "lengthwise", *command], stdout=subprocess.DEVNULL, env=environment
+                )
+                if not quiet:
+                    print(f"run {number} of {len(commands)}: {' '.join(command[-4:])}", file=sys.stderr)
+            time.sleep(0.1)
+            for number in [number for number, process in going.items() if process.poll() is not None]:
+                if code := going.pop(number).returncode:
+                    raise typer.Exit(code)  # it has said why
+    except KeyboardInterrupt:
+        raise typer.Exit(75) from None
+    finally:
+        for process in going.values():
+            process.terminate()  # each saves itself and can go on
+        for process in going.values():
+            process.wait()
 
 
 @app.command()

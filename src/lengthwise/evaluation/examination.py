@@ -60,7 +60,8 @@ class Judged:
     case: Case
     kind: str
     """right, early, late, wrong or cut."""
-    content: bool
+    content: bool | None
+    """Whether it would be right if it were told where to stop; None where one pass cannot tell."""
     said: list[int]
     first_wrong: int | None
     loss: float
@@ -91,7 +92,9 @@ class Subject:
         """The subject that a run, our decoder or any callable is."""
         end = task.vocabulary.eos
         if hasattr(model, "subject"):
-            decoder, trained = model.subject()  # a run: its decoder, and the positions it was trained with
+            decoder, trained, symbols = model.subject()  # a run: its decoder, positions and symbols
+            if symbols != task.vocabulary.symbols:
+                raise SpecError(f"the run was trained with other symbols than {task.name} has here; give its own task")
             model, positions = decoder, trained if positions is None else positions
         if isinstance(positions, str):
             positions = build_positions(positions)
@@ -178,8 +181,11 @@ def examine(
         wrong = [n for n, one in enumerate(seen) if n not in said and one.first_wrong is not None]
         begun = [_begun(seen[n]) for n in wrong]
         said |= dict(zip(wrong, _decoded(subject, [seen[n] for n in wrong], begun, tell), strict=True))
-    judged = [_judge(task, one, said.get(number)) for number, one in enumerate(seen)]
-    marks = {"run": None, "evaluation": AS_TRAINED, "checkpoint": "last", **(labels or {})}
+    trusted = subject.stable and checks.holds
+    judged = [_judge(task, one, said.get(number), trusted) for number, one in enumerate(seen)]
+    changed = positions is not None and labels is None
+    name = f"positions={positions}" if changed and isinstance(positions, str) else AS_TRAINED
+    marks = {"run": getattr(model, "id", None), "evaluation": name, "checkpoint": "last", **(labels or {})}
     return Examination(_rows(task, judged, marks), _predictions(task, judged, marks), checks, judged)
 
 
@@ -229,8 +235,9 @@ def _decoded(
     return subject.decode([one.case for one in seen], begun)
 
 
-def _judge(task: Task, one: Seen, said: list[int] | None) -> Judged:
+def _judge(task: Task, one: Seen, said: list[int] | None, trusted: bool) -> Judged:
     answer, end = one.case.answer, task.vocabulary.eos
+    inside = one.content if trusted else None
     if said is None or said == answer:
         return Judged(one.case, "right", True, answer, None, one.loss)
     content, words = answer[:-1], said[:-1] if said[-1:] == [end] else said
@@ -239,9 +246,7 @@ def _judge(task: Task, one: Seen, said: list[int] | None) -> Judged:
     )
     if said[-1:] != [end]:
         kind = "cut"
-    elif (
-        isinstance(task, Stepwise) and task.pad is not None and task.pieces is None and _answers(task, one.case, words)
-    ):
+    elif task.judged and _answers(task, one.case, words):
         return Judged(one.case, "right", True, said, first, one.loss)
     elif words == content[: len(words)]:
         kind = "early"
@@ -249,11 +254,11 @@ def _judge(task: Task, one: Seen, said: list[int] | None) -> Judged:
         kind = "late"
     else:
         kind = "wrong"
-    return Judged(one.case, kind, one.content, said, first, one.loss)
+    return Judged(one.case, kind, inside, said, first, one.loss)
 
 
-def _answers(task: Stepwise, case: Case, words: list[int]) -> bool:
-    """With a scratchpad the answer counts, not the way to it."""
+def _answers(task: Task, case: Case, words: list[int]) -> bool:
+    """Where the task judges, its check decides: with a scratchpad the answer counts, not the way to it."""
     return task.check(case.instance, task.vocabulary.read(words))
 
 
@@ -275,7 +280,7 @@ def _rows(task: Task, judged: list[Judged], marks: dict[str, str | None]) -> pl.
                 "tokens": max(len(one.case.ids) for one in group),
                 "examples": len(group),
                 "correct": kinds.count("right"),
-                "correct_content": sum(one.content for one in group),
+                "correct_content": None if any(one.content is None for one in group) else sum(map(_inside, group)),
                 **{kind: kinds.count(kind) for kind in ("early", "late", "wrong", "cut")},
                 "chance": float(task.chance(length)),
                 "loss": None if any(one.loss != one.loss for one in group) else sum(one.loss for one in group),
@@ -283,6 +288,10 @@ def _rows(task: Task, judged: list[Judged], marks: dict[str, str | None]) -> pl.
             }
         )
     return frame(found)
+
+
+def _inside(one: Judged) -> bool:
+    return bool(one.content)
 
 
 PREDICTIONS = {

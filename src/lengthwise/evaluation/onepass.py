@@ -142,4 +142,5 @@ def _split(got_NV: Tensor, targets_N: Tensor, chosen: list[Case], counts: list[i
         whole = count == len(case.ids) - 1
         inside = slice(here.start, here.stop - 1 if whole else here.stop)
         content = whole and bool((going_N[inside] == targets[inside]).all())
-        yield Seen(case, best_N[here], gap_N[here], content, float(loss_N[here].sum()))
+        loss = float(loss_N[here].sum()) if whole else float("nan")  # of a part it would look better than it is
+        yield Seen(case, best_N[here], gap_N[here], content, loss)

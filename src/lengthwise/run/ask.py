@@ -56,7 +56,7 @@ def ask(run: Run, prompt: str, checkpoint: str = "last") -> Answer:
         parts = next(
             (at for at, (a, b) in enumerate(zip(spoken, right, strict=False)) if a != b), min(len(spoken), len(right))
         )
-    correct = None if right is None else parts is None
+    correct = None if right is None else parts is None or (task.judged and not cut and task.check(instance, spoken))
     return Answer(task.vocabulary.say(ids[:head]), spoken, right, correct, parts, cut, where)
 
 

@@ -22,6 +22,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 import torch
@@ -186,6 +187,8 @@ class Attempt:
     """Of each validation: step, correct, examples, loss, targets."""
     kept: dict[str, str] = field(default_factory=dict)
     """Where the weights of a step are, seen from the run's folder."""
+    before: tuple[int, float] = (0, 0.0)
+    """Tokens and seconds of the attempts that this one goes on from."""
     stop: bool = False
     stale: tuple[list[str], list[str]] = field(default_factory=lambda: ([], []))
     """Weights that no label needs any more: first those that the last two checkpoints do not refer to."""
@@ -205,6 +208,7 @@ class Attempt:
             if checkpoint is not None:
                 loop.load(checkpoint.tensors(loop.room), checkpoint.step)
                 self.validations, self.kept = checkpoint.notes["validations"], checkpoint.notes["kept"]
+                self.before = (checkpoint.notes["tokens"], checkpoint.notes["seconds"])
             self._train(loop)
         self._finish(loop)
 
@@ -214,7 +218,8 @@ class Attempt:
         training = self.plan.training
         every = self.every or max(1, min(training.steps // 20, 1000))
         stages, validated = set(training.stages.values()), set(training.validated)
-        began, first, tokens, lines = time.monotonic(), loop.step, 0, _Lines(self.folder, self.processes.first)
+        began, first, tokens = time.monotonic() - self.before[1], loop.step, self.before[0]
+        lines = _Lines(self.folder, self.processes.first)
         for told in loop:
             tokens += told.tokens
             seconds = time.monotonic() - began
@@ -226,7 +231,7 @@ class Attempt:
             stopping = self.processes.any(self.stop) if self.processes.size > 1 else self.stop
             if told.step % every == 0 or told.step == training.steps or stopping:
                 lines.flush()
-                notes = {"validations": self.validations, "kept": self.kept}
+                notes = {"validations": self.validations, "kept": self.kept, "tokens": tokens, "seconds": seconds}
                 save(self.folder / "checkpoints", told.step, loop.tensors(), notes, self.processes)
                 for file in self.stale[0]:
                     self.folder.remove(file)
@@ -237,8 +242,9 @@ class Attempt:
         lines.flush()
 
     def _tell(self, told: Told, tokens: int, seconds: float, first: int, lines: _Lines) -> None:
-        speed = tokens / max(seconds, 1e-9)
-        left = (self.plan.training.steps - told.step) * seconds / max(told.step - first, 1)
+        here = seconds - self.before[1]
+        speed = (tokens - self.before[0]) / max(here, 1e-9)
+        left = (self.plan.training.steps - told.step) * here / max(told.step - first, 1)
         self.progress.step(told.step, told.loss, speed, left)
         if told.step % _LOG_EVERY == 0 or told.step == self.plan.training.steps:
             numbers = {"loss": told.loss, "rate": told.rate, "norm": told.norm}
@@ -252,10 +258,10 @@ class Attempt:
         self.validations.append(numbers)  # all know it: what is best decides what all keep together
         told = {
             "exact_match": numbers["correct"] / numbers["examples"],
-            "validation_loss": numbers["loss"] / numbers["targets"],
+            "validation_loss": None if numbers["loss"] is None else numbers["loss"] / numbers["targets"],
         }
         lines.add({"step": loop.step, **told})
-        self.audience.hear(loop.step, told)
+        self.audience.hear(loop.step, {key: value for key, value in told.items() if value is not None})
 
     def _validated(self, decoder: Decoder, step: int) -> dict[str, Any]:
         task, wanted = self.plan.task, self.plan.training.validation_examples
@@ -274,7 +280,7 @@ class Attempt:
             "step": step,
             "correct": int(found["correct"].sum()),
             "examples": int(found["examples"].sum()),
-            "loss": float(found["loss"].sum()),
+            "loss": None if found["loss"].null_count() else float(found["loss"].sum()),
             "targets": int(found["targets"].sum()),
         }
 
@@ -406,6 +412,9 @@ def chosen(validations: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """`best`: most exact matches, ties to the lowest loss, then the latest; `earliest_best`: the published rule."""
     if not validations:
         return {}
-    best = max(validations, key=lambda one: (one["correct"], -one["loss"], one["step"]))
+    # A loss that is no number is the worst.
+    best = max(
+        validations, key=lambda one: (one["correct"], -inf if one["loss"] is None else -one["loss"], one["step"])
+    )
     earliest = max(validations, key=lambda one: (one["correct"], -one["step"]))
     return {"best": best["step"], "earliest_best": earliest["step"]}

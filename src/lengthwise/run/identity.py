@@ -14,12 +14,13 @@ from typing import Any
 
 from lengthwise.encodings import ENCODINGS, POSITIONS, build_positions
 from lengthwise.encodings.positions import Consecutive, Positions
+from lengthwise.evaluation.cases import grid
 from lengthwise.evaluation.decoding import limit_of
 from lengthwise.model import Decoder, DecoderConfig, preset
-from lengthwise.spec import Spec, SpecError, canonical, digest, resolve, specs
+from lengthwise.spec import Spec, SpecError, canonical, digest, resolve, sources, specs
 from lengthwise.tasks import TASKS, build_task
 from lengthwise.tasks.task import Task
-from lengthwise.training.laptop import laptop
+from lengthwise.training.laptop import Setting, laptop
 from lengthwise.training.settings import Seeds, Training, training_preset
 
 
@@ -56,22 +57,29 @@ class Plan:
             raise SpecError(f"a task is given by its name, e.g. 'copy' or 'my_task.py:Mine', not {task!r}")
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
             raise SpecError(f"a seed is a whole number from 0, not {seed!r}")
-        spec, setting = Spec.of(task), laptop(build_task(task))
+        spec = Spec.of(task)
+        setting = laptop(build_task(task)) if spec.name in TASKS else Setting()
         laptops = "laptop" in {Spec.of(training).name, Spec.of(model).name}
         given, protocol = dict(spec.options), dict(spec.options).get("protocol")
         if laptops and setting.longest is not None and "longest" not in given and protocol != "paper":
             spec = Spec(spec.name, (*spec.options, ("longest", setting.longest)))
-        built = build_task(spec)
+        built, known = build_task(spec), canonical("task", TASKS, spec)
+        if setting.longest is not None and "longest" not in dict(known.options) and protocol != "paper" and laptops:
+            # Written out although it is the task's own default: `laptop` would read its absence otherwise.
+            known = Spec(known.name, (*known.options, ("longest", built.longest)))
+        if "vocabulary" in dict(Spec.of(model).options):
+            raise SpecError("the task decides the vocabulary of a run's model; leave out vocabulary")
         Seeds.of(seed, **(streams or {}))
+        config = preset(
+            model,
+            **_unless(model, setting.model if Spec.of(model).name == "laptop" else {}),
+            vocabulary=len(built.vocabulary),
+        )
         whole = cls(
-            task_spec=canonical("task", TASKS, spec),
-            encoding_specs=encodings_of(encoding),
+            task_spec=known,
+            encoding_specs=encodings_of(encoding, config.layers),
             positions_spec=canonical("positions", POSITIONS, Spec.of(positions)),
-            model=preset(
-                model,
-                **_unless(model, setting.model if Spec.of(model).name == "laptop" else {}),
-                vocabulary=len(built.vocabulary),
-            ),
+            model=config,
             training=training_preset(training, setting.training if Spec.of(training).name == "laptop" else {}),
             seed=seed,
             streams=tuple(sorted((streams or {}).items())),
@@ -113,6 +121,7 @@ class Plan:
 
     def _check(self) -> None:
         """Refuse now what would fail later: tables that are too short, positions that do not fit."""
+        self._check_tests()
         decoder, ids = self.decoder(), self.longest()
         limit = limit_of(decoder)
         highest = len(ids) - 2
@@ -137,12 +146,19 @@ class Plan:
             if spec.name not in table
         ]
 
+    def _check_tests(self) -> None:
+        """Positions must have room for the longest test too, prompt and answer."""
+        length = max(length for _, length in grid(self.task))
+        example = self.task.render(self.task.worst(length))
+        ids, prompt = self.task.vocabulary.sequence(example.prompt, (), self.task.starts)
+        self.positions.at_test().places(ids[:prompt], [], 0, prompt + self.task.answer_limit(length))
+
     # --- identity ----------------------------------------------------------------------------------------------------
 
     def identity(self) -> dict[str, Any]:
         """What the id is a hash of: values, versions, the source of outside code; without what is as first released."""
         found: dict[str, Any] = {
-            "task": _part("task", TASKS, self.task_spec),
+            "task": self._task_part(),
             "encoding": [_part("encoding", ENCODINGS, spec) for spec in self.encoding_specs],
             "model": {"version": Decoder.version, **_chosen(self.model)},
             "training": {"version": Training.version, **_chosen(self.training)},
@@ -154,6 +170,14 @@ class Plan:
             found["streams"] = changed
         if self.start:
             found["start"] = dict(self.start)
+        return found
+
+    def _task_part(self) -> dict[str, Any]:
+        """The task, with the content of the files it reads in place of where they lie."""
+        found = _part("task", TASKS, self.task_spec)
+        if self.task.content.strip():
+            found = {key: value for key, value in found.items() if key not in {"path", "tokenizer"}}
+            found["content"] = f"{digest(self.task.content, bits=64):016x}"
         return found
 
     @cached_property
@@ -196,7 +220,7 @@ def _unless(given: str | Mapping[str, object] | Spec, setting: Mapping[str, obje
     return {key: value for key, value in setting.items() if key not in said}
 
 
-def encodings_of(encoding: str | Sequence[str] | Mapping[str, object] | Spec) -> tuple[Spec, ...]:
+def encodings_of(encoding: str | Sequence[str] | Mapping[str, object] | Spec, layers: int) -> tuple[Spec, ...]:
     """The canonical specs of one encoding for all layers, or of one for each."""
     if isinstance(encoding, str):
         listed: Sequence[Any] = specs(encoding)
@@ -204,6 +228,8 @@ def encodings_of(encoding: str | Sequence[str] | Mapping[str, object] | Spec) ->
         listed = [encoding] if isinstance(encoding, Mapping | Spec) else list(encoding)
     if not listed:
         raise SpecError("name an encoding, e.g. rope")
+    if len(listed) not in {1, layers}:
+        raise SpecError(f"a list of encodings has one entry per layer: {layers} layers, but {len(listed)} entries")
     found = tuple(canonical("encoding", ENCODINGS, Spec.of(one), arguments=1) for one in listed)
     return found[:1] if len(set(found)) == 1 else found
 
@@ -214,7 +240,10 @@ def _part(kind: str, table: Mapping[str, str], spec: Spec) -> dict[str, Any]:
     if spec.name not in table:
         # A path is a place, not a content; the file's own hash and the class say what it is.
         found["name"] = cls.__qualname__
-        found["source"] = hashlib.blake2b(Path(inspect.getfile(cls)).read_bytes(), digest_size=8).hexdigest()
+        source = hashlib.blake2b(digest_size=8)
+        for file in sources(cls):
+            source.update(Path(file).read_bytes())
+        found["source"] = source.hexdigest()
     return json.loads(json.dumps(found))
 
 

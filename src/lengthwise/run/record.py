@@ -99,7 +99,10 @@ class Run:
 
         self._finished()
         more = [name for name in self.folder.names() if name.startswith("rows-")]
-        return pl.concat([from_parquet(self.folder.read(name)) for name in ("rows.parquet", *more)])
+        found = pl.concat([from_parquet(self.folder.read(name)) for name in ("rows.parquet", *more)])
+        # The same evaluation done again is not more examples.
+        keys = ["evaluation", "checkpoint", "split", "length", "cell"]
+        return found.unique(subset=keys, keep="last", maintain_order=True)
 
     def predictions(self) -> pl.DataFrame:
         """What it said: every wrong answer, and where the right ones are."""
@@ -149,23 +152,35 @@ class Run:
     ) -> Decoder:
         """Its decoder, or one with another encoding or attention temperature that has its weights."""
         plan = self.plan
+        self._unchanged()
         config = plan.model if temperature is None else plan.model.model_copy(update={"temperature": temperature})
         if encoding is None:
             listed = plan.encodings
         else:
-            named = encodings_of(encoding)
+            named = encodings_of(encoding, config.layers)
             listed = list(named) * config.layers if len(named) == 1 else list(named)
         decoder = Decoder(config, listed, seed=plan.seeds.init)
         fill(decoder, self.weights(checkpoint), allow, self.id)
         return decoder
 
-    def subject(self) -> tuple[Decoder, Positions]:
-        """What `evaluate` examines."""
-        return self.decoder(), self.plan.positions
+    def _unchanged(self) -> None:
+        """Refuse to go on with code or data that is not what was run."""
+        if self.plan.id == self.id:
+            return
+        before, now = self.record["identity"], json.loads(json.dumps(self.plan.identity()))
+        parts = [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
+        raise SpecError(
+            f"run {self.id} was made with another {' and '.join(parts) or 'version'} than there is now (code or data "
+            "from outside has changed); its rows can be read, its weights cannot be used with what is there"
+        )
+
+    def subject(self) -> tuple[Decoder, Positions, tuple[str, ...]]:
+        """What `evaluate` examines: decoder, positions, and the symbols it knows."""
+        return self.decoder(), self.plan.positions, self.task.vocabulary.symbols
 
     def trained_tokens(self) -> int:
-        """Tokens of (about) the longest sequence it was trained on."""
-        return len(self.plan.longest())
+        """Tokens that a model was given of (about) the longest sequence in training: all but the end."""
+        return len(self.plan.longest()) - 1
 
     def evaluate(
         self,

@@ -47,7 +47,7 @@ def reach(rows: pl.DataFrame, threshold: float = THRESHOLD) -> Reach:
     held: int | None = None
     for one in there:
         chance = one["chance"] if one["chance"] > FROM_CHANCE else 0.0
-        if (one["accuracy"] - chance) / (1 - chance) < threshold:
+        if one["accuracy"] - chance < threshold * (1 - chance) - 1e-9:  # 19 of 20 is 0.9 from a chance of 0.5
             return Reach(None) if one["seen"] else Reach(held)
         held = one["length"]
     return Reach(held, beyond=held is not None)

@@ -154,6 +154,11 @@ class File(Task):
     def _thought(self, steps: str) -> tuple[str, ...]:
         return self._split(steps.rstrip() + " " if self.by == "characters" else steps)
 
+    @property
+    def judged(self) -> bool:
+        """A prompt may have several answers, and steps before them."""
+        return self.pieces is None
+
     def check(self, instance: Row, said: Sequence[str]) -> bool:
         """By any answer that the file has for the prompt; steps must be the file's, unless they end in `Thus,`."""
         end, steps = self._thought(END), self.render(instance).steps

@@ -153,6 +153,10 @@ class Stepwise(Task):
             f"{did_you_mean(name, self.formats())}"
         )
 
+    @property
+    def judged(self) -> bool:
+        return self.pad is not None and self.pieces is None
+
     def steps(self, instance: Instance) -> list[Step]:
         """The steps of the computation, each with all its components."""
         raise NotImplementedError

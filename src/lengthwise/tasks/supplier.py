@@ -76,7 +76,7 @@ class Supplier:
         try:
             header = json.loads(self._process.stdout.readline())
             return Block(**{name: _array(self._process.stdout, *header[name]) for name in ARRAYS})
-        except (ValueError, OSError):
+        except (ValueError, OSError, TypeError, KeyError):
             self._coming.clear()
             return None
 
@@ -102,7 +102,8 @@ def serve(task: Task, seed: int, asked: IO[bytes], answers: IO[bytes]) -> None:
 if __name__ == "__main__":
     from lengthwise.tasks import build_task
 
+    answers, sys.stdout = sys.stdout.buffer, sys.stderr  # what a stranger's task prints is no answer
     try:
-        serve(build_task(sys.argv[1]), int(sys.argv[2]), sys.stdin.buffer, sys.stdout.buffer)
+        serve(build_task(sys.argv[1]), int(sys.argv[2]), sys.stdin.buffer, answers)
     except (SpecError, OSError) as error:
         sys.exit(str(error))

@@ -155,6 +155,11 @@ class Task:
         return (5 * self.longest // 2, 3 * self.longest, 4 * self.longest)
 
     @property
+    def judged(self) -> bool:
+        """Whether `check` decides what is right, and not being the very symbols of the rendered target."""
+        return False
+
+    @property
     def published(self) -> Published | None:
         """Its place in the original study, if it has one."""
         return None

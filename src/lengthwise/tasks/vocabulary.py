@@ -47,8 +47,8 @@ class Vocabulary:
             raise SpecError(f"the symbol {error.args[0]!r} is not in the vocabulary; add it to `symbols`") from None
 
     def read(self, ids: Iterable[int]) -> list[str]:
-        """The symbols of ids."""
-        return [self.symbols[number] for number in ids]
+        """The symbols of ids; a number that is none, from a model that has more, is shown as it is."""
+        return [self.symbols[number] if number < len(self.symbols) else f"<{number}>" for number in ids]
 
     def say(self, ids: Iterable[int]) -> str:
         """Ids as a person reads them, without beginning and end tokens."""

@@ -84,11 +84,11 @@ def batches(
         block = supply(begin * training.batch, (begin + steps) * training.batch)
         order = window_order(block, training, digest("order", seeds.order, begin // training.span))
         for rows in order[max(first - begin, 0) : last - begin]:
-            yield feed(block, rows, positions, seeds.data)
+            yield feed(block, rows, positions, seeds.data, begin * training.batch)
 
 
-def feed(block: Block, rows: np.ndarray, positions: Positions, seed: int) -> Feed:
-    """Rows of a block as tensors."""
+def feed(block: Block, rows: np.ndarray, positions: Positions, seed: int, start: int = 0) -> Feed:
+    """Rows of a block as tensors; `start` is the number of the block's first example in the training."""
     batch = block.batch(rows)
     places_BT = None
     if not isinstance(positions, Consecutive):
@@ -96,7 +96,7 @@ def feed(block: Block, rows: np.ndarray, positions: Positions, seed: int) -> Fee
         for place, row in enumerate(np.asarray(rows).tolist()):
             tokens, prompt = int(batch.tokens_B[place]), int(block.prompts_N[row])
             ids = batch.ids_BT[place, :tokens].tolist()
-            key = digest("positions", seed, int(block.lengths_N[row]), int(block.indices_N[row]))
+            key = digest("positions", seed, start + row)  # met again in a later epoch, it has other ones
             places[place, :tokens] = positions.places(ids[:prompt], ids[prompt:], key, tokens)
         places_BT = torch.from_numpy(places)
     return Feed(

@@ -20,7 +20,7 @@ class Setting:
 
 
 LAPTOP = {
-    "copy:variant=same": Setting(16, {"layers": 2}, {"steps": 2000, "batch": 32, "rate": 2e-3}),
+    "copy:variant=same": Setting(16, {"layers": 2}, {"steps": 2000, "batch": 64, "rate": 2e-3}),
     "copy:variant=random": Setting(10, {"layers": 3}, {"steps": 2500, "batch": 64, "rate": 2e-3}),
     "reverse:variant=once": Setting(10, {"layers": 3}, {"steps": 2500, "batch": 64, "rate": 1e-3}),
     "sort:variant=single": Setting(8, {"layers": 2}, {"steps": 4000, "batch": 64, "rate": 2e-3}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import warnings
@@ -98,6 +99,10 @@ class Audience:
                 self._listeners.remove(listener)
 
 
+LINES = "LENGTHWISE_LINES"
+"""Set in the environment, progress is told in lines: several processes cannot share one bar."""
+
+
 class Progress:
     """A bar with loss, tokens per second and time left; where nobody looks, a line now and then."""
 
@@ -106,7 +111,7 @@ class Progress:
         self._bar: Any = None
         self._said = time.monotonic()
         self._quiet = quiet
-        if not quiet and sys.stderr.isatty():
+        if not quiet and sys.stderr.isatty() and not os.environ.get(LINES):
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 

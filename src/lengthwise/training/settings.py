@@ -28,7 +28,7 @@ class Training(BaseModel):
     rate: float = Field(gt=0)
     """The highest learning rate."""
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
-    """How the rate falls from its highest to `floor`, after `warmup` steps of a linear rise."""
+    """How the rate falls from its highest to `floor`, after `warmup` steps of a linear rise, or a tenth of all."""
     warmup: int = Field(default=100, ge=0)
     floor: float = Field(default=0.0, ge=0)
     beta1: float = Field(default=0.9, ge=0, lt=1)
@@ -55,11 +55,12 @@ class Training(BaseModel):
 
     def rate_at(self, step: int) -> float:
         """The learning rate of step 0, 1, ...: a rise over `warmup` steps, then the schedule."""
-        if step < self.warmup:
-            return self.rate * (step + 1) / self.warmup
+        warmup = min(self.warmup, self.steps // 10)
+        if step < warmup:
+            return self.rate * (step + 1) / warmup
         if self.schedule == "constant":
             return self.rate
-        done = (step - self.warmup) / max(self.steps - self.warmup, 1)
+        done = (step - warmup) / max(self.steps - warmup, 1)
         share = (1 + cos(pi * done)) / 2 if self.schedule == "cosine" else 1 - done
         return self.floor + (self.rate - self.floor) * share
 
@@ -92,7 +93,9 @@ class Seeds:
     def of(cls, seed: int, **changes: int) -> Seeds:
         """All streams from one seed, but for the changes."""
         streams = {"init": seed, "data": seed, "order": seed, "dropout": seed}
-        for name in changes:
+        for name, value in changes.items():
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+                raise SpecError(f"the seed of stream {name!r} is a whole number from 0, not {value!r}")
             if name not in streams:
                 raise SpecError(f"there is no random stream {name!r}.{did_you_mean(name, streams)}")
         return cls(**{**streams, **changes})
