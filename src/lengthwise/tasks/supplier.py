@@ -7,6 +7,7 @@ torch, and a block is the same whoever makes it.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import IO
@@ -102,6 +103,7 @@ def serve(task: Task, seed: int, asked: IO[bytes], answers: IO[bytes]) -> None:
 if __name__ == "__main__":
     from lengthwise.tasks import build_task
 
+    os.nice(5)  # who trains comes first
     answers, sys.stdout = sys.stdout.buffer, sys.stderr  # what a stranger's task prints is no answer
     try:
         serve(build_task(sys.argv[1]), int(sys.argv[2]), sys.stdin.buffer, answers)

@@ -78,7 +78,8 @@ class Loop:
     def advance(self, mine: Feed, whole: Feed | None = None) -> Told:
         """One step on one batch, of which this process computes `mine`."""
         whole = mine if whole is None else whole
-        self.module.train()
+        if not self.module.training:  # an evaluation came between
+            self.module.train()
         rate = self.training.rate_at(self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
