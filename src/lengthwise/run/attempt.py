@@ -31,10 +31,10 @@ from lengthwise.evaluation.examination import Examination, examine
 from lengthwise.evaluation.rows import to_parquet
 from lengthwise.folder import Folder
 from lengthwise.model import Decoder
+from lengthwise.run.claim import claim, start_of
 from lengthwise.run.identity import Plan
-from lengthwise.run.machine import alive, recorded
 from lengthwise.run.record import STORE, Run, attempts_of, fill
-from lengthwise.spec import SpecError, blame, digest
+from lengthwise.spec import SpecError, blame
 from lengthwise.tasks.block import training_block
 from lengthwise.tasks.sets import lengths_of, trained_lengths
 from lengthwise.tasks.supplier import Supplier
@@ -81,7 +81,7 @@ def train(
     `@best` and the like behind it) whose weights it begins with; what is missing or left over is allowed by name.
     """
     known_listeners(listeners)
-    began, source = _start(start, store) if start is not None else (None, {})
+    began, source = start_of(start, store) if start is not None else (None, {})
     plan = Plan.of(task, encoding, start=source, **options)
     if began is not None:  # what does not fit is told before anything is written
         fill(plan.decoder(), began.weights(source["checkpoint"]), allow, began.id)
@@ -91,7 +91,7 @@ def train(
         torch.set_num_threads(threads)
     with team(shard) as processes:
         home = Folder(store) / "runs" / plan.id
-        number, finished = _claim(home, plan, processes, checkpoint_every)
+        number, finished = claim(home, plan, processes, checkpoint_every)
         if finished is not None:
             return Run(finished, fresh=False)
         attempt = Attempt(
@@ -130,46 +130,6 @@ def _blame_outside(plan: Plan, error: BaseException, folder: Folder) -> None:
 
 def _title(plan: Plan) -> str:
     return f"{plan.task_spec} {','.join(map(str, plan.encoding_specs))} seed {plan.seed}"
-
-
-def _start(start: str, store: str) -> tuple[Run, dict[str, str]]:
-    """The run to begin from, and what of it belongs to the new run's identity."""
-    where, _, checkpoint = start.partition("@")
-    run = Run.open(where, store)
-    label = checkpoint or "last"
-    weights = run.weights(label)
-    content = {
-        name: digest(value.double().sum().item(), value.double().square().sum().item(), bits=64)
-        for name, value in weights.items()
-    }
-    return run, {"run": run.id, "checkpoint": label, "weights": f"{digest(content, bits=64):016x}"}
-
-
-def _claim(home: Folder, plan: Plan, processes: Team, every: int | None) -> tuple[int, Folder | None]:
-    """The number of this attempt, or the folder of one that is done; the first process decides for all."""
-    found: list[Any] = [0, None, None]
-    if processes.first:
-        try:
-            attempts = attempts_of(home)
-            for attempt in attempts:
-                if attempt.exists("done"):
-                    found = [0, attempt.leaf, None]
-                    break
-            else:
-                if attempts and (owner := alive(attempts[-1])) is not None:
-                    raise SpecError(f"run {plan.id} is being run by {owner}; wait for it, or stop it")
-                number = int(attempts[-1].leaf) + 1 if attempts else 1
-                record = {"version": 1, "id": plan.id, "options": plan.options(), "identity": plan.identity()}
-                record["recorded"] = recorded(processes.size, processes.shard, every)
-                if not (home / str(number)).create("run.json", json.dumps(record, indent=1)):
-                    raise SpecError(f"run {plan.id} has just been started by somebody else")
-                found = [number, None, None]
-        except SpecError as error:
-            found = [0, None, str(error)]
-    found = processes.agree(found)
-    if found[2] is not None:
-        raise SpecError(found[2])
-    return found[0], None if found[1] is None else home / found[1]
 
 
 @dataclass
@@ -237,7 +197,6 @@ class Attempt:
                     self.folder.remove(file)
                 self.stale = (self.stale[1], [])
             if stopping:
-                self.audience.close()
                 raise Stopped
         lines.flush()
 
@@ -296,7 +255,7 @@ class Attempt:
         return decoder
 
     def _chosen(self) -> set[int]:
-        return {step for label, step in chosen(self.validations).items() if label != "last"}
+        return set(chosen(self.validations).values())
 
     def _keep(self, loop: Loop) -> None:
         """Keep the weights of this step, and no longer those of a step that was best once."""
