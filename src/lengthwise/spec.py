@@ -22,6 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+if typing.TYPE_CHECKING:
+    from pydantic import BaseModel
+
+M = typing.TypeVar("M", bound="BaseModel")
 Value = bool | int | float | str | None | tuple["Value", ...]
 
 
@@ -331,6 +335,25 @@ def checked_options(kind: str, cls: type, spec: Spec, arguments: int = 0) -> dic
     if missing:
         raise SpecError(f"{kind} {spec.name!r} needs {missing[0]!r}; write {spec.name}:{missing[0]}=...")
     return checked
+
+
+def known_fields(kind: str, name: str, model: type[BaseModel], fields: Iterable[str]) -> None:
+    """Refuse fields that a preset's model does not have."""
+    for field in fields:
+        if field not in model.model_fields:
+            raise SpecError(f"{kind} {name!r} has no option {field!r}.{did_you_mean(field, model.model_fields)}")
+
+
+def validated(kind: str, name: str, model: type[M], fields: Mapping[str, object]) -> M:
+    """The model of these fields, each of its type and within its bounds."""
+    from pydantic import ValidationError
+
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise SpecError(f"option {field!r} of {kind} {name!r} cannot be {first['input']!r}: {first['msg']}") from error
 
 
 def canonical(kind: str, table: Mapping[str, str], spec: Spec, arguments: int = 0) -> Spec:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from lengthwise.encodings.encoding import Geometry
-from lengthwise.spec import Spec, SpecError, did_you_mean
+from lengthwise.spec import Spec, SpecError, did_you_mean, known_fields, validated
 
 Positive = Field(gt=0)
 Probability = Field(ge=0, lt=1)
@@ -118,18 +118,7 @@ def preset(spec: str | Mapping[str, object] | Spec, **changes: object) -> Decode
     if spec.name not in PRESETS:
         raise SpecError(f"unknown preset {spec.name!r}.{did_you_mean(spec.name, PRESETS)}")
     fields = {**PRESETS[spec.name], **dict(spec.options), **changes}
-    for field in fields:
-        if field not in DecoderConfig.model_fields:
-            raise SpecError(
-                f"preset {spec.name!r} has no option {field!r}.{did_you_mean(field, DecoderConfig.model_fields)}"
-            )
+    known_fields("preset", spec.name, DecoderConfig, fields)
     if "vocabulary" not in fields:
         raise SpecError(f"preset {spec.name!r} needs 'vocabulary'; write {spec.name}:vocabulary=...")
-    try:
-        return DecoderConfig.model_validate(fields)
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise SpecError(
-            f"option {field!r} of preset {spec.name!r} cannot be {first['input']!r}: {first['msg']}"
-        ) from error
+    return validated("preset", spec.name, DecoderConfig, fields)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from math import cos, pi
 from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from lengthwise.spec import Spec, SpecError, did_you_mean
+from lengthwise.spec import Spec, SpecError, did_you_mean, known_fields, validated
 from lengthwise.tasks.sets import BLOCK
 
 Positive = Field(gt=0)
@@ -130,17 +130,7 @@ def training_preset(
     if spec.name not in PRESETS:
         raise SpecError(f"unknown training {spec.name!r}.{did_you_mean(spec.name, PRESETS)}")
     fields = {**PRESETS[spec.name], **(defaults or {}), **dict(spec.options), **changes}
-    for field in fields:
-        if field not in Training.model_fields:
-            hint = did_you_mean(field, Training.model_fields)
-            raise SpecError(f"training {spec.name!r} has no option {field!r}.{hint}")
+    known_fields("training", spec.name, Training, fields)
     if isinstance(fields["rate"], int) and not isinstance(fields["rate"], bool):
         fields["rate"] = float(fields["rate"])
-    try:
-        return Training.model_validate(fields)
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise SpecError(
-            f"option {field!r} of training {spec.name!r} cannot be {first['input']!r}: {first['msg']}"
-        ) from error
+    return validated("training", spec.name, Training, fields)
