@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from lengthwise.folder import Folder
 from lengthwise.run import Plan
 from lengthwise.run.attempt import Attempt
+from lengthwise.run.lease import Lease
 from lengthwise.tasks.block import training_block
 from lengthwise.training.batches import Feed, batches, inline
 from lengthwise.training.listeners import Audience, Progress
@@ -48,10 +49,8 @@ def feeds_of(plan: Plan) -> list[Feed]:
 def ours(plan: Plan) -> float:
     """Seconds of the real loop: data, loss, log, checkpoints."""
     with tempfile.TemporaryDirectory() as there:
-        home = Folder(there)
-        attempt = Attempt(
-            plan, home, home / "1", ALONE, CHECKPOINT, Progress("", plan.training.steps, True), Audience()
-        )
+        lease = Lease(Folder(there), plan.id, 1, {})
+        attempt = Attempt(plan, lease, ALONE, CHECKPOINT, Progress("", plan.training.steps, True), Audience())
         decoder = plan.decoder()
         with attempt._supply(0) as supply:
             loop = Loop(decoder, supply, plan.training, plan.positions, plan.seeds)

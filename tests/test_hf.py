@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from lengthwise import __version__
 from lengthwise.encodings import ENCODINGS
 from lengthwise.encodings.encoding import Encoding
-from lengthwise.model import Decoder, preset
+from lengthwise.model import Decoder, DecoderConfig, preset
 from lengthwise.spec import SpecError
 
 pytest.importorskip("transformers", reason="needs the extra hf")
@@ -373,7 +373,7 @@ def test_an_encoding_whose_file_was_edited_since_is_not_loaded(outside, tmp_path
     assert not torch.equal(loaded.eval()(IDS).logits, decoder.eval()(IDS))
 
 
-@pytest.mark.parametrize("part", [Decoder, Encoding])
+@pytest.mark.parametrize("part", [DecoderConfig, Encoding])
 def test_a_model_of_another_version_of_the_numbers_is_not_loaded(part, tmp_path, monkeypatch):
     LengthwiseForCausalLM.from_decoder(Decoder(CONFIG, "nope")).save_pretrained(tmp_path)
     monkeypatch.setattr(part, "version", part.version + 1)

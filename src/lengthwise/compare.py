@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -14,7 +14,10 @@ from lengthwise.spec import SpecError, digest
 from lengthwise.statistics.reach import Reach, accuracies, mean_reach, reach
 
 if TYPE_CHECKING:
-    from lengthwise.run import Run
+    import polars as pl
+
+    from lengthwise.run import Plan, Run
+    from lengthwise.study.plan import Item
 
 
 @dataclass(frozen=True)
@@ -58,29 +61,17 @@ class Comparison:
         return [*paths, folder / f"{name}.json"]
 
 
-def compare(runs: Sequence[Run], checkpoint: str = "last") -> Comparison:
-    """Put runs on one task side by side, grouped by what varies: the encoding, or what else differs.
-
-    `compare([train("copy", name, seed=seed) for name in ("nope", "rope") for seed in range(3)]).draw("figures")`
-    """
+def compared(
+    task: str, trained: int, unit: str, groups: Mapping[str, Sequence[pl.DataFrame]], checkpoint: str = "last"
+) -> Comparison:
+    """Rows of runs on one task side by side: for each name, the rows of each seed."""
     import polars as pl
 
-    if not runs:
-        raise SpecError("there is nothing to compare: give at least one run")
-    tasks = {str(run.plan.task_spec) for run in runs}
-    if len(tasks) > 1:
-        raise SpecError(f"only runs on one task can be compared, not on {' and '.join(sorted(tasks))}")
-    plan = runs[0].plan
-    task = plan.task
-    runs = list({run.id: run for run in runs}.values())  # one run given twice is one run
-    groups = _groups(runs)
     curves, reaches, table, chance = {}, {}, [], {}
     for name, group in groups.items():
-        tables = []
-        for run in group:
-            tested = pl.col("split").str.starts_with("test_") | (pl.col("split") == "validation")
-            kept = (pl.col("checkpoint") == checkpoint) & (pl.col("evaluation") == "as trained") & tested
-            tables.append(run.rows().filter(kept))
+        tested = pl.col("split").str.starts_with("test_") | (pl.col("split") == "validation")
+        kept = (pl.col("checkpoint") == checkpoint) & (pl.col("evaluation") == "as trained") & tested
+        tables = [rows.filter(kept) for rows in group]
         found = [accuracies(rows) for rows in tables]
         curves[name] = [dict(zip(one["length"].to_list(), one["accuracy"].to_list(), strict=True)) for one in found]
         for one in found:
@@ -96,9 +87,48 @@ def compare(runs: Sequence[Run], checkpoint: str = "last") -> Comparison:
                 "mean reach": mean_reach(reaches[name]),
             }
         )
-    return Comparison(
-        str(plan.task_spec), task.longest, task.unit, curves, dict(sorted(chance.items())), reaches, table
-    )
+    return Comparison(task, trained, unit, curves, dict(sorted(chance.items())), reaches, table)
+
+
+def compare(runs: Sequence[Run], checkpoint: str = "last") -> Comparison:
+    """Put runs on one task side by side, grouped by what varies: the encoding, or what else differs.
+
+    `compare([train("copy", name, seed=seed) for name in ("nope", "rope") for seed in range(3)]).draw("figures")`
+    """
+    if not runs:
+        raise SpecError("there is nothing to compare: give at least one run")
+    tasks = {str(run.plan.task_spec) for run in runs}
+    if len(tasks) > 1:
+        raise SpecError(f"only runs on one task can be compared, not on {' and '.join(sorted(tasks))}")
+    task = runs[0].plan.task
+    runs = list({run.id: run for run in runs}.values())  # one run given twice is one run
+    groups = {name: [run.rows() for run in group] for name, group in _groups(runs).items()}
+    return compared(str(runs[0].plan.task_spec), task.longest, task.unit, groups, checkpoint)
+
+
+def compare_study(items: Iterable[Item], rows: pl.DataFrame) -> dict[str, Comparison]:
+    """A comparison for each task of a study, of the runs whose rows are there."""
+    by_run = {str(key[0]): table for key, table in rows.partition_by("run", as_dict=True).items()}
+    tasks: dict[str, dict[str, list[pl.DataFrame]]] = {}
+    plans: dict[str, Plan] = {}
+    listed = [item for item in items if item.kind == "run" and item.key in by_run]
+    for item in listed:
+        plans[item.cell.task] = item.plan
+    axes = {
+        task: [
+            axis
+            for axis in ("positions", "model", "training")
+            if len({getattr(item.cell, axis) for item in listed if item.cell.task == task}) > 1
+        ]
+        for task in plans
+    }
+    for item in listed:
+        name = " ".join([item.cell.encoding, *(getattr(item.cell, axis) for axis in axes[item.cell.task])])
+        tasks.setdefault(item.cell.task, {}).setdefault(name, []).append(by_run[item.key])
+    return {
+        task: compared(str(plans[task].task_spec), plans[task].task.longest, plans[task].task.unit, groups)
+        for task, groups in tasks.items()
+    }
 
 
 def _groups(runs: Sequence[Run]) -> dict[str, list[Run]]:

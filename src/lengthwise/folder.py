@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -63,6 +64,8 @@ class Folder:
         """What is in it, sorted; nothing if it is not there."""
         with _spoken("read", self.name):
             try:
+                if self.local is not None:
+                    return sorted(name for name in os.listdir(self.path) if not name.endswith(".part"))
                 found = self.fs.ls(self.path, detail=False)
             except (FileNotFoundError, NotADirectoryError):
                 return []
@@ -87,28 +90,37 @@ class Folder:
             if self.local is None:
                 self.fs.pipe_file(target, data)
                 return
-            partial = f"{target}.{os.getpid()}.part"
-            try:
-                with open(partial, "wb") as file:
-                    file.write(data)
-                    file.flush()
-                    os.fsync(file.fileno())
+            with _partial(target, data) as partial:
                 os.replace(partial, target)
-            except OSError:
-                with suppress(OSError):
-                    os.unlink(partial)
-                raise
 
     def create(self, name: str, content: bytes | str) -> bool:
-        """Write a file unless there is one; of several who do, one gets True."""
+        """Write a file unless there is one; of several who do, one gets True. The content must be this writer's own."""
         data = content.encode() if isinstance(content, str) else content
+        target = f"{self.path}/{name}"
         with _spoken("write", f"{self.name}/{name}"):
             self._room(name)
-            try:
-                with self.fs.open(f"{self.path}/{name}", "xb") as file:
-                    file.write(data)
-            except FileExistsError:
-                return False
+            if self.local is not None:
+                # A link is made of a file that is whole; "xb" would show an empty one for a moment, or for ever.
+                with _partial(target, data) as partial:
+                    try:
+                        os.link(partial, target)
+                    except FileExistsError:
+                        return False
+                    except OSError as error:
+                        if error.errno not in {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}:
+                            raise
+                        return self._create_open(target, data)
+                _fsync_folder(target)
+                return True
+            return self._create_open(target, data)
+
+    def _create_open(self, target: str, data: bytes) -> bool:
+        try:
+            with self.fs.open(target, "xb") as file:
+                file.write(data)
+        except FileExistsError:
+            # A server that stored the file, but whose answer was lost, refuses the second try: it is ours all the same.
+            return self.local is None and self.fs.cat_file(target) == data
         return True
 
     def append(self, name: str, lines: str) -> None:
@@ -136,6 +148,31 @@ class Folder:
 
     def _room(self, name: str) -> None:
         self.fs.makedirs(f"{self.path}/{name}".rpartition("/")[0], exist_ok=True)
+
+
+@contextmanager
+def _partial(target: str, data: bytes) -> Iterator[str]:
+    """A file beside the target with all of the data, on the disk; it is gone afterwards."""
+    partial = f"{target}.{os.getpid()}.{threading.get_ident()}.part"
+    try:
+        with open(partial, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        yield partial
+    finally:
+        with suppress(OSError):
+            os.unlink(partial)
+
+
+def _fsync_folder(target: str) -> None:
+    """A name is on the disk when its folder is."""
+    with suppress(OSError):
+        number = os.open(os.path.dirname(target), os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
 
 
 @contextmanager

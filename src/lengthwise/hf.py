@@ -211,7 +211,7 @@ def _described(decoder: Decoder) -> dict[str, Any]:
 
 
 def _versions(decoder: Decoder) -> list[int]:
-    return [decoder.version, *(type(decoder.encodings[which]).version for which in decoder.which)]  # pyrefly: ignore
+    return [decoder.config.version, *(type(decoder.encodings[which]).version for which in decoder.which)]  # pyrefly: ignore
 
 
 def _sources(decoder: Decoder) -> list[str | None]:

@@ -356,9 +356,9 @@ def validated(kind: str, name: str, model: type[M], fields: Mapping[str, object]
         raise SpecError(f"option {field!r} of {kind} {name!r} cannot be {first['input']!r}: {first['msg']}") from error
 
 
-def canonical(kind: str, table: Mapping[str, str], spec: Spec, arguments: int = 0) -> Spec:
+def canonical(kind: str, table: Mapping[str, str], spec: Spec, arguments: int = 0, cls: type | None = None) -> Spec:
     """The one spelling of a spec: options checked and typed, those that equal their default left out."""
-    cls = resolve(kind, table, spec.name)
+    cls = cls or resolve(kind, table, spec.name)
     known = options(cls)
     checked = checked_options(kind, cls, spec, arguments)
     kept = {key: _plain(value, key) for key, value in checked.items() if value != known[key].default}

@@ -104,7 +104,7 @@ def _show_run(run: Run, as_json: bool) -> None:
         (curve,) = found.curves.values()
         print(json.dumps({**summary, "checkpoints": run.checkpoints, "curve": curve[0]}, indent=2))
         return
-    _print_comparison(found)
+    print_comparison(found)
     console().print(f"folder: {escape(str(run.folder))}")
     _warn(run)
 
@@ -118,7 +118,7 @@ def _warn(run: Run) -> None:
             )
 
 
-def _print_comparison(found: Comparison) -> None:
+def print_comparison(found: Comparison) -> None:
     screen = console()
     screen.print(f"[bold]{escape(found.sentence)}[/]", highlight=False)
     screen.print()
@@ -174,7 +174,7 @@ def compare(
         told = {"sentence": found.sentence, "table": found.table, "curves": found.curves, "figure": str(paths[0])}
         print(json.dumps(told, indent=2))
         return
-    _print_comparison(found)
+    print_comparison(found)
     for run in runs:
         _warn(run)
     console().print(f"figure: {', '.join(escape(str(path)) for path in paths)}")
@@ -226,11 +226,12 @@ def evaluate(
     """Evaluate a run's stored weights anew: more lengths, another encoding or scale, without training."""
     from lengthwise.run import Run
     from lengthwise.statistics.reach import reach
+    from lengthwise.study.file import lengths_of
 
     opened = Run.open(run, store)
     with working() as tell:
         found = opened.evaluate(
-            _lengths(lengths),
+            None if lengths is None else lengths_of(lengths),
             checkpoint=checkpoint,
             encoding=encoding,
             scale=scale,
@@ -254,20 +255,6 @@ def evaluate(
     console().print(escape(told), highlight=False)
     if not found.checks.holds:
         console().print("[bold red]decoding disagreed with one pass: everything was decoded for real[/]")
-
-
-def _lengths(text: str | None) -> list[int] | None:
-    if text is None:
-        return None
-    found: list[int] = []
-    for part in text.split(","):
-        low, dash, high = part.strip().partition("-")
-        if not low.isdigit() or (dash and not high.isdigit()):
-            raise SpecError(f"lengths are written 8,16,32 or 17-40, not {text!r}")
-        found += range(int(low), int(high) + 1) if dash else [int(low)]
-    if not found:
-        raise SpecError(f"{text!r} has no lengths; write 8,16,32 or 17-40")
-    return found
 
 
 @app.command()

@@ -4,9 +4,20 @@ Legend of shape suffixes here: B batch (1 where all rows agree), T tokens, Q que
 D model width, F feed-forward width, V vocabulary, C columns, N a flat list.
 """
 
-from lengthwise.model.cache import Cache
+import typing
+from importlib import import_module
+
 from lengthwise.model.config import PRESETS, DecoderConfig, preset
-from lengthwise.model.decoder import Decoder
-from lengthwise.model.layout import Layout
+
+if typing.TYPE_CHECKING:
+    from lengthwise.model.cache import Cache
+    from lengthwise.model.decoder import Decoder
+    from lengthwise.model.layout import Layout
 
 __all__ = ["PRESETS", "Cache", "Decoder", "DecoderConfig", "Layout", "preset"]
+
+
+def __getattr__(name: str) -> object:
+    if name in __all__:  # a config is read without torch; a decoder needs it
+        return getattr(import_module(f"lengthwise.model.{name.lower()}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

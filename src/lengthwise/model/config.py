@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from lengthwise.encodings.encoding import Geometry
 from lengthwise.spec import Spec, SpecError, did_you_mean, known_fields, validated
+
+if TYPE_CHECKING:
+    from lengthwise.encodings.encoding import Geometry
 
 Positive = Field(gt=0)
 Probability = Field(ge=0, lt=1)
@@ -18,6 +20,9 @@ class DecoderConfig(BaseModel):
     """Every choice of the decoder but its encoding; fields decide, presets only fill them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    version: ClassVar[int] = 1
+    """Raised when the decoder's numbers change; part of a run's identity."""
 
     vocabulary: int = Positive
     width: int = Positive
@@ -57,6 +62,8 @@ class DecoderConfig(BaseModel):
     @property
     def geometry(self) -> Geometry:
         """What an encoding may know of this model."""
+        from lengthwise.encodings.encoding import Geometry
+
         if self.initial == "t5":
             embedding_std, bias_std = 1.0, self.width**-0.5
         else:

@@ -74,8 +74,6 @@ class Decoder(nn.Module):
     what it was given positions for.
     """
 
-    version = 1
-
     def __init__(self, config: DecoderConfig, encoding: Named | Sequence[Named] = "nope", *, seed: int = 0) -> None:
         super().__init__()
         if not isinstance(config, DecoderConfig):

@@ -1,7 +1,21 @@
-"""One run, end to end: what it is (`identity`), how it is done (`attempt`), what it left (`record`)."""
+"""One run: what it is (`identity`), whose it is (`lease`), how it is done (`attempt`), what it left (`record`)."""
 
-from lengthwise.run.attempt import STOPPED, Stopped, train
+import typing
+from importlib import import_module
+
 from lengthwise.run.identity import Plan
-from lengthwise.run.record import STORE, Run
+from lengthwise.run.lease import STORE
+
+if typing.TYPE_CHECKING:
+    from lengthwise.run.attempt import STOPPED, Stopped
+    from lengthwise.run.perform import train
+    from lengthwise.run.record import Run
 
 __all__ = ["STOPPED", "STORE", "Plan", "Run", "Stopped", "train"]
+
+
+def __getattr__(name: str) -> object:
+    if name in __all__:  # naming runs needs no torch; doing them does
+        where = {"Run": "record", "train": "perform"}.get(name, "attempt")
+        return getattr(import_module(f"lengthwise.run.{where}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

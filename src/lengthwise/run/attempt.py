@@ -7,9 +7,10 @@
       weights/000000300.safetensors   at 25, 50, 75 %, best and earliest best
       model.safetensors         the last weights
       rows.parquet  predictions.parquet
-      done                      or error.txt, with the traceback
+      done                      labels, checks, validations; or error.txt, with the traceback
 
-An attempt that was killed is followed by another, from the newest complete checkpoint of all before it.
+An attempt that was killed is followed by another, from the newest complete checkpoint of all before it. Whose an
+attempt is, and that a run is done, is in `lease.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from __future__ import annotations
 import json
 import signal
 import time
-import traceback
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -25,24 +25,23 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-import torch
-
 from lengthwise.evaluation.examination import Examination, examine
 from lengthwise.evaluation.rows import to_parquet
 from lengthwise.folder import Folder
 from lengthwise.model import Decoder
-from lengthwise.run.claim import claim, start_of
+from lengthwise.run.claim import summary
 from lengthwise.run.identity import Plan
-from lengthwise.run.record import STORE, Run, attempts_of, fill
-from lengthwise.spec import SpecError, blame
+from lengthwise.run.lease import Lease
+from lengthwise.run.record import Run, attempts_of, fill
+from lengthwise.spec import SpecError
 from lengthwise.tasks.block import training_block
 from lengthwise.tasks.sets import lengths_of, trained_lengths
 from lengthwise.tasks.supplier import Supplier
 from lengthwise.training.batches import Supply, inline, windows
 from lengthwise.training.checkpoint import newest, pack, save, unpack
-from lengthwise.training.listeners import Audience, Progress, known_listeners
+from lengthwise.training.listeners import Audience, Progress
 from lengthwise.training.loop import Loop, Told
-from lengthwise.training.parallel import Team, team
+from lengthwise.training.parallel import Team
 
 STOPPED = 75
 """The exit code of a run that was asked to stop (SIGTERM, Ctrl-C) and has saved itself: start it again, it goes on."""
@@ -61,84 +60,12 @@ class Stopped(SystemExit):
         super().__init__(STOPPED)
 
 
-def train(
-    task: str | Mapping[str, object],
-    encoding: str | Sequence[str] = "nope",
-    *,
-    start: str | None = None,
-    allow: Iterable[str] = (),
-    store: str = STORE,
-    threads: int | None = None,
-    shard: bool = False,
-    checkpoint_every: int | None = None,
-    listeners: Sequence[str] = (),
-    quiet: bool = False,
-    **options: Any,  # noqa: ANN401
-) -> Run:
-    """Train and evaluate: `train("copy:variant=same", "rope", seed=1)`. A run that is done is only opened.
-
-    Options are those of `Plan.of`: positions, model, training, seed, streams. `start` is another run (its folder or id,
-    `@best` and the like behind it) whose weights it begins with; what is missing or left over is allowed by name.
-    """
-    known_listeners(listeners)
-    began, source = start_of(start, store) if start is not None else (None, {})
-    plan = Plan.of(task, encoding, start=source, **options)
-    if began is not None:  # what does not fit is told before anything is written
-        fill(plan.decoder(), began.weights(source["checkpoint"]), allow, began.id)
-    if threads is not None:
-        if threads < 1:
-            raise SpecError(f"a run has at least one thread, not {threads}")
-        torch.set_num_threads(threads)
-    with team(shard) as processes:
-        home = Folder(store) / "runs" / plan.id
-        number, finished = claim(home, plan, processes, checkpoint_every)
-        if finished is not None:
-            return Run(finished, fresh=False)
-        attempt = Attempt(
-            plan,
-            home,
-            home / str(number),
-            processes,
-            checkpoint_every,
-            Progress(_title(plan), plan.training.steps, quiet or not processes.first),
-            Audience.of(listeners if processes.first else (), str(home / str(number)), plan.id),
-        )
-        try:
-            attempt.run(began, allow)
-        except (Stopped, SpecError, KeyboardInterrupt) as error:
-            with suppress(SpecError):  # so that nobody takes this attempt for one that is still at work
-                attempt.folder.create("stopped", str(error) or "interrupted")
-            raise
-        except BaseException as error:
-            with suppress(SpecError):
-                attempt.folder.write("error.txt", traceback.format_exc())
-            _blame_outside(plan, error, attempt.folder)
-            raise
-        finally:
-            attempt.progress.close()
-            attempt.audience.close()
-        return Run(attempt.folder)
-
-
-def _blame_outside(plan: Plan, error: BaseException, folder: Folder) -> None:
-    """A failure inside a stranger's encoding or task is told with the stranger's line."""
-    for where, spec in plan.outside():
-        if any(frame.filename == where for frame in traceback.extract_tb(error.__traceback__)):
-            told = f"'{spec}' failed, {blame(error, where)}; the whole traceback is in {folder}/error.txt"
-            raise SpecError(told) from error
-
-
-def _title(plan: Plan) -> str:
-    return f"{plan.task_spec} {','.join(map(str, plan.encoding_specs))} seed {plan.seed}"
-
-
 @dataclass
 class Attempt:
     """One attempt at a run."""
 
     plan: Plan
-    home: Folder
-    folder: Folder
+    lease: Lease
     processes: Team
     every: int | None
     progress: Progress
@@ -149,9 +76,29 @@ class Attempt:
     """Where the weights of a step are, seen from the run's folder."""
     before: tuple[int, float] = (0, 0.0)
     """Tokens and seconds of the attempts that this one goes on from."""
+    began: float = field(default_factory=time.monotonic)
     stop: bool = False
     stale: tuple[list[str], list[str]] = field(default_factory=lambda: ([], []))
     """Weights that no label needs any more: first those that the last two checkpoints do not refer to."""
+
+    @property
+    def home(self) -> Folder:
+        """The run's folder."""
+        return self.lease.home
+
+    @property
+    def folder(self) -> Folder:
+        """The attempt's folder."""
+        return self.lease.folder
+
+    def let_go(self, state: str, why: str = "") -> None:
+        """Nobody shall take this attempt for one that is still at work."""
+        if self.processes.first:
+            with suppress(SpecError):
+                if state == "failed":
+                    self.lease.fail(why)
+                else:
+                    self.lease.release(state)
 
     def run(self, began: Run | None, allow: Iterable[str]) -> None:
         """From the newest checkpoint, or the start, to `done`."""
@@ -188,7 +135,8 @@ class Attempt:
                 self._validate(loop, lines)
             if told.step in stages or told.step in self._chosen():
                 self._keep(loop)
-            stopping = self.processes.any(self.stop) if self.processes.size > 1 else self.stop
+            asked = self.stop or self.lease.lost
+            stopping = self.processes.any(asked) if self.processes.size > 1 else asked
             if told.step % every == 0 or told.step == training.steps or stopping:
                 lines.flush()
                 notes = {"validations": self.validations, "kept": self.kept, "tokens": tokens, "seconds": seconds}
@@ -197,6 +145,7 @@ class Attempt:
                     self.folder.remove(file)
                 self.stale = (self.stale[1], [])
             if stopping:
+                self.lease.hold()
                 raise Stopped
         lines.flush()
 
@@ -205,6 +154,7 @@ class Attempt:
         speed = (tokens - self.before[0]) / max(here, 1e-9)
         left = (self.plan.training.steps - told.step) * here / max(told.step - first, 1)
         self.progress.step(told.step, told.loss, speed, left)
+        self.lease.tell(step=told.step, steps=self.plan.training.steps, loss=told.loss, left=left)
         if told.step % _LOG_EVERY == 0 or told.step == self.plan.training.steps:
             numbers = {"loss": told.loss, "rate": told.rate, "norm": told.norm}
             lines.add({"step": told.step, **numbers, "tokens": tokens, "seconds": round(seconds, 3)})
@@ -288,8 +238,16 @@ class Attempt:
                 checks[label] = vars(found.checks)
             self.folder.write("rows.parquet", to_parquet(pl.concat(rows)))
             self.folder.write("predictions.parquet", to_parquet(pl.concat(predictions)))
-            done = {"checkpoints": labels, "kept": self.kept, "checks": checks, "validations": self.validations}
+            done: dict[str, Any] = {
+                "checkpoints": labels,
+                "kept": self.kept,
+                "checks": checks,
+                "validations": self.validations,
+            }
+            done["seconds"] = round(self.before[1] + time.monotonic() - self.began, 3)
+            self.lease.hold()
             self.folder.create("done", json.dumps(done, indent=1))
+            self.lease.finish(summary(done))
             for file in (*self.stale[0], *self.stale[1]):
                 self.folder.remove(file)
         self.processes.wait()

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
+import uuid
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from lengthwise.folder import Folder
 from lengthwise.run.identity import Plan
-from lengthwise.run.machine import alive, recorded
+from lengthwise.run.lease import BEATS, Failed, Held, Lease, Watch, beat, finished
+from lengthwise.run.machine import recorded
 from lengthwise.run.record import Run, attempts_of
 from lengthwise.spec import SpecError, digest
 from lengthwise.training.parallel import Team
@@ -26,28 +30,60 @@ def start_of(start: str, store: str) -> tuple[Run, dict[str, str]]:
     return run, {"run": run.id, "checkpoint": label, "weights": f"{digest(content, bits=64):016x}"}
 
 
-def claim(home: Folder, plan: Plan, processes: Team, every: int | None) -> tuple[int, Folder | None]:
-    """The number of this attempt, or the folder of one that is done; the first process decides for all."""
-    found: list[Any] = [0, None, None]
+def claim(
+    store: Folder, plan: Plan, processes: Team, every: int | None, take: Callable[[], Lease | None]
+) -> tuple[Lease | None, Folder | None]:
+    """The lease of this attempt, or the folder of one that is done; the first process decides for all."""
+    lease: Lease | None = None
+    found: list[Any] = [0, "", None]
     if processes.first:
         try:
-            attempts = attempts_of(home)
-            for attempt in attempts:
-                if attempt.exists("done"):
-                    found = [0, attempt.leaf, None]
-                    break
+            _adopt(store, plan.id)
+            lease = take()
+            if lease is None:
+                found[1] = str(finished(store, plan.id)["attempt"])  # pyrefly: ignore
             else:
-                if attempts and (owner := alive(attempts[-1])) is not None:
-                    raise SpecError(f"run {plan.id} is being run by {owner}; wait for it, or stop it")
-                number = int(attempts[-1].leaf) + 1 if attempts else 1
                 record = {"version": 1, "id": plan.id, "options": plan.options(), "identity": plan.identity()}
                 record["recorded"] = recorded(processes.size, processes.shard, every)
-                if not (home / str(number)).create("run.json", json.dumps(record, indent=1)):
-                    raise SpecError(f"run {plan.id} has just been started by somebody else")
-                found = [number, None, None]
+                lease.folder.create("run.json", json.dumps(record, indent=1))
+                found[0] = lease.number
         except SpecError as error:
-            found = [0, None, str(error)]
+            found[2] = (type(error).__name__, str(error))
     found = processes.agree(found)
     if found[2] is not None:
-        raise SpecError(found[2])
-    return found[0], None if found[1] is None else home / found[1]
+        kind, told = found[2]
+        raise {"Held": Held, "Failed": Failed}.get(kind, SpecError)(told)
+    if found[1]:
+        return None, store / "runs" / plan.id / found[1]
+    return lease or Lease(store, plan.id, found[0], {}), None
+
+
+def patiently(store: Folder, id: str, again: bool, say: Callable[[str], None]) -> Lease | None:
+    """Take a lease; where its owner is on another machine, look for a minute whether it is alive."""
+    watch, until, first = Watch(), time.monotonic() + (BEATS + 2) * beat(), None
+    while True:
+        try:
+            return Lease.take(store, id, watch, again)
+        except Held as held:
+            counts = {token: count for token, (count, _) in watch.seen.items()}
+            first = counts if first is None else first
+            if held.here or not counts or counts != first or time.monotonic() > until:
+                raise
+            say(str(held).partition(";")[0] + "; looking whether it is alive")
+            time.sleep(beat() / 4)
+
+
+def _adopt(store: Folder, id: str) -> None:
+    """An attempt that ended, but whose last line was not written, or that is older than leases, counts as done."""
+    if finished(store, id) is None:
+        for attempt in attempts_of(store / "runs" / id):
+            if attempt.exists("done"):
+                told = {"attempt": int(attempt.leaf), "token": uuid.uuid4().hex, **summary(attempt.json("done"))}
+                (store / "done").create(id, json.dumps(told))
+                return
+
+
+def summary(done: Mapping[str, Any]) -> dict[str, Any]:
+    """What `done/ID` says beside the attempt: how long it took, and its last seen-length validation."""
+    validations = done["validations"]
+    return {"seconds": done.get("seconds"), "validation": validations[-1] if validations else None}

@@ -1,27 +1,32 @@
-"""What a run is, before it is run: every option resolved, checked, and named by its content."""
+"""What a run is, before it is run: every option resolved, checked, and named by its content.
+
+Naming runs needs no torch: a study of ten thousand is planned in a second. What is checked by building it does.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lengthwise.encodings import ENCODINGS, POSITIONS, build_positions
+from lengthwise.encodings.outline import canonical_encoding, encoding_class
 from lengthwise.encodings.positions import Consecutive, Positions
 from lengthwise.evaluation.cases import grid
-from lengthwise.evaluation.decoding import limit_of
-from lengthwise.model import Decoder, DecoderConfig, preset
+from lengthwise.model.config import DecoderConfig, preset
 from lengthwise.spec import Spec, SpecError, canonical, digest, resolve, sources, specs
 from lengthwise.tasks import TASKS, build_task
 from lengthwise.tasks.task import Task
 from lengthwise.training.laptop import Setting, laptop
 from lengthwise.training.settings import Seeds, Training, training_preset
+
+if TYPE_CHECKING:
+    from lengthwise.model import Decoder
 
 
 @dataclass(frozen=True)
@@ -51,47 +56,36 @@ class Plan:
         seed: int = 0,
         streams: Mapping[str, int] | None = None,
         start: Mapping[str, str] | None = None,
+        check: bool = True,
     ) -> Plan:
-        """Resolve names, presets and what a preset sets per task; refuse what cannot be run."""
+        """Resolve names, presets and what a preset sets per task; refuse what cannot be run.
+
+        `check=False` leaves out what is found only by building the model, which needs torch.
+        """
         if not isinstance(task, str | Mapping | Spec):
             raise SpecError(f"a task is given by its name, e.g. 'copy' or 'my_task.py:Mine', not {task!r}")
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
             raise SpecError(f"a seed is a whole number from 0, not {seed!r}")
-        spec = Spec.of(task)
-        setting = laptop(build_task(task)) if spec.name in TASKS else Setting()
-        laptops = "laptop" in {Spec.of(training).name, Spec.of(model).name}
-        given, protocol = dict(spec.options), dict(spec.options).get("protocol")
-        if laptops and setting.longest is not None and "longest" not in given and protocol != "paper":
-            spec = Spec(spec.name, (*spec.options, ("longest", setting.longest)))
-        built, known = build_task(spec), canonical("task", TASKS, spec)
-        if setting.longest is not None and "longest" not in dict(known.options) and protocol != "paper" and laptops:
-            # Written out although it is the task's own default: `laptop` would read its absence otherwise.
-            known = Spec(known.name, (*known.options, ("longest", built.longest)))
-        if "vocabulary" in dict(Spec.of(model).options):
-            raise SpecError("the task decides the vocabulary of a run's model; leave out vocabulary")
         Seeds.of(seed, **(streams or {}))
-        config = preset(
-            model,
-            **_unless(model, setting.model if Spec.of(model).name == "laptop" else {}),
-            vocabulary=len(built.vocabulary),
-        )
+        known, config, trained = _settled(Spec.of(task), Spec.of(model), Spec.of(training))
         whole = cls(
             task_spec=known,
             encoding_specs=encodings_of(encoding, config.layers),
-            positions_spec=canonical("positions", POSITIONS, Spec.of(positions)),
+            positions_spec=_positions_spec(Spec.of(positions)),
             model=config,
-            training=training_preset(training, setting.training if Spec.of(training).name == "laptop" else {}),
+            training=trained,
             seed=seed,
             streams=tuple(sorted((streams or {}).items())),
             start=tuple(sorted((start or {}).items())),
         )
-        whole._check()
+        if check:
+            whole.check()
         return whole
 
     @cached_property
     def task(self) -> Task:
         """The task."""
-        return build_task(self.task_spec)
+        return _built(self.task_spec)
 
     @cached_property
     def positions(self) -> Positions:
@@ -111,6 +105,8 @@ class Plan:
 
     def decoder(self) -> Decoder:
         """The decoder at its start."""
+        from lengthwise.model import Decoder
+
         return Decoder(self.model, self.encodings, seed=self.seeds.init)
 
     def longest(self) -> list[int]:
@@ -119,16 +115,30 @@ class Plan:
         ids, _ = self.task.vocabulary.sequence(example.prompt, example.target, self.task.starts)
         return ids
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """Refuse now what would fail later: tables that are too short, positions that do not fit."""
+        self.fits(self.highest(), self.limit())
+
+    def highest(self) -> int:
+        """The highest position that training needs; refuses positions that have no room for the longest test."""
         self._check_tests()
-        decoder, ids = self.decoder(), self.longest()
-        limit = limit_of(decoder)
-        highest = len(ids) - 2
-        if not isinstance(self.positions, Consecutive):
-            prompt = ids[: len(ids) - 1 - len(self.task.render(self.task.worst(self.task.longest)).target)]
-            places = self.positions.places(prompt, ids[len(prompt) :], 0, len(ids))
-            highest = max(places[:-1]) if self.positions.limit is None else self.positions.limit - 1
+        ids = self.longest()
+        if isinstance(self.positions, Consecutive):
+            return len(ids) - 2
+        prompt = ids[: len(ids) - 1 - len(self.task.render(self.task.worst(self.task.longest)).target)]
+        places = self.positions.places(prompt, ids[len(prompt) :], 0, len(ids))
+        return max(places[:-1]) if self.positions.limit is None else self.positions.limit - 1
+
+    def limit(self) -> int | None:
+        """The first position that the encodings do not have; refuses what cannot be built. Layers are all alike."""
+        from lengthwise.evaluation.decoding import limit_of
+        from lengthwise.model import Decoder
+
+        small = {"vocabulary": 4, "feed_forward_width": 8, "layers": len(self.encoding_specs)}
+        return limit_of(Decoder(self.model.model_copy(update=small), list(self.encoding_specs)))
+
+    def fits(self, highest: int, limit: int | None) -> None:
+        """Refuse an encoding that ends before the longest sequence does."""
         if limit is not None and highest >= limit:
             name = ",".join(map(str, self.encoding_specs))
             raise SpecError(
@@ -136,15 +146,11 @@ class Plan:
                 f"{highest}; write {self.encoding_specs[0].name}:limit={highest + 1} or more"
             )
 
-    def outside(self) -> list[tuple[str, Spec]]:
-        """The files of code from outside the package, and what they are named by."""
+    def outside(self) -> list[tuple[type, Spec]]:
+        """The classes from outside the package, and what they are named by."""
         named = [("task", TASKS, self.task_spec), ("positions", POSITIONS, self.positions_spec)]
         named += [("encoding", ENCODINGS, spec) for spec in self.encoding_specs]
-        return [
-            (inspect.getfile(resolve(kind, table, spec.name)), spec)
-            for kind, table, spec in named
-            if spec.name not in table
-        ]
+        return [(resolve(kind, table, spec.name), spec) for kind, table, spec in named if spec.name not in table]
 
     def _check_tests(self) -> None:
         """Positions must have room for the longest test too, prompt and answer."""
@@ -160,7 +166,7 @@ class Plan:
         found: dict[str, Any] = {
             "task": self._task_part(),
             "encoding": [_part("encoding", ENCODINGS, spec) for spec in self.encoding_specs],
-            "model": {"version": Decoder.version, **_chosen(self.model)},
+            "model": {"version": DecoderConfig.version, **_chosen(self.model)},
             "training": {"version": Training.version, **_chosen(self.training)},
             "seed": self.seed,
         }
@@ -214,6 +220,58 @@ class Plan:
         )
 
 
+@lru_cache(maxsize=256)
+def _positions_once(spec: Spec) -> Spec:
+    return canonical("positions", POSITIONS, spec)
+
+
+def _positions_spec(spec: Spec) -> Spec:
+    return _positions_once(spec) if spec.name in POSITIONS else canonical("positions", POSITIONS, spec)
+
+
+_IN_FILES = {"path", "tokenizer"}  # options whose value does not say what is read
+
+
+def _built(spec: Spec) -> Task:
+    """The task of a spec: one object for all runs, but where a file can change under the same name."""
+    if spec.name in TASKS and not _IN_FILES & {key for key, _ in spec.options}:
+        return _built_once(spec)
+    return build_task(spec)
+
+
+@lru_cache(maxsize=256)
+def _built_once(spec: Spec) -> Task:
+    return build_task(spec)
+
+
+def _settled(spec: Spec, model: Spec, training: Spec) -> tuple[Spec, DecoderConfig, Training]:
+    """The task's canonical spec, the model and the training: what presets set per task, but for what the user says."""
+    if spec.name in TASKS and not _IN_FILES & {key for key, _ in spec.options}:
+        return _settled_once(spec, model, training)
+    return _settle(spec, model, training)
+
+
+def _settle(spec: Spec, model: Spec, training: Spec) -> tuple[Spec, DecoderConfig, Training]:
+    setting = laptop(_built(spec)) if spec.name in TASKS else Setting()
+    laptops = "laptop" in {training.name, model.name}
+    given, protocol = dict(spec.options), dict(spec.options).get("protocol")
+    if laptops and setting.longest is not None and "longest" not in given and protocol != "paper":
+        spec = Spec(spec.name, (*spec.options, ("longest", setting.longest)))
+    built, known = _built(spec), canonical("task", TASKS, spec)
+    if setting.longest is not None and "longest" not in dict(known.options) and protocol != "paper" and laptops:
+        # Written out although it is the task's own default: `laptop` would read its absence otherwise.
+        known = Spec(known.name, (*known.options, ("longest", built.longest)))
+    if "vocabulary" in dict(model.options):
+        raise SpecError("the task decides the vocabulary of a run's model; leave out vocabulary")
+    config = preset(
+        model, **_unless(model, setting.model if model.name == "laptop" else {}), vocabulary=len(built.vocabulary)
+    )
+    return known, config, training_preset(training, setting.training if training.name == "laptop" else {})
+
+
+_settled_once = lru_cache(maxsize=4096)(_settle)
+
+
 def _unless(given: str | Mapping[str, object] | Spec, setting: Mapping[str, object]) -> dict[str, object]:
     """What a preset sets for a task, but for what the user says."""
     said = dict(Spec.of(given).options)
@@ -230,12 +288,12 @@ def encodings_of(encoding: str | Sequence[str] | Mapping[str, object] | Spec, la
         raise SpecError("name an encoding, e.g. rope")
     if len(listed) not in {1, layers}:
         raise SpecError(f"a list of encodings has one entry per layer: {layers} layers, but {len(listed)} entries")
-    found = tuple(canonical("encoding", ENCODINGS, Spec.of(one), arguments=1) for one in listed)
+    found = tuple(canonical_encoding(Spec.of(one)) for one in listed)
     return found[:1] if len(set(found)) == 1 else found
 
 
 def _part(kind: str, table: Mapping[str, str], spec: Spec) -> dict[str, Any]:
-    cls = resolve(kind, table, spec.name)
+    cls = encoding_class(spec.name) if kind == "encoding" else resolve(kind, table, spec.name)
     found: dict[str, Any] = {**spec.mapping(), "version": getattr(cls, "version", 1)}
     if spec.name not in table:
         # A path is a place, not a content; the file's own hash and the class say what it is.
@@ -247,6 +305,7 @@ def _part(kind: str, table: Mapping[str, str], spec: Spec) -> dict[str, Any]:
     return json.loads(json.dumps(found))
 
 
+@lru_cache(maxsize=4096)
 def _chosen(config: DecoderConfig | Training) -> dict[str, Any]:
     """The fields that differ from their default; a field without one is always there."""
     fields = type(config).model_fields

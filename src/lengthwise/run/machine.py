@@ -14,8 +14,6 @@ from typing import Any
 import torch
 
 from lengthwise import __version__
-from lengthwise.folder import Folder
-from lengthwise.spec import SpecError
 
 
 def recorded(processes: int, shard: bool, checkpoint_every: int | None) -> dict[str, Any]:
@@ -31,45 +29,9 @@ def recorded(processes: int, shard: bool, checkpoint_every: int | None) -> dict[
         "sharded": shard,
         "checkpoint_every": checkpoint_every,
         "host": socket.gethostname(),
-        "boot": _boot(),
         "process": os.getpid(),
-        "process_began": _began(os.getpid()),
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
     }
-
-
-def alive(attempt: Folder) -> str | None:
-    """Who is at work on this attempt, if it can be told that somebody is: on this machine, since its last start."""
-    try:
-        owner = attempt.json("run.json")["recorded"]
-        same = owner["host"] == socket.gethostname() and owner["boot"] == _boot() and _boot() is not None
-        number, began = int(owner["process"]), owner["process_began"]
-    except (SpecError, KeyError, TypeError, ValueError):
-        return None
-    if (
-        attempt.exists("error.txt")
-        or attempt.exists("stopped")
-        or not same
-        or number == os.getpid()
-        or _began(number) != began
-    ):
-        return None
-    return f"process {number} on this machine"
-
-
-def _began(process: int) -> str | None:
-    """When a process began, in the kernel's ticks: a number that is used again has another."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return None
-
-
-def _boot() -> str | None:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return None
 
 
 def _cpu() -> str:

@@ -17,6 +17,7 @@ from lengthwise.evaluation.rows import from_parquet, to_parquet
 from lengthwise.folder import Folder
 from lengthwise.model import Decoder
 from lengthwise.run.identity import Plan, encodings_of
+from lengthwise.run.lease import STORE, finished
 from lengthwise.spec import Spec, SpecError, did_you_mean
 from lengthwise.tasks.task import Task
 from lengthwise.training.checkpoint import unpack
@@ -24,7 +25,6 @@ from lengthwise.training.checkpoint import unpack
 if TYPE_CHECKING:
     import polars as pl
 
-STORE = "lengthwise-store"
 LABELS = ("last", "best", "earliest_best", "25%", "50%", "75%")
 
 
@@ -43,7 +43,8 @@ class Run:
         if not folder.exists():
             runs = Folder(store) / "runs"
             there = runs.names()
-            found = [name for name in there if name.startswith(where)] if "/" not in where else []
+            named = [name for name in there if "~" not in name]  # evaluations of a run have a ~ in their name
+            found = [name for name in named if name.startswith(where)] if "/" not in where else []
             if len(found) > 1:
                 raise SpecError(f"{where!r} is the beginning of {len(found)} runs in {store}: {', '.join(found[:4])}")
             if not found:
@@ -54,8 +55,9 @@ class Run:
             attempts = attempts_of(folder)
             if not attempts:
                 raise SpecError(f"{where!r} is no run: it has no run.json, and no attempt 1/run.json")
+            pointed = finished(folder.parent.parent, folder.leaf)
             done = [one for one in attempts if one.exists("done")]
-            folder = (done or attempts)[-1]
+            folder = folder / str(pointed["attempt"]) if pointed is not None else (done or attempts)[-1]
         run = cls(folder, fresh=False)
         _ = run.plan  # damage is told now
         return run

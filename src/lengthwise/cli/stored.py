@@ -1,0 +1,160 @@
+"""`lengthwise study`, what is there: status, rows, export, schema."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lengthwise.cli.study import (
+    STORE,
+    Add,
+    AllowCode,
+    File,
+    StoreName,
+    Tasks,
+    With,
+    planned_of,
+    print_failed,
+    rows_of,
+    status_of,
+    study,
+    tuned_of,
+)
+from lengthwise.cli.terminal import Json, console, escape, print_table, working
+from lengthwise.spec import SpecError
+
+if TYPE_CHECKING:
+    from lengthwise.study.plan import Planned
+    from lengthwise.study.status import Status
+
+
+@study.command()
+def status(
+    file: File,
+    store: StoreName = STORE,
+    with_: With = None,
+    add: Add = None,
+    tasks: Tasks = None,
+    allow_code: AllowCode = False,
+    watch: Annotated[bool, typer.Option("--watch", help="look again every two seconds, until it is complete")] = False,
+    as_json: Json = False,
+) -> None:
+    """How a study stands: done, running with progress, failed with the reason, missing."""
+    planned = planned_of(file, add, tasks, allow_code)
+    while True:
+        found = status_of(planned, store, with_)
+        if as_json:
+            print(json.dumps(_told(planned, found), indent=None if watch else 2))
+        else:
+            if watch and sys.stdout.isatty():
+                console().clear()
+            _print_status(planned, found, store)
+        if not watch or found.complete:
+            return
+        time.sleep(2)
+
+
+def _told(planned: Planned, found: Status) -> dict[str, Any]:
+    return {
+        "study": planned.study.name,
+        "total": found.total,
+        "done": len(found.done),
+        "running": found.running,
+        "failed": found.failed,
+        "missing": len(found.missing) + found.waiting,
+        "seconds left": found.left,
+        "encodings": found.table,
+    }
+
+
+def _print_status(planned: Planned, found: Status, store: str) -> None:
+    from lengthwise.study.drive import minutes
+
+    screen = console()
+    told = f"{len(found.done):,} of {found.total:,} done, {len(found.running)} running, {len(found.failed)} failed"
+    told += "" if found.left is None else f", about {minutes(found.left)} left"
+    screen.print(f"[bold]{escape(planned.study.name)}[/] in {escape(store)}: {told}", highlight=False)
+    print_table(found.table, False)
+    lines: list[dict[str, object]] = []
+    for one in found.running[:20]:
+        steps = f"{one['step']:,} of {one['steps']:,}" if "step" in one else "beginning"
+        left = minutes(one["left"]) if "left" in one else ""
+        lines.append({"running": one["run"], "step": steps, "left": left, "by": one["who"]})
+    if lines:
+        print_table(lines, False)
+    print_failed(found.failed, 0)
+
+
+@study.command()
+def rows(
+    file: File,
+    to: Annotated[Path, typer.Option("--to", help="the parquet file")] = Path("rows.parquet"),
+    store: StoreName = STORE,
+    with_: With = None,
+    add: Add = None,
+    tasks: Tasks = None,
+    allow_code: AllowCode = False,
+    as_json: Json = False,
+) -> None:
+    """Write the rows of everything that is done into one parquet file."""
+    from lengthwise.evaluation.rows import to_parquet
+    from lengthwise.folder import Folder
+    from lengthwise.study.store import Bundle, Store
+
+    planned = planned_of(file, add, tasks, allow_code)
+    with working() as tell:
+        _, found = rows_of(planned, Store(store), None if with_ is None else Bundle(with_), tell)
+    if not found.height:
+        raise SpecError(f"nothing of {planned.study.name} is done in {store}; lengthwise study run {file} does it")
+    Folder(to.parent).write(to.name, to_parquet(found))
+    told = {"rows": found.height, "runs": found["run"].n_unique(), "file": str(to)}
+    if as_json:
+        print(json.dumps(told, indent=2))
+    else:
+        console().print(f"{told['rows']:,} rows of {told['runs']:,} runs: {escape(str(to))}", highlight=False)
+
+
+@study.command()
+def export(
+    store: Annotated[str, typer.Argument(help="the store")],
+    to: Annotated[Path, typer.Option("--to", help="the folder of the bundle")],
+    of: Annotated[str | None, typer.Option("--study", help="only what this study needs")] = None,
+    allow_code: AllowCode = False,
+    as_json: Json = False,
+) -> None:
+    """Write a bundle: rows, every run.json, up to 20 wrong answers of each row; no weights."""
+    from lengthwise.study.store import Store
+
+    kept, keys, name = Store(store), None, None
+    if not kept.folder.exists():
+        raise SpecError(f"there is no store {store!r}; give the folder that --store named")
+    if of is not None:
+        planned = planned_of(of, None, None, allow_code)
+        items, _ = planned.items(tuned_of(planned, store, None))
+        keys, name = [item.key for item in items], planned.study.name
+    with working() as tell:
+        many = kept.export(to, keys, name, tell)
+    if as_json:
+        print(json.dumps({"runs": many, "folder": str(to)}, indent=2))
+    else:
+        console().print(f"{many:,} runs in {escape(str(to))}; study run --with {escape(str(to))} takes them as done")
+
+
+@study.command()
+def schema(
+    to: Annotated[Path | None, typer.Option("--to", help="a file; without it, it is printed")] = None,
+) -> None:
+    """The JSON schema of a study file, for editors."""
+    from lengthwise.folder import Folder
+    from lengthwise.study.file import schema as made
+
+    text = json.dumps(made(), indent=2) + "\n"
+    if to is None:
+        print(text, end="")
+    else:
+        Folder(to.parent).write(to.name, text)

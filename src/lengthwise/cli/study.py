@@ -1,0 +1,321 @@
+"""`lengthwise study`: a question as a grid of runs. Here: check, plan, run, retry; `stored.py` has what is there."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lengthwise.cli.runs import print_comparison
+from lengthwise.cli.terminal import Json, app, console, escape, print_table, working
+
+if TYPE_CHECKING:
+    from lengthwise.study.add import Guard
+    from lengthwise.study.drive import Tally
+    from lengthwise.study.plan import Item, Planned
+    from lengthwise.study.status import Status
+    from lengthwise.study.store import Bundle, Store
+
+study = typer.Typer(help="A question as a grid of runs.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(study, name="study")
+
+File = Annotated[str, typer.Argument(help="a study: a YAML file, or the name of a recipe, e.g. quickstart")]
+StoreName = Annotated[str, typer.Option("--store", help="where runs are kept: a folder or any fsspec path")]
+AllowCode = Annotated[bool, typer.Option("--allow-code", help="the study may run code from outside the package")]
+Add = Annotated[list[str] | None, typer.Option("--add", help="one more encoding, e.g. my_pe.py:Mine")]
+Tasks = Annotated[str | None, typer.Option("--tasks", help="only these tasks, e.g. copy,sort; quick for four")]
+With = Annotated[Path | None, typer.Option("--with", help="a bundle whose runs count as done")]
+Inline = Annotated[bool, typer.Option("--inline", help="one driver that works in its own process, without Ray")]
+Workers = Annotated[int | None, typer.Option("--workers", min=1, help="runs at a time; one per core")]
+Address = Annotated[str | None, typer.Option("--address", help="a Ray cluster that is there, e.g. auto")]
+NoRay = Annotated[bool, typer.Option("--no-ray", help="processes in place of Ray, as where it is not installed")]
+To = Annotated[Path, typer.Option("--to", help="the folder of the figures")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="no progress")]
+Accept = Annotated[bool, typer.Option("--accept", help="report although committed runs come out differently here")]
+STORE = "lengthwise-store"
+
+
+@study.command()
+def check(
+    file: File, add: Add = None, tasks: Tasks = None, allow_code: AllowCode = False, as_json: Json = False
+) -> None:
+    """Find every mistake of a study before anything starts; one of each distinct component is built."""
+    from lengthwise.study.check import check as find
+
+    planned = planned_of(file, add, tasks)
+    errors = find(planned, allow_code or bool(add))
+    if as_json:
+        print(json.dumps({"study": planned.study.name, "errors": errors, **planned.counted()}, indent=2))
+    else:
+        for error in errors:
+            print(f"lengthwise: error: {error}", file=sys.stderr)
+        if not errors:
+            console().print(f"{planned.study.name} is sound: {_counts(planned)}")
+    if errors:
+        raise typer.Exit(2)
+
+
+@study.command()
+def plan(
+    file: File,
+    store: StoreName = STORE,
+    with_: With = None,
+    add: Add = None,
+    tasks: Tasks = None,
+    allow_code: AllowCode = False,
+    every: Annotated[bool, typer.Option("--all", help="every run, not the first twenty")] = False,
+    as_json: Json = False,
+) -> None:
+    """Print the runs of a study, what is done of them, and the proof that only the encoding differs."""
+    from lengthwise.study.plan import prove
+
+    planned = planned_of(file, add, tasks, allow_code)
+    found = status_of(planned, store, with_)
+    listed, waiting = planned.items(tuned_of(planned, store, with_))
+    done = {item.key for item in found.done}
+    lines: list[dict[str, Any]] = [
+        {**item.cell.labels(), "kind": item.kind, "run": item.key, "done": item.key in done} for item in listed
+    ]
+    proof = prove(listed)
+    if as_json:
+        told = {"study": planned.study.name, "question": planned.study.question, **planned.counted(), "runs": lines}
+        told |= {"waiting": len(waiting), "proof": proof.sentence, "only the encoding differs": proof.holds}
+        print(json.dumps({**told, "differs": proof.differs}, indent=2))
+        return
+    screen = console()
+    screen.print(f"[bold]{escape(planned.study.name)}[/]: {escape(planned.study.question)}", highlight=False)
+    screen.print(f"{_counts(planned)}; {len(done)} done in {escape(store)}", highlight=False)
+    shown = lines if every else lines[:20]
+    same = [axis for axis in ("positions", "model", "training") if len({line[axis] for line in lines}) == 1]
+    if same and lines:
+        screen.print("in all: " + ", ".join(f"{axis} {lines[0][axis]}" for axis in same), highlight=False)
+    if shown:
+        print_table([{key: value for key, value in line.items() if key not in same} for line in shown], False)
+    if len(lines) > len(shown):
+        screen.print(f"... and {len(lines) - len(shown):,} more; --all shows them", style="dim")
+    if waiting:
+        screen.print(f"{len(waiting):,} more runs get their name when their learning rate is chosen", highlight=False)
+    screen.print(escape(proof.sentence), style="bold" if proof.holds else "bold yellow", highlight=False)
+
+
+@study.command()
+def run(
+    context: typer.Context,
+    file: File,
+    store: StoreName = STORE,
+    add: Add = None,
+    tasks: Tasks = None,
+    with_: With = None,
+    accept: Accept = False,
+    inline: Inline = False,
+    workers: Workers = None,
+    address: Address = None,
+    no_ray: NoRay = False,
+    allow_code: AllowCode = False,
+    to: To = Path("."),
+    quiet: Quiet = False,
+    checked: Annotated[bool, typer.Option("--checked", hidden=True)] = False,
+    as_json: Json = False,
+) -> None:
+    """Do what is missing of a study, on Ray or without it, and report. Started again, it does only what is missing.
+
+    Exit code 0: complete; 1: some runs failed; 75: stopped and saved.
+    """
+    from lengthwise.study.add import committed, guarded, guards
+    from lengthwise.study.check import check as find
+    from lengthwise.study.launch import Launch
+    from lengthwise.study.store import Bundle, Store
+
+    whole = planned_of(file, add, tasks, allow_code)
+    if with_ is None and add:
+        with_ = committed(whole.study)
+    bundle = None if with_ is None else Bundle(with_)
+    planned = _only(whole, add or []) if add and bundle is not None else whole
+    if not checked and (errors := find(planned, allow_code or bool(add))):
+        for error in errors:
+            print(f"lengthwise: error: {error}", file=sys.stderr)
+        raise typer.Exit(2)
+    kept = Store(store)
+    code = allow_code or bool(add)
+    launch = Launch(file, kept, inline, workers, address, no_ray, code, add or [], tasks, with_)
+    guard: Guard | None = None
+    with working() if not quiet else nullcontext(lambda words: None) as tell:
+        if add and bundle is not None:
+            plain = planned_of(file, None, tasks, allow_code)
+            again_made = guards(plain, bundle)
+            if again_made:
+                beside = Store(kept.folder / "guard")
+                _say(quiet, f"{len(again_made)} committed runs are made again first, as a guard")
+                _stop_if(launch.drive(_just(plain, again_made), beside, tell, bundle.summaries, only=again_made))
+                guard = guarded(again_made, bundle, beside)
+                _say(quiet, guard.sentence)
+                guard.refuse(accept)
+        given = {} if bundle is None else bundle.summaries
+        tally = launch.drive(planned, kept, tell, given, context.info_name == "retry")
+    if checked:  # one of several drivers: the one that started it reports
+        raise typer.Exit(75 if tally is None else 0)
+    _stop_if(tally)
+    assert tally is not None
+    _report(whole, kept, bundle, tally, guard, to, as_json)
+    if tally.failed or tally.waiting:
+        raise typer.Exit(1)
+
+
+study.command("retry", help="Like run, and the runs that failed are tried once more.")(run)
+
+
+def _stop_if(tally: Tally | None) -> None:
+    if tally is None:
+        print("stopped; the same command goes on where it was", file=sys.stderr)
+        raise typer.Exit(75)
+
+
+def _say(quiet: bool, words: str) -> None:
+    if not quiet:
+        print(words, file=sys.stderr)
+
+
+def _report(
+    planned: Planned, store: Store, bundle: Bundle | None, tally: Tally, guard: Guard | None, to: Path, as_json: bool
+) -> None:
+    from lengthwise.compare import compare_study
+
+    items, rows = rows_of(planned, store, bundle)
+    found = compare_study(items, rows) if rows.height else {}
+    paths = [path for task, one in found.items() for path in one.draw(to, _figure(planned, task, len(found)))]
+    told: dict[str, Any] = {"study": planned.study.name, "done": len(tally.done), "of": tally.total}
+    told |= {"failed": tally.failed, "waiting": tally.waiting, "guard": None if guard is None else guard.sentence}
+    if as_json:
+        tables = {task: {"sentence": one.sentence, "table": one.table} for task, one in found.items()}
+        print(json.dumps({**told, "tasks": tables, "figures": [str(path) for path in paths]}, indent=2))
+        return
+    screen = console()
+    for task, one in found.items():
+        if len(found) > 1:
+            screen.rule(escape(task))
+        print_comparison(one)
+    _print_rates(planned, store, bundle)
+    if guard is not None:
+        screen.print(escape(guard.sentence), highlight=False)
+    for line in planned.study.deviations:
+        screen.print(f"deviation: {escape(line)}", style="dim", highlight=False)
+    if paths:
+        screen.print(f"figures: {', '.join(escape(str(path)) for path in paths if path.suffix == '.svg')}")
+    print_failed(tally.failed, tally.waiting)
+    screen.print(f"{len(tally.done)} of {tally.total} done in {escape(str(store))}", highlight=False)
+
+
+def print_failed(failed: Mapping[str, str], waiting: int) -> None:
+    screen = console()
+    for key, why in list(failed.items())[:20]:
+        screen.print(f"[bold red]failed[/] {escape(key)}: {escape(why)}", highlight=False)
+    if len(failed) > 20:
+        screen.print(f"... and {len(failed) - 20} more failed")
+    if failed:
+        screen.print("lengthwise study retry tries them once more", style="dim")
+    if waiting:
+        screen.print(f"{waiting} runs have no learning rate yet: a tuning run they need is not done", highlight=False)
+
+
+def _print_rates(planned: Planned, store: Store, bundle: Bundle | None) -> None:
+    choices = status_of(planned, store, None if bundle is None else Path(str(bundle.folder))).choices
+    if not choices:
+        return
+    console().print("learning rates, chosen at seen lengths with a seed that no run uses:", style="bold")
+    lines: list[dict[str, object]] = [
+        {
+            "encoding": one.encoding,
+            "chosen on": one.group,
+            "rate": one.rate,
+            "exact match of each": ", ".join(
+                f"{rate:g}: {'missing' if score is None else f'{score[0]:.3f}'}"
+                for rate, score in zip(one.rates, one.scores, strict=True)
+            ),
+            "": "at the edge: a better one may lie beyond" if one.edge else "",
+        }
+        for one in choices
+    ]
+    print_table(lines, False)
+
+
+def _figure(planned: Planned, task: str, many: int) -> str:
+    name = f"study-{planned.study.name}"
+    return name if many == 1 else f"{name}-{''.join(c if c.isalnum() else '-' for c in task)}"
+
+
+# --- what the verbs share --------------------------------------------------------------------------------------------
+
+
+def planned_of(file: str, add: list[str] | None, tasks: str | None, allow_code: bool = True) -> Planned:
+    from lengthwise.study.add import chosen_tasks, read
+    from lengthwise.study.check import refuse_foreign
+    from lengthwise.study.plan import Planned
+
+    made = read(file, add or [])
+    planned = Planned(made, None if tasks is None else chosen_tasks(made, tasks))
+    own = {name.rpartition(":")[0] + ":" + name.rpartition(":")[2] for name in planned.outside()} - _said(add)
+    refuse_foreign(own, allow_code)
+    return planned
+
+
+def _said(add: list[str] | None) -> set[str]:
+    """Names that were given on the command line, which is their own consent."""
+    from lengthwise.spec import specs
+
+    return {spec.name for text in add or [] for spec in specs(text)}
+
+
+def _only(planned: Planned, encodings: list[str]) -> Planned:
+    from lengthwise.study.plan import Planned
+
+    return Planned(planned.study, planned._tasks, encodings)
+
+
+def _just(planned: Planned, items: list[Item]) -> Planned:
+    from lengthwise.study.plan import Planned
+
+    return Planned(planned.study, {item.cell.task for item in items}, {item.cell.encoding for item in items})
+
+
+def _counts(planned: Planned) -> str:
+    counts = planned.counted()
+    parts = [f"{counts['runs']:,} runs"]
+    if counts["tuning"]:
+        parts.append(f"{counts['tuning']:,} tuning runs")
+    if counts["evaluations"]:
+        parts.append(f"{counts['evaluations']:,} evaluations")
+    return " and ".join(parts)
+
+
+def status_of(planned: Planned, store: str | Store, with_: Path | None) -> Status:
+    from lengthwise.study.status import status as look
+    from lengthwise.study.store import Bundle, Store
+
+    given = None if with_ is None else Bundle(with_).summaries
+    return look(planned, store if isinstance(store, Store) else Store(store), given)
+
+
+def tuned_of(planned: Planned, store: str, with_: Path | None) -> dict[str, dict[str, Any]]:
+    """The summaries of the tuning runs that are done."""
+    from lengthwise.study.store import Bundle, Store
+
+    keys = [item.key for tried in planned.tuning.values() for item in tried]
+    return {**Store(store).summaries(keys), **({} if with_ is None else Bundle(with_).summaries)}
+
+
+def rows_of(planned: Planned, store: Store, bundle: Bundle | None, tell: Any = None) -> tuple[list[Item], Any]:  # noqa: ANN401
+    """All items, and the rows of those that are done, here or in the bundle."""
+    import polars as pl
+
+    with_ = None if bundle is None else Path(str(bundle.folder))
+    items, _ = planned.items(tuned_of(planned, str(store), with_))
+    found = store.rows([item.key for item in items if item.kind != "tuning"], tell)
+    if bundle is not None:
+        wanted = {item.run for item in items if item.kind != "tuning"} - set(found["run"].to_list())
+        found = pl.concat([found, bundle.rows.filter(pl.col("run").is_in(list(wanted)))])
+    return items, found

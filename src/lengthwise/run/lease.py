@@ -1,0 +1,266 @@
+"""Whose a run is: one owner at a time, over any number of machines, with create-if-absent as the only primitive.
+
+    STORE/leases/ID/1     whoever creates n owns attempt n; a live owner rewrites it (a counter) every ten seconds
+    STORE/runs/ID/1/      what attempt n writes; nobody else writes there
+    STORE/done/ID         created last: the attempt's number and a summary. What is here is done, and nothing else is
+    STORE/failed/ID.1     created last: why attempt n failed
+
+A lease is stale when its counter has not moved for six beats of the *observer's* clock, or at once when host, boot and
+process say that the owner is dead. Taking over is creating n + 1. An owner that wakes up after that can neither
+overwrite nor finish.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lengthwise.folder import Folder
+from lengthwise.spec import SpecError, one_line
+
+STORE = "lengthwise-store"
+BEATS = 6
+"""A counter that has not moved for so many beats has no owner."""
+DEATHS = 2
+"""So many deaths in a row without a new checkpoint, and the run has failed."""
+_OURS: set[str] = set()
+"""The tokens of the leases that this process holds now."""
+
+
+def beat() -> float:
+    """Seconds between two beats; LENGTHWISE_BEAT changes them, for all who share a store alike."""
+    try:
+        return max(0.05, float(os.environ.get("LENGTHWISE_BEAT", "10")))
+    except ValueError:
+        raise SpecError("LENGTHWISE_BEAT is a number of seconds, e.g. 10") from None
+
+
+class Held(SpecError):
+    """Somebody else is at work on it."""
+
+    here = False
+    """Whether it is known that the owner lives, because it is on this machine."""
+
+
+class Lost(SpecError):
+    """Somebody else has taken it over."""
+
+
+class Failed(SpecError):
+    """It has failed, and is not tried again unless that is asked for."""
+
+
+@dataclass
+class Watch:
+    """What an observer has seen of leases, so that it can tell one that stands still: `Watch().free(content)`."""
+
+    seen: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """Token → (counter, when it was first seen)."""
+
+    def free(self, content: dict[str, Any]) -> bool:
+        """Whether the owner has let it go, is dead, or has stood still for too long."""
+        return content.get("state") != "held" or gone(content) or self.still(content)
+
+    def still(self, content: dict[str, Any]) -> bool:
+        """Whether its counter has not moved while we looked."""
+        count, since = self.seen.get(content["token"], (-1, 0.0))
+        if count != content["beats"]:
+            self.seen[content["token"]] = (content["beats"], time.monotonic())
+            return False
+        return time.monotonic() - since > BEATS * beat()
+
+
+class Lease:
+    """Attempt `number` of a run, owned by this process; `with Lease.take(...)` keeps it alive."""
+
+    def __init__(self, store: Folder, id: str, number: int, content: dict[str, Any]) -> None:
+        self.store, self.id, self.number, self._content = store, id, number, content
+        self.lost = False
+        """Whether it is known that somebody else has taken over."""
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._writing = threading.Lock()
+
+    @property
+    def home(self) -> Folder:
+        """The run's folder."""
+        return self.store / "runs" / self.id
+
+    @property
+    def folder(self) -> Folder:
+        """The attempt's folder."""
+        return self.home / str(self.number)
+
+    @classmethod
+    def take(cls, store: Folder, id: str, watch: Watch | None = None, again: bool = False) -> Lease | None:
+        """Become the owner of the next attempt; None if the run is done. Raises `Held`, or `Failed` unless `again`."""
+        if finished(store, id) is not None:
+            return None
+        leases, watch = store / "leases" / id, watch or Watch()
+        numbers = _numbers(leases)
+        tried = [int(name) for name in (store / "runs" / id).names() if name.isdigit()]
+        if numbers:
+            content = read(leases, numbers[-1])
+            if not watch.free(content):
+                held = Held(f"run {id} is being run by {owner(content)}; wait for it, or stop it")
+                held.here = content.get("host") == socket.gethostname() and content.get("boot") == boot()
+                raise held
+            if not again:
+                _refuse_failed(store, id, numbers)
+        number = max([0, *numbers, *tried]) + 1
+        content: dict[str, Any] = {"state": "held", "beats": 0, **_whoami(), "token": uuid.uuid4().hex}
+        if not leases.create(str(number), json.dumps(content)):
+            raise Held(f"run {id} has just been started by somebody else")
+        _OURS.add(content["token"])
+        lease = cls(store, id, number, content)
+        if finished(store, id) is not None:  # it was finished between our look and our lease
+            lease.release("stopped")
+            return None
+        return lease
+
+    # --- being alive -------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Lease:
+        self._thread = threading.Thread(target=self._beat, name=f"lease {self.id}", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join(timeout=30)
+        _OURS.discard(self._content["token"])
+
+    def _beat(self) -> None:
+        last = time.monotonic()
+        while not self._over.wait(beat()):
+            late = time.monotonic() - last > BEATS * beat() / 2
+            with suppress(Exception):  # a store that is away for a moment must not end the run; `finish` will tell
+                with self._writing:
+                    if self._over.is_set():
+                        return
+                    self._content["beats"] += 1
+                    (self.store / "leases" / self.id).write(str(self.number), json.dumps(self._content))
+                if late and self.taken():  # this process slept, or the store was away
+                    self.lost = True
+                last = time.monotonic()
+
+    def tell(self, **progress: float) -> None:
+        """What the next beat says about how far it is."""
+        self._content["progress"] = progress
+
+    def taken(self) -> bool:
+        """Whether a later attempt exists."""
+        return any(number > self.number for number in _numbers(self.store / "leases" / self.id))
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    def hold(self) -> None:
+        """Raise `Lost` if somebody else has taken over."""
+        if self.lost or self.taken():
+            self.lost = True
+            raise Lost(f"attempt {self.number} at run {self.id} was taken over by somebody else; it ends here")
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        """The run is done, by this attempt. Raises `Lost` where another has it."""
+        self.hold()
+        told = {"attempt": self.number, "token": self._content["token"], **summary}
+        if not (self.store / "done").create(self.id, json.dumps(told)):
+            raise Lost(f"run {self.id} was finished by somebody else")
+        self.release("done")
+
+    def fail(self, why: str) -> None:
+        """The attempt failed for a reason that would fail it again."""
+        told = {"attempt": self.number, "why": one_line(why)[:500], "token": self._content["token"]}
+        (self.store / "failed").create(f"{self.id}.{self.number}", json.dumps(told))
+        self.release("failed")
+
+    def release(self, state: str) -> None:
+        """Let it go, so that nobody waits for it."""
+        with self._writing:
+            self._over.set()
+            self._content["state"] = state
+            (self.store / "leases" / self.id).write(str(self.number), json.dumps(self._content))
+            _OURS.discard(self._content["token"])
+
+
+def finished(store: Folder, id: str) -> dict[str, Any] | None:
+    """What `done/ID` says, or None."""
+    done = store / "done"
+    return done.json(id) if done.exists(id) else None
+
+
+def read(leases: Folder, number: int) -> dict[str, Any]:
+    """A lease's content; one that cannot be read (being written, by a machine that broke down) looks still."""
+    try:
+        content = leases.json(str(number))
+        return content if content["beats"] >= 0 and content["token"] else {}
+    except (SpecError, KeyError, TypeError):
+        return {"state": "held", "beats": -2, "token": f"{leases}/{number}", "host": None}
+
+
+def gone(content: dict[str, Any]) -> bool:
+    """Whether host, boot and process say that the owner is dead: it was on this machine, and is no more."""
+    if content.get("host") != socket.gethostname() or content.get("boot") != boot() or boot() is None:
+        return False
+    process = content["process"]
+    if process == os.getpid() and content["began"] == began(process):
+        return content["token"] not in _OURS
+    return began(process) != content["began"]
+
+
+def owner(content: dict[str, Any]) -> str:
+    """The owner in words."""
+    if content.get("host") == socket.gethostname():
+        return f"process {content['process']} on this machine"
+    return f"process {content.get('process')} on {content.get('host') or 'a machine that cannot be told'}"
+
+
+def _whoami() -> dict[str, Any]:
+    return {"host": socket.gethostname(), "boot": boot(), "process": os.getpid(), "began": began(os.getpid())}
+
+
+def boot() -> str | None:
+    """What tells this start of the machine from the one before."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
+
+
+def began(process: int) -> str | None:
+    """When a process began, in the kernel's ticks: a number that is used again has another."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return None
+
+
+def _numbers(leases: Folder) -> list[int]:
+    return sorted(int(name) for name in leases.names() if name.isdigit())
+
+
+def _refuse_failed(store: Folder, id: str, numbers: list[int]) -> None:
+    """A run that failed, or died too often without getting on, is not started again by itself."""
+    failed = [int(name.rpartition(".")[2]) for name in (store / "failed").names() if name.rpartition(".")[0] == id]
+    if failed and max(failed) == numbers[-1]:
+        why = (store / "failed").json(f"{id}.{numbers[-1]}")["why"]
+        raise Failed(f"run {id} has failed: {why}")
+    since = [number for number in numbers if number > max(failed, default=0)][-DEATHS:]
+    leases, runs = store / "leases" / id, store / "runs" / id
+    if len(since) == DEATHS and all(
+        read(leases, number).get("state") == "held" and not (runs / str(number) / "checkpoints").names()
+        for number in since
+    ):
+        why = f"its process died {DEATHS} times in a row before a new checkpoint (out of memory?)"
+        told = {"attempt": numbers[-1], "why": why, "token": uuid.uuid4().hex}
+        (store / "failed").create(f"{id}.{numbers[-1]}", json.dumps(told))
+        raise Failed(f"run {id} has failed: {why}")

@@ -1,0 +1,140 @@
+"""One more encoding beside committed results: only its runs are made, after three committed ones were made again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lengthwise.spec import SpecError, digest
+from lengthwise.study.file import Study, load
+from lengthwise.study.plan import Item, Planned
+from lengthwise.study.store import Bundle, Store
+
+if TYPE_CHECKING:
+    import polars as pl
+
+GUARDS = 3
+APART = 0.02
+"""A mean accuracy that is further from the committed one than this is another result."""
+
+
+def added(study: Study, encodings: Iterable[str]) -> Study:
+    """The study with more encodings."""
+    if study.vary.encoding is None:
+        raise SpecError(f"{study.name} does not vary the encoding, so none can be added to it")
+    more = [name for name in encodings if name not in study.vary.encoding]
+    content = study.model_dump()
+    content["vary"]["encoding"] = [*study.vary.encoding, *more]
+    return Study.of(content, study.name)
+
+
+def chosen_tasks(study: Study, text: str) -> list[str]:
+    """The tasks of `--tasks quick` (four that the study names), or of a list."""
+    if text == "quick":
+        return study.quick or study.tasks[:4]
+    found = []
+    for name in (part.strip() for part in text.split(";" if ";" in text else ",")):
+        like = [task for task in study.tasks if task == name or task.partition(":")[0] == name]
+        if not like:
+            raise SpecError(f"the study has no task {name!r}; it has {', '.join(study.tasks)}")
+        found += like
+    return list(dict.fromkeys(found))
+
+
+def committed(study: Study) -> Path | None:
+    """Where the study's committed results are, if they are there."""
+    for place in (Path("results"), Path(__file__).parents[3] / "results"):
+        if (place / study.name / "bundle.json").exists():
+            return place / study.name
+    return None
+
+
+def guards(planned: Planned, bundle: Bundle) -> list[Item]:
+    """Three committed runs to be made again, of different encodings and tasks where there are, always the same ones."""
+    items, _ = planned.items(bundle.summaries)
+    there = [item for item in items if item.kind == "run" and item.key in bundle.records]
+    there.sort(key=lambda item: digest("guard", item.key))
+    picked: list[Item] = []
+    for fresh in (_other_both, _other_encoding, lambda item, picked: item not in picked):
+        for item in there:
+            if len(picked) < GUARDS and item not in picked and fresh(item, picked):
+                picked.append(item)
+    return picked
+
+
+def _other_both(item: Item, picked: list[Item]) -> bool:
+    return all(item.cell.encoding != one.cell.encoding and item.cell.task != one.cell.task for one in picked)
+
+
+def _other_encoding(item: Item, picked: list[Item]) -> bool:
+    return all(item.cell.encoding != one.cell.encoding for one in picked)
+
+
+@dataclass(frozen=True)
+class Guard:
+    """What came of making committed runs again."""
+
+    runs: list[str]
+    equal: bool
+    """Whether every row is the same."""
+    apart: float
+    """The largest difference of a run's mean accuracy, over seen or unseen lengths."""
+
+    @property
+    def sentence(self) -> str:
+        """In words, for the page."""
+        many = f"{len(self.runs)} committed runs were made again here"
+        if self.equal:
+            return f"{many}: every row is bit-equal to the committed one."
+        return (
+            f"{many}: not bit-equal (another CPU, or other versions); mean accuracies differ by up to "
+            f"{self.apart:.4f}. Differences of this size between old and new encodings say nothing."
+        )
+
+    def refuse(self, accept: bool) -> None:
+        """Refuse to put results side by side that do not belong together."""
+        if self.apart > APART and not accept:
+            raise SpecError(
+                f"{self.sentence} That is more than {APART}; the committed rows cannot be compared with runs of this "
+                "machine. Run the whole study here (without --with), or give --accept"
+            )
+
+
+def guarded(items: list[Item], bundle: Bundle, store: Store) -> Guard:
+    """Compare the rows of runs that were made again with the committed ones."""
+    import polars as pl
+
+    keys = [item.key for item in items]
+    ours, theirs = store.rows(keys), bundle.rows.filter(pl.col("run").is_in(keys))
+    theirs = theirs.filter(pl.col("evaluation") == "as trained")
+    order = ["run", "evaluation", "checkpoint", "split", "length", "cell"]
+    equal = ours.sort(order).equals(theirs.sort(order))
+    apart = 0.0
+    for key in keys:
+        for seen in (True, False):
+            apart = max(apart, abs(_mean(ours, key, seen) - _mean(theirs, key, seen)))
+    return Guard(keys, equal, apart)
+
+
+def _mean(rows: pl.DataFrame, key: str, seen: bool) -> float:
+    """The mean accuracy of a run's last weights over lengths."""
+    import polars as pl
+
+    kept = rows.filter(
+        (pl.col("run") == key)
+        & (pl.col("checkpoint") == "last")
+        & (pl.col("evaluation") == "as trained")
+        & (pl.col("seen") == seen)
+        & (pl.col("split") != "test_far")
+    )
+    by = kept.group_by("length").agg((pl.col("correct").sum() / pl.col("examples").sum()).alias("share"))
+    found: Any = by["share"].mean()
+    return 0.0 if found is None else float(found)
+
+
+def read(where: str | Path, encodings: Iterable[str] = ()) -> Study:
+    """A study from its file, with more encodings."""
+    study = Study.of(load(where), str(where))
+    return added(study, encodings) if encodings else study

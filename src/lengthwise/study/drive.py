@@ -1,0 +1,243 @@
+"""The driver: hands out what is missing, in order, until nothing is. Any number of drivers may share a store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from lengthwise.run.lease import Watch, beat
+from lengthwise.spec import SpecError
+from lengthwise.study.plan import Item, Planned
+from lengthwise.study.store import State, Store
+from lengthwise.study.work import Job, Outcome, job_of, work
+
+LOOK = 5.0
+"""Seconds between two looks at what other drivers have done."""
+
+
+class Engine(Protocol):
+    """Where jobs are done."""
+
+    @property
+    def slots(self) -> int:
+        """How many jobs it does at once."""
+        ...
+
+    @property
+    def room(self) -> int:
+        """How many more jobs it takes now."""
+        ...
+
+    def submit(self, job: Job) -> None:
+        """Begin a job."""
+        ...
+
+    def wait(self, seconds: float) -> list[Outcome]:
+        """What has ended since the last call; waits so long for something."""
+        ...
+
+    def close(self) -> None:
+        """Ask what is being done to save itself, and let everything go."""
+        ...
+
+
+class Inline:
+    """The engine that is this process: one job at a time."""
+
+    def __init__(self, do: Callable[[Job, Watch], Outcome] = work) -> None:
+        self._do, self._watch = do, Watch()
+        self._next: Job | None = None
+
+    slots = 1
+
+    @property
+    def room(self) -> int:
+        return 1 if self._next is None else 0
+
+    def submit(self, job: Job) -> None:
+        self._next = job
+
+    def wait(self, seconds: float) -> list[Outcome]:
+        if self._next is None:
+            time.sleep(seconds)
+            return []
+        job, self._next = self._next, None
+        outcome = self._do(job, self._watch)
+        if outcome.state == "stopped":  # the signal was for this process
+            raise KeyboardInterrupt
+        return [outcome]
+
+    def close(self) -> None:
+        self._next = None
+
+
+@dataclass
+class Tally:
+    """What a driver has done and seen."""
+
+    total: int = 0
+    """Pieces of work that are known, and cells that wait for their rate."""
+    done: set[str] = field(default_factory=set)
+    failed: dict[str, str] = field(default_factory=dict)
+    """Key → why."""
+    here: int = 0
+    """Done by this driver."""
+    again: int = 0
+    """Jobs that were given out again: their worker died, or was stopped."""
+    waiting: int = 0
+    """Cells that cannot be run: a tuning run they need has failed."""
+    seconds: list[float] = field(default_factory=list)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is left that could be done."""
+        return len(self.done) + len(self.failed) == self.total
+
+    def sentence(self, going: int) -> str:
+        """How it stands."""
+        parts = [f"{len(self.done)} of {self.total} done", f"{going} running"]
+        if self.failed:
+            parts.append(f"{len(self.failed)} failed")
+        left = self.total - len(self.done) - len(self.failed)
+        if self.seconds and left and going:
+            mean = sum(self.seconds[-50:]) / len(self.seconds[-50:])
+            parts.append(f"about {minutes(mean * left / going)} left")
+        return ", ".join(parts)
+
+
+def minutes(seconds: float) -> str:
+    """A time as a person says it."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+class Driver:
+    """One driver at work: `Driver(planned, store, Inline()).run()`."""
+
+    def __init__(
+        self,
+        planned: Planned,
+        store: Store,
+        engine: Engine,
+        *,
+        given: Mapping[str, Mapping[str, Any]] | None = None,
+        retry: bool = False,
+        tell: Callable[[str], None] = lambda words: None,
+    ) -> None:
+        self.planned, self.store, self.engine, self.tell = planned, store, engine, tell
+        self.given = dict(given or {})
+        """Summaries of runs that a bundle says are done."""
+        self.tally = Tally()
+        self._retry, self._again = retry, set[str]()
+        self._watch = Watch()
+        self._going: dict[str, Item] = {}
+        self._held: dict[str, float] = {}
+        """Key → when it may be tried again."""
+        self._known: tuple[int, list[Item], int] | None = None
+
+    def run(self) -> Tally:
+        """Until everything is done, or has failed, or cannot be done."""
+        looked, todo = -LOOK, list[Item]()
+        try:
+            while True:
+                if time.monotonic() - looked > LOOK or (not todo and not self._going):
+                    todo = self._look()
+                    looked = time.monotonic()
+                while todo and self.engine.room > 0:
+                    self._begin(todo.pop(0))
+                if not self._going:
+                    if not todo and not self._held:
+                        return self.tally
+                    time.sleep(min(LOOK, beat() / 4))  # others are at work on what is left
+                    looked = -LOOK
+                    continue
+                self.tell(self.tally.sentence(min(len(self._going), self.engine.slots)))
+                for outcome in self.engine.wait(1.0):
+                    if self._ended(outcome):
+                        looked = -LOOK  # something new can be begun
+        finally:
+            self.engine.close()
+
+    def _begin(self, item: Item) -> None:
+        self._going[item.key] = item
+        self.engine.submit(job_of(item, self.planned.study, self.store.folder, item.key in self._again))
+
+    def _ended(self, outcome: Outcome) -> bool:
+        """Take note of an outcome; whether the store must be looked at for what follows."""
+        item = self._going.pop(outcome.key)
+        if outcome.state in {"done", "already"}:
+            self.tally.done.add(outcome.key)
+            self._held.pop(outcome.key, None)
+            if outcome.state == "done":
+                self.tally.here += 1
+                self.tally.seconds.append(outcome.seconds)
+            return item.kind == "tuning" or bool(self.planned.study.evaluations)
+        if outcome.state == "failed":
+            self.tally.failed[outcome.key] = outcome.why
+            self._again.discard(outcome.key)
+            return False
+        if outcome.state in {"held", "lost"}:
+            self._held[outcome.key] = time.monotonic() + beat() / 2
+            return False
+        self.tally.again += 1
+        return True
+
+    def _items(self, done: frozenset[str]) -> tuple[list[Item], int]:
+        """All items that are known, and how many cells wait; made again only when a tuning run has ended."""
+        tuned = [item.key for tried in self.planned.tuning.values() for item in tried]
+        ready = sum(key in done or key in self.given for key in tuned)
+        if self._known is None or self._known[0] != ready:
+            summaries = {**self.store.summaries(key for key in tuned if key in done), **self.given}
+            items, waiting = self.planned.items(summaries)
+            self._known = (ready, items, len(waiting))
+        return self._known[1], self._known[2]
+
+    def _look(self) -> list[Item]:
+        """What can be begun now."""
+        state = self.store.state()
+        items, waiting = self._items(state.done)
+        done = {item.key for item in items if item.key in state.done or item.key in self.given}
+        self.tally.done, self.tally.total, self.tally.waiting = done, len(items) + waiting, waiting
+        if self._retry:  # those that had failed when the command was given
+            self._again, self._retry = {item.key for item in items if item.key in state.failed}, False
+        self._failures(items, state)
+        todo, held = [], dict[str, float]()
+        for item in items:
+            if item.key in done or item.key in self.tally.failed or item.key in self._going:
+                continue
+            if item.kind == "evaluation" and item.run not in done:
+                continue
+            lease = state.leases.get(item.key)
+            if lease is not None and not self._watch.free(dict(lease)):
+                held[item.key] = time.monotonic()
+                continue
+            if self._held.get(item.key, 0.0) > time.monotonic():
+                held[item.key] = self._held[item.key]
+                continue
+            todo.append(item)
+        self._held = held
+        return todo
+
+    def _failures(self, items: Sequence[Item], state: State) -> None:
+        keys = {item.key for item in items}
+        fresh = {
+            key: number
+            for key, number in state.failed.items()
+            if key in keys and key not in self._again and key not in self.tally.failed
+        }
+        self.tally.failed |= self.store.reasons(fresh)
+        for key in [key for key in self.tally.failed if key not in state.failed]:
+            if key in state.leases or key in state.done:
+                del self.tally.failed[key]  # somebody else has taken it up again
+
+
+def probed(store: Store, alone: bool) -> None:
+    """Refuse a store on which two drivers could do one run twice."""
+    if not store.probe() and not alone:
+        raise SpecError(
+            f"{store} lets two writers create the same file, so two workers could do one run twice; "
+            "use --inline, one command at a time, or another store (a local disk, S3, GCS)"
+        )

@@ -1,0 +1,166 @@
+"""Ray: a local cluster, started on demand, or one that is there. The only file that imports ray.
+
+One Ray task per run; not Tune, not Train. What is lost with a worker, a node or this driver is known from the store.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lengthwise.run.lease import Watch
+from lengthwise.spec import SpecError, one_line
+from lengthwise.study.file import Resources
+from lengthwise.study.work import Job, Outcome, work
+
+PATIENCE = 60.0
+"""Seconds that runs are given to save themselves when the study is stopped."""
+AHEAD = 4
+"""Tasks beyond those that can run at once, so that no worker waits for the driver."""
+_OBJECTS = 100_000_000
+_watch = Watch()
+"""What this worker process has seen of other owners' leases."""
+
+
+def installed() -> bool:
+    """Whether ray is there; it is not imported."""
+    return importlib.util.find_spec("ray") is not None
+
+
+def _work(job: Job) -> Outcome:
+    return work(job, _watch)
+
+
+class RayEngine:
+    """Jobs as Ray tasks: `RayEngine(Resources(), workers=2)`, or `address="auto"` for a cluster that is there."""
+
+    def __init__(
+        self,
+        resources: Resources,
+        *,
+        address: str | None = None,
+        workers: int | None = None,
+        do: Callable[[Job], Outcome] = _work,
+    ) -> None:
+        if not installed():
+            raise SpecError("ray is not installed; pip install 'lengthwise[study]', or leave --address out")
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        if address is not None and not _local(address):
+            _authenticated()
+        import ray
+
+        self._ray, self._refs = ray, dict[Any, str]()
+        common: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+        if address is None:
+            cores = workers * resources.cpus if workers is not None else max(os.cpu_count() or 1, resources.cpus)
+            local: dict[str, Any] = {"num_cpus": int(-(-cores // 1)), "include_dashboard": False}
+            ray.init("local", _node_ip_address="127.0.0.1", object_store_memory=_OBJECTS, **local, **common)
+        else:
+            try:
+                ray.init(address, **common)
+            except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
+                raise SpecError(f"no Ray cluster answers at {address!r}: {one_line(str(error))[:300]}") from error
+        asked: dict[str, Any] = {"num_cpus": resources.cpus, "max_retries": 0}
+        if resources.gpus:
+            asked["num_gpus"] = resources.gpus
+        if resources.bytes is not None:
+            asked["memory"] = resources.bytes
+        if resources.custom:
+            asked["resources"] = dict(resources.custom)
+        self._asked, self._workers = resources, workers
+        # A worker does many runs: torch is imported once. `max_calls=0` says so for GPUs too.
+        self._do = ray.remote(max_calls=0)(do).options(**asked)
+        self._check_room()
+
+    def _check_room(self) -> None:
+        """Refuse what no node of the cluster could ever run; a cluster may still grow."""
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        wanted = {"CPU": self._asked.cpus, "GPU": self._asked.gpus, **self._asked.custom}
+        if self._asked.bytes is not None:
+            wanted["memory"] = float(self._asked.bytes)
+        if not any(all(node.get(key, 0.0) >= value for key, value in wanted.items()) for node in nodes):
+            most = {key: max((node.get(key, 0.0) for node in nodes), default=0.0) for key in wanted}
+            lacking = [f"{key} {wanted[key]:g} (there is {most[key]:g})" for key in wanted if most[key] < wanted[key]]
+            told = ", ".join(lacking) or "all of its resources on one node"
+            self._ray.shutdown()
+            raise SpecError(f"no node of the cluster has what one run asks for: {told}; see resources in the study")
+
+    @property
+    def slots(self) -> int:
+        if time.monotonic() - self._counted_at > 5.0:  # a cluster grows and shrinks
+            self._counted, self._counted_at = self._count(), time.monotonic()
+        return self._counted
+
+    def _count(self) -> int:
+        """How many jobs the cluster can do at once."""
+        there = self._ray.cluster_resources()
+        by = [there.get("CPU", 1.0) / self._asked.cpus]
+        if self._asked.gpus:
+            by.append(there.get("GPU", 0.0) / self._asked.gpus)
+        by += [there.get(name, 0.0) / value for name, value in self._asked.custom.items()]
+        if self._workers is not None:
+            by.append(float(self._workers))
+        return max(1, int(min(by)))
+
+    @property
+    def room(self) -> int:
+        return self.slots + AHEAD - len(self._refs)
+
+    _counted, _counted_at = 1, -5.0
+
+    def submit(self, job: Job) -> None:
+        self._refs[self._do.remote(job)] = job.key
+
+    def wait(self, seconds: float) -> list[Outcome]:
+        ray = self._ray
+        if not self._refs:
+            time.sleep(seconds)
+            return []
+        ready, _ = ray.wait(list(self._refs), num_returns=1, timeout=seconds)
+        if ready:  # and whatever else has ended meanwhile
+            ready, _ = ray.wait(list(self._refs), num_returns=len(self._refs), timeout=0)
+        return [self._outcome(ref) for ref in ready]
+
+    def _outcome(self, ref: Any) -> Outcome:  # noqa: ANN401
+        key, ray = self._refs.pop(ref), self._ray
+        try:
+            return ray.get(ref)
+        except ray.exceptions.RayTaskError as error:  # `work` raises nothing: the worker could not even begin
+            return Outcome(key, "failed", one_line(str(error).strip().splitlines()[-1]))
+        except ray.exceptions.RayError as error:  # the worker, or its node, is gone
+            return Outcome(key, "died", one_line(str(error).splitlines()[0]))
+
+    def close(self) -> None:
+        ray = self._ray
+        try:
+            for ref in list(self._refs):
+                ray.cancel(ref, force=False)  # a run that is being done saves itself
+            if self._refs:
+                ray.wait(list(self._refs), num_returns=len(self._refs), timeout=PATIENCE)
+        except (ray.exceptions.RayError, KeyboardInterrupt):
+            pass
+        finally:
+            self._refs.clear()
+            ray.shutdown()
+
+
+def _local(address: str) -> bool:
+    return address.partition("://")[2].startswith(("127.", "localhost")) or address.startswith(("127.", "localhost"))
+
+
+def _authenticated() -> None:
+    """On a cluster that others can reach, whoever has no token must not run code: Ray's default is to let everybody."""
+    if os.environ.setdefault("RAY_AUTH_MODE", "token") != "token":
+        return
+    there = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
+    if not there and not (Path.home() / ".ray" / "auth_token").exists():
+        raise SpecError(
+            "a cluster that is not on this machine is used with a token, and there is none: make one with "
+            "`ray get-auth-token --generate`, copy ~/.ray/auth_token to every node and start Ray there with "
+            "RAY_AUTH_MODE=token (docs/clusters.md); RAY_AUTH_MODE=disabled goes without, at your own risk"
+        )

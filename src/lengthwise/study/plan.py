@@ -1,0 +1,318 @@
+"""From a study to its runs: which there are, in which order, what must come first, and what differs between them.
+
+Needs no torch: ten thousand runs are planned in about a second.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from lengthwise.encodings import ENCODINGS, POSITIONS
+from lengthwise.run.identity import Plan
+from lengthwise.spec import Spec, SpecError, digest, specs
+from lengthwise.study.file import AXES, ORDER, Evaluation, Study
+from lengthwise.tasks import TASKS
+
+Kind = Literal["tuning", "run", "evaluation"]
+TIE = 0.005
+"""Exact matches that are closer than this are equal, and the loss decides."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A run of the study before its learning rate is known: what it is called by on every axis, and its seed."""
+
+    task: str
+    encoding: str
+    positions: str
+    model: str
+    training: str
+    seed: int
+
+    def labels(self) -> dict[str, str | int]:
+        """Axis → value."""
+        return {axis: getattr(self, axis) for axis in (*AXES, "seed")}
+
+
+@dataclass(frozen=True)
+class Item:
+    """A piece of work: a run, a tuning run, or an evaluation of a run."""
+
+    key: str
+    """The run's id; of an evaluation, the run's id, `~` and a hash of what is evaluated."""
+    kind: Kind
+    cell: Cell
+    plan: Plan
+    evaluation: Evaluation | None = None
+
+    @property
+    def run(self) -> str:
+        """The id of the run it is, or evaluates."""
+        return self.plan.id
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A learning rate that was chosen by the rule, or that waits for its tuning runs."""
+
+    encoding: str
+    group: str
+    """The task it was chosen on."""
+    rest: tuple[str, ...]
+    """Positions, model and training."""
+    tried: tuple[Item, ...]
+    rates: tuple[float, ...]
+    scores: tuple[tuple[float, float] | None, ...]
+    """Exact match and loss of each; none where it is not done."""
+
+    @property
+    def rate(self) -> float | None:
+        """The best at seen lengths; none until all are done."""
+        if any(score is None for score in self.scores):
+            return None
+        there = [score for score in self.scores if score is not None]
+        best = max(match for match, _ in there)
+        scored = zip(there, self.rates, strict=True)
+        near = [(loss, rate) for (match, loss), rate in scored if match > best - TIE - 1e-12]
+        return min(near)[1]
+
+    @property
+    def edge(self) -> bool:
+        """Whether the best is the lowest or the highest that was tried: a better one may lie beyond."""
+        return self.rate in {min(self.rates), max(self.rates)}
+
+
+class Planned:
+    """The runs of a study: `Planned(study).items({})`."""
+
+    def __init__(
+        self, study: Study, tasks: Iterable[str] | None = None, encodings: Iterable[str] | None = None
+    ) -> None:
+        self.study = study
+        self._tasks = None if tasks is None else set(tasks)
+        self._encodings = None if encodings is None else set(encodings)
+        """Only these, of all that the study has."""
+
+    @cached_property
+    def cells(self) -> list[Cell]:
+        """Seed by seed, so that whatever is finished is a complete comparison with fewer seeds."""
+        study, found = self.study, []
+        crossed = {axis: listed for axis in ORDER if (listed := getattr(study.vary, axis)) is not None}
+        for number, seed in enumerate(study.seed_list):
+            for entry in study.pair or [None]:
+                if entry is not None and entry.seeds is not None and number >= entry.seeds:
+                    continue
+                fixed: dict[str, Any] = {axis: getattr(study.base, axis) for axis in AXES}
+                fixed |= {axis: value for axis in AXES if (value := getattr(entry, axis, None)) is not None}
+                for values in itertools.product(*crossed.values()):
+                    cell = Cell(**{**fixed, **dict(zip(crossed, values, strict=True))}, seed=seed)
+                    if self._wanted(cell):
+                        found.append(cell)
+        twice = [cell for cell, count in _counted(found).items() if count > 1]
+        if twice:
+            raise SpecError(f"the study has a run twice: {twice[0].task}, {twice[0].encoding}, seed {twice[0].seed}")
+        return found
+
+    def _wanted(self, cell: Cell) -> bool:
+        return (self._tasks is None or cell.task in self._tasks) and (
+            self._encodings is None or cell.encoding in self._encodings
+        )
+
+    def plan(self, cell: Cell, **training: object) -> Plan:
+        """The plan of a cell, with changes to its training."""
+        given = Spec.of(cell.training)
+        merged = Spec(given.name, tuple({**dict(given.options), **training}.items()))  # pyrefly: ignore
+        return Plan.of(
+            cell.task,
+            cell.encoding,
+            positions=cell.positions,
+            model=cell.model,
+            training=merged,
+            seed=cell.seed,
+            check=False,
+        )
+
+    # --- the learning rate -------------------------------------------------------------------------------------------
+
+    def _tuned_on(self, cell: Cell) -> Cell:
+        """The cell whose tuning runs choose this cell's rate: the first task of the group, the tuning seed."""
+        rule = self.study.rate
+        assert rule is not None
+        for group in rule.groups:
+            if cell.task in group and cell.task != group[0]:
+                same = [axis for axis in ORDER if axis != "task" and getattr(self.study.vary, axis) is not None]
+                same += ["encoding", "positions"]
+                here = [getattr(cell, axis) for axis in same]
+                (first, *_) = (
+                    one
+                    for one in self._all_cells
+                    if one.task == group[0] and [getattr(one, axis) for axis in same] == here
+                )
+                return Cell(**{**first.labels(), "seed": rule.seed})  # pyrefly: ignore
+        return Cell(**{**cell.labels(), "seed": rule.seed})  # pyrefly: ignore
+
+    @cached_property
+    def _all_cells(self) -> list[Cell]:
+        return self.cells if self._tasks is None else Planned(self.study, None, self._encodings).cells
+
+    @cached_property
+    def tuning(self) -> dict[Cell, tuple[Item, ...]]:
+        """For each tuned cell, a run of half the steps with each rate."""
+        rule, found = self.study.rate, dict[Cell, tuple[Item, ...]]()
+        if rule is None:
+            return found
+        for cell in dict.fromkeys(self._tuned_on(cell) for cell in self.cells):
+            steps = max(1, self.plan(cell).training.steps // 2)
+            plans = [self.plan(cell, steps=steps, rate=rate) for rate in rule.choose]
+            found[cell] = tuple(Item(plan.id, "tuning", cell, plan) for plan in plans)
+        return found
+
+    def choices(self, summaries: Mapping[str, Mapping[str, Any]]) -> dict[Cell, Choice]:
+        """What the rule has chosen, from the summaries of the tuning runs that are done."""
+        rule = self.study.rate
+        if rule is None:
+            return {}
+        return {
+            cell: Choice(
+                cell.encoding,
+                cell.task,
+                (cell.positions, cell.model, cell.training),
+                tried,
+                tuple(rule.choose),
+                tuple(_score(summaries.get(item.key)) for item in tried),
+            )
+            for cell, tried in self.tuning.items()
+        }
+
+    # --- the work ----------------------------------------------------------------------------------------------------
+
+    def items(self, summaries: Mapping[str, Mapping[str, Any]]) -> tuple[list[Item], list[Cell]]:
+        """The pieces of work that are known, in order, and the cells whose rate waits for tuning runs."""
+        found, waiting = [item for tried in self.tuning.values() for item in tried], []
+        choices = self.choices(summaries)
+        for cell in self.cells:
+            changed: dict[str, object] = {}
+            if self.study.rate is not None:
+                rate = choices[self._tuned_on(cell)].rate
+                if rate is None:
+                    waiting.append(cell)
+                    continue
+                changed["rate"] = rate
+            plan = self.plan(cell, **changed)
+            found.append(Item(plan.id, "run", cell, plan))
+            for evaluation in self.study.evaluations:
+                mark = digest(evaluation.model_dump(exclude_defaults=True), bits=32)
+                found.append(Item(f"{plan.id}~{mark:08x}", "evaluation", cell, plan, evaluation))
+        return found, waiting
+
+    def counted(self) -> dict[str, int]:
+        """How many of each kind there will be."""
+        runs = len(self.cells)
+        tuning = sum(len(tried) for tried in self.tuning.values())
+        return {"tuning": tuning, "runs": runs, "evaluations": runs * len(self.study.evaluations)}
+
+    def outside(self) -> list[str]:
+        """Names of code from outside the package, without importing any of it."""
+        study, found = self.study, []
+        listed = [("task", cell.task) for cell in self.cells] + [("positions", cell.positions) for cell in self.cells]
+        listed += [("encoding", cell.encoding) for cell in self.cells]
+        listed += [("encoding", one.encoding) for one in study.evaluations if one.encoding is not None]
+        for kind, text in dict.fromkeys(listed):
+            table = {"task": TASKS, "positions": POSITIONS, "encoding": ENCODINGS}[kind]
+            for spec in specs(text):
+                if spec.name not in table and (":" in spec.name or spec.name.endswith(".py")):
+                    found.append(spec.name)
+        return list(dict.fromkeys(found))
+
+
+# --- the proof -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What differs between runs that should differ in their encoding alone."""
+
+    groups: int
+    """Sets of runs that have everything but the encoding in common."""
+    encodings: int
+    differs: dict[str, list[str]]
+    """What else differs, e.g. `training.rate` → how."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing else differs."""
+        return not self.differs
+
+    @property
+    def sentence(self) -> str:
+        """In words."""
+        if self.holds:
+            return (
+                f"proof: in each of {self.groups} groups of {self.encodings} encodings, everything but the encoding "
+                "(task, model, training, seed, their versions) has one hash"
+            )
+        parts = [
+            f"{key} ({'; '.join(values[:3])}{'; ...' if len(values) > 3 else ''})"
+            for key, values in self.differs.items()
+        ]
+        return f"besides the encoding, this differs between runs that are compared: {', '.join(parts)}"
+
+
+def prove(items: Iterable[Item]) -> Proof:
+    """Compare the identities of runs that are alike in all labels but the encoding."""
+    groups: dict[tuple[object, ...], list[tuple[str, dict[str, Any]]]] = {}
+    names: set[str] = set()
+    for item in items:
+        if item.kind == "run":
+            labels = {key: value for key, value in item.cell.labels().items() if key != "encoding"}
+            identity = {key: value for key, value in item.plan.identity().items() if key != "encoding"}
+            groups.setdefault(tuple(labels.values()), []).append((item.cell.encoding, identity))
+            names.add(item.cell.encoding)
+    differs: dict[str, list[str]] = {}
+    for group in groups.values():
+        if len({digest(identity) for _, identity in group}) > 1:
+            for key, values in _differing(group).items():
+                told = ", ".join(f"{name} {value}" for name, value in values)
+                if told not in differs.setdefault(key, []):
+                    differs[key].append(told)
+    return Proof(len(groups), len(names), differs)
+
+
+def _differing(group: list[tuple[str, dict[str, Any]]]) -> dict[str, list[tuple[str, Any]]]:
+    flat = [
+        (
+            name,
+            {
+                f"{part}.{key}": value
+                for part, fields in identity.items()
+                for key, value in (fields.items() if isinstance(fields, dict) else [("", fields)])
+            },
+        )
+        for name, identity in group
+    ]
+    keys = sorted({key for _, fields in flat for key in fields})
+    return {
+        key.rstrip("."): [(name, fields.get(key)) for name, fields in flat]
+        for key in keys
+        if len({str(fields.get(key)) for _, fields in flat}) > 1
+    }
+
+
+def _counted(cells: Iterable[Cell]) -> dict[Cell, int]:
+    counts: dict[Cell, int] = {}
+    for cell in cells:
+        counts[cell] = counts.get(cell, 0) + 1
+    return counts
+
+
+def _score(summary: Mapping[str, Any] | None) -> tuple[float, float] | None:
+    """Exact match and loss of a tuning run's last validation."""
+    told = None if summary is None else summary.get("validation")
+    if not told:
+        return None
+    loss = float("inf") if told["loss"] is None else told["loss"] / max(told["targets"], 1)
+    return told["correct"] / told["examples"], loss

@@ -1,0 +1,109 @@
+"""How a study stands: done, running, failed, missing. One look at the store, no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lengthwise.run.lease import gone, owner
+from lengthwise.study.plan import Choice, Item, Planned
+from lengthwise.study.store import Store
+
+
+@dataclass(frozen=True)
+class Status:
+    """One look."""
+
+    total: int
+    done: list[Item]
+    running: list[dict[str, Any]]
+    """Key, step, steps, loss, seconds left, who."""
+    failed: dict[str, str]
+    missing: list[Item]
+    waiting: int
+    """Cells whose learning rate is not chosen yet."""
+    choices: list[Choice]
+    seconds: float | None
+    """Of a run, at the median of some that are done."""
+    table: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is left."""
+        return len(self.done) == self.total
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until the end, if it goes on as it does."""
+        if self.seconds is None or not self.running:
+            return None
+        return self.seconds * (self.total - len(self.done) - len(self.failed)) / len(self.running)
+
+
+_SAMPLED = 64
+"""Runs whose time is looked at."""
+
+
+def status(planned: Planned, store: Store, given: Mapping[str, Mapping[str, Any]] | None = None) -> Status:
+    """How the study stands in a store; `given` are runs that a bundle has."""
+    given, done = given or {}, store.done()
+    tuned = [item.key for tried in planned.tuning.values() for item in tried]
+    summaries = {**store.summaries(key for key in tuned if key in done), **given}
+    items, waiting = planned.items(summaries)
+    state = store.state(item.key for item in items)
+    finished = [item for item in items if item.key in state.done or item.key in given]
+    there = {item.key for item in finished}
+    reasons = store.reasons(state.failed)
+    failed = {item.key: reasons[item.key] for item in items if item.key in reasons and item.key not in there}
+    running = []
+    for key, lease in state.leases.items():
+        if lease.get("state") == "held" and not gone(dict(lease)) and key not in there:
+            told = lease.get("progress", {})
+            running.append({"run": key, "who": owner(dict(lease)), "attempt": lease["attempt"], **told})
+    busy = {one["run"] for one in running}
+    missing = [item for item in items if item.key not in there and item.key not in failed and item.key not in busy]
+    sample = [item.key for item in finished if item.kind == "run" and item.key in state.done]
+    times = sorted(
+        told["seconds"]
+        for told in store.summaries(sample[:: max(1, len(sample) // _SAMPLED)]).values()
+        if told.get("seconds")
+    )
+    return Status(
+        total=len(items) + len(waiting) * (1 + len(planned.study.evaluations)),
+        done=finished,
+        running=running,
+        failed=failed,
+        missing=missing,
+        waiting=len(waiting),
+        choices=list(planned.choices(summaries).values()),
+        seconds=times[len(times) // 2] if times else None,
+        table=_table(planned, items, there, busy, failed, waiting),
+    )
+
+
+def _table(
+    planned: Planned,
+    items: list[Item],
+    done: set[str],
+    busy: set[str],
+    failed: Mapping[str, str],
+    waiting: list[Any],
+) -> list[dict[str, Any]]:
+    """A line for each encoding, and one for the tuning runs."""
+    lines: dict[str, dict[str, Any]] = {}
+    if planned.study.rate is not None:
+        lines["(tuning)"] = _line("(tuning)")
+    for name in dict.fromkeys(cell.encoding for cell in planned.cells):
+        lines[name] = _line(name)
+    for item in items:
+        line = lines["(tuning)" if item.kind == "tuning" else item.cell.encoding]
+        where = "done" if item.key in done else "running" if item.key in busy else "missing"
+        line["failed" if item.key in failed else where] += 1
+    for cell in waiting:
+        lines[cell.encoding]["missing"] += 1
+    return list(lines.values())
+
+
+def _line(name: str) -> dict[str, Any]:
+    return {"encoding": name, "done": 0, "running": 0, "failed": 0, "missing": 0}

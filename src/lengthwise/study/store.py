@@ -1,0 +1,240 @@
+"""What a store knows of many runs: what is done, failed or being done, their rows, and bundles that leave the machine.
+
+`status`, resume and `rows` are one listing of `done/`, `failed/` and `leases/` each. No torch here.
+
+    BUNDLE/bundle.json     what it is: version, study, how many runs
+    BUNDLE/rows.parquet    the rows of every run
+    BUNDLE/runs.jsonl      a line for each run: its done record and its run.json
+    BUNDLE/wrong.parquet   up to 20 wrong answers of each row
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from lengthwise.evaluation.rows import frame, from_parquet, to_parquet
+from lengthwise.folder import Folder
+from lengthwise.run.lease import STORE, read
+from lengthwise.spec import SpecError, digest
+
+if TYPE_CHECKING:
+    import polars as pl
+
+WRONG = 20
+"""Wrong answers of a row that a bundle keeps."""
+_TOGETHER = 512
+"""Files that are asked of a server at once."""
+
+
+@dataclass(frozen=True)
+class State:
+    """One look at a store."""
+
+    done: frozenset[str]
+    failed: Mapping[str, int]
+    """Run → the attempt that failed last; only those that nobody has taken up again."""
+    leases: Mapping[str, Mapping[str, Any]]
+    """Run → its newest lease, of those that are neither done nor failed."""
+
+
+class Store:
+    """A store of runs: `Store("lengthwise-store").state()`."""
+
+    def __init__(self, where: str | Path | Folder = STORE) -> None:
+        self.folder = Folder(where)
+
+    def __str__(self) -> str:
+        return str(self.folder)
+
+    def probe(self) -> bool:
+        """Whether, of two who create one name, one is refused: without that, two drivers would do one run twice."""
+        name = f"probe-{uuid4().hex}"
+        there = self.folder / "probes"
+        try:
+            return there.create(name, f"first {name}") and not there.create(name, f"second {name}")
+        finally:
+            there.remove(name)
+
+    # --- what is there -----------------------------------------------------------------------------------------------
+
+    def done(self) -> frozenset[str]:
+        """The runs and evaluations that are done."""
+        return frozenset((self.folder / "done").names())
+
+    def state(self, wanted: Iterable[str] | None = None) -> State:
+        """What is done, failed and held; `wanted` keeps those alone."""
+        done = self.done()
+        keys = None if wanted is None else set(wanted)
+        failed: dict[str, int] = {}
+        for name in (self.folder / "failed").names():
+            key, _, number = name.rpartition(".")
+            if number.isdigit() and key not in done and (keys is None or key in keys):
+                failed[key] = max(failed.get(key, 0), int(number))
+        leases: dict[str, Mapping[str, Any]] = {}
+        open_keys = [
+            key for key in (self.folder / "leases").names() if key not in done and (keys is None or key in keys)
+        ]
+        for key in open_keys:
+            home = self.folder / "leases" / key
+            numbers = [int(name) for name in home.names() if name.isdigit()]
+            if not numbers:
+                continue
+            newest = max(numbers)
+            if key in failed and failed[key] >= newest:
+                continue
+            failed.pop(key, None)  # somebody has taken it up again
+            leases[key] = {**read(home, newest), "attempt": newest}
+        return State(done if keys is None else done & keys, failed, leases)
+
+    def summaries(self, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """What `done/` says of each of these that is done."""
+        return {key: json.loads(data) for key, data in self._read_many("done", keys).items() if data}
+
+    def reasons(self, failed: Mapping[str, int]) -> dict[str, str]:
+        """Why each failed, in a line."""
+        found = self._read_many("failed", [f"{key}.{number}" for key, number in failed.items()])
+        return {name.rpartition(".")[0]: json.loads(data)["why"] for name, data in found.items()}
+
+    def _read_many(self, below: str, names: Iterable[str]) -> dict[str, bytes]:
+        """The content of many small files; those that are not there are left out."""
+        home, found, listed = self.folder / below, {}, list(names)
+        if home.local is not None:
+            for name in listed:
+                try:
+                    found[name] = (home.local / name).read_bytes()
+                except FileNotFoundError:
+                    continue
+            return found
+        for start in range(0, len(listed), _TOGETHER):
+            part = listed[start : start + _TOGETHER]
+            answers = home.fs.cat([f"{home.path}/{name}" for name in part], on_error="return")
+            for name in part:
+                answer = answers.get(f"{home.path}/{name}")
+                if isinstance(answer, bytes):
+                    found[name] = answer
+                elif answer is not None and not isinstance(answer, FileNotFoundError):
+                    raise SpecError(f"{home}/{name} cannot be read: {answer}")
+        return found
+
+    # --- rows --------------------------------------------------------------------------------------------------------
+
+    def rows(self, keys: Iterable[str], say: Callable[[str], None] | None = None) -> pl.DataFrame:
+        """The rows of these runs and evaluations that are done; what was read once is kept together in `rows/`."""
+        import polars as pl
+
+        wanted = list(dict.fromkeys(keys))
+        kept = self._compacted()
+        missing = self.summaries(key for key in wanted if key not in kept)
+        fresh = []
+        for number, (key, summary) in enumerate(missing.items()):
+            if say is not None and number % 100 == 0:
+                say(f"reading rows: {number} of {len(missing)} runs")
+            attempt = self.folder / "runs" / key / str(summary["attempt"])
+            fresh.append(from_parquet(attempt.read("rows.parquet")).with_columns(pl.lit(key).alias("key")))
+        tables = [from_parquet((self.folder / "rows").read(name)) for name in dict.fromkeys(kept.values())]
+        if fresh:
+            new = pl.concat(fresh)
+            if len(fresh) >= _COMPACT:
+                self._keep(new)
+            tables.append(new)
+        if not tables:
+            return frame([])
+        found = pl.concat(tables).filter(pl.col("key").is_in(wanted))
+        return found.unique(subset=_KEYS, keep="first", maintain_order=True).drop("key")
+
+    def _compacted(self) -> dict[str, str]:
+        """Which compacted file has each key."""
+        found: dict[str, str] = {}
+        folder = self.folder / "rows"
+        for name in folder.names():
+            if name.endswith(".json"):
+                for key in folder.json(name):
+                    found.setdefault(key, name.removesuffix(".json") + ".parquet")
+        return found
+
+    def _keep(self, rows: pl.DataFrame) -> None:
+        """Put rows together in one file; the list of whose they are is written last."""
+        keys = sorted(set(rows["key"].to_list()))
+        name = f"{digest(keys, bits=64):016x}"
+        (self.folder / "rows").write(f"{name}.parquet", to_parquet(rows))
+        (self.folder / "rows").write(f"{name}.json", json.dumps(keys))
+
+    # --- bundles -----------------------------------------------------------------------------------------------------
+
+    def export(
+        self,
+        to: str | Path | Folder,
+        keys: Iterable[str] | None = None,
+        study: str | None = None,
+        say: Callable[[str], None] | None = None,
+    ) -> int:
+        """Write a bundle of what is done: rows, every run.json, some wrong answers; no weights. Returns how many."""
+        import polars as pl
+
+        wanted = sorted(self.done() if keys is None else self.done() & set(keys))
+        if not wanted:
+            raise SpecError(f"nothing of it is done in {self}; there is nothing to export")
+        lines, wrong = [], []
+        for number, (key, summary) in enumerate(self.summaries(wanted).items()):
+            if say is not None and number % 20 == 0:
+                say(f"exporting: {number} of {len(wanted)}")
+            attempt = self.folder / "runs" / key / str(summary["attempt"])
+            ends = attempt.json("done") if attempt.exists("done") else {}
+            lines.append(json.dumps({"key": key, "done": summary, "ends": ends, "run": attempt.json("run.json")}))
+            if attempt.exists("predictions.parquet"):
+                wrong.append(_some_wrong(from_parquet(attempt.read("predictions.parquet")), key))
+        target, data = Folder(to), BytesIO()
+        target.write("rows.parquet", to_parquet(self.rows(wanted, say)))
+        target.write("runs.jsonl", "\n".join(lines) + "\n")
+        if wrong:
+            pl.concat(wrong, how="diagonal").write_parquet(data, compression="zstd")
+            target.write("wrong.parquet", data.getvalue())
+        told = {"version": 1, "study": study, "runs": len(wanted)}
+        target.write("bundle.json", json.dumps(told, indent=1))
+        return len(wanted)
+
+
+_COMPACT = 32
+"""Runs whose rows are worth a file of their own together."""
+_KEYS = ["run", "evaluation", "checkpoint", "split", "length", "cell"]
+
+
+def _some_wrong(predictions: pl.DataFrame, key: str) -> pl.DataFrame:
+    """Up to 20 wrong answers of each row."""
+    import polars as pl
+
+    where = ["evaluation", "checkpoint", "split", "length"]
+    wrong = predictions.filter(pl.col("kind") != "right")
+    return wrong.group_by(where, maintain_order=True).head(WRONG).with_columns(pl.lit(key).alias("run"))
+
+
+class Bundle:
+    """A bundle, read: its runs count as done where there is no store."""
+
+    def __init__(self, where: str | Path) -> None:
+        self.folder = Folder(where)
+        if not self.folder.exists("bundle.json"):
+            raise SpecError(f"{where} is no bundle: it has no bundle.json; lengthwise study export makes one")
+
+    @cached_property
+    def records(self) -> dict[str, dict[str, Any]]:
+        """Key → its line."""
+        lines = (json.loads(line) for line in self.folder.read("runs.jsonl").decode().splitlines())
+        return {line["key"]: line for line in lines}
+
+    @property
+    def summaries(self) -> dict[str, dict[str, Any]]:
+        """What `done/` said."""
+        return {key: record["done"] for key, record in self.records.items()}
+
+    @cached_property
+    def rows(self) -> pl.DataFrame:
+        """All its rows."""
+        return from_parquet(self.folder.read("rows.parquet"))

@@ -1,0 +1,173 @@
+"""One piece of work, done in this process under a lease: a run, or an evaluation of one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import time
+import traceback
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from lengthwise.folder import Folder
+from lengthwise.run.identity import Plan
+from lengthwise.run.lease import Failed, Held, Lease, Lost, Watch
+from lengthwise.spec import SpecError, one_line, sources
+from lengthwise.study.file import Evaluation, Study, lengths_of
+from lengthwise.study.plan import Item
+
+State = Literal["done", "already", "held", "failed", "stopped", "lost", "died"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A piece of work as it travels to a worker: plain data."""
+
+    key: str
+    store: str
+    options: Mapping[str, Any]
+    """The plan's, as in run.json."""
+    threads: int = 1
+    every: int | None = None
+    evaluation: Mapping[str, Any] | None = None
+    again: bool = False
+    """Also if it has failed before."""
+    code: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
+    """Name of a file from outside the package → it and its neighbours, for machines that do not have it."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a job."""
+
+    key: str
+    state: State
+    why: str = ""
+    seconds: float = 0.0
+
+
+def job_of(item: Item, study: Study, store: Folder, again: bool = False) -> Job:
+    """The job of an item."""
+    evaluation = None if item.evaluation is None else item.evaluation.model_dump(exclude_defaults=True)
+    where = str(store.local.resolve()) if store.local is not None else str(store)
+    options = item.plan.options()
+    return Job(
+        item.key, where, options, study.resources.threads, study.checkpoint_every, evaluation, again, _code(item.plan)
+    )
+
+
+def work(job: Job, watch: Watch | None = None) -> Outcome:
+    """Do it, unless it is done or somebody else is at it; whatever goes wrong is recorded and told, never raised."""
+    began = time.monotonic()
+
+    def ends(state: State, why: str = "") -> Outcome:
+        return Outcome(job.key, state, one_line(why)[:500], time.monotonic() - began)
+
+    store = Folder(job.store)
+    try:
+        do = _train if job.evaluation is None else _evaluate
+        return ends("done" if do(job, store, watch) else "already")
+    except Held as error:
+        return ends("held", str(error))
+    except Lost as error:
+        return ends("lost", str(error))
+    except Failed as error:
+        return ends("failed", str(error))
+    except (SystemExit, KeyboardInterrupt):
+        return ends("stopped")
+    except Exception as error:  # noqa: BLE001  one run's failure does not end the study
+        return ends("failed", str(error) if isinstance(error, SpecError) else f"{type(error).__name__}: {error}")
+
+
+def _train(job: Job, store: Folder, watch: Watch | None) -> bool:
+    import torch
+
+    from lengthwise.run.perform import perform
+
+    torch.set_num_threads(job.threads)
+    plan = Plan.read(_here(job))
+    if plan.id != job.key:
+        raise SpecError(
+            f"run {job.key} would be {plan.id} here: this worker has another version of lengthwise, or other code or "
+            "data from outside, than the driver"
+        )
+    run = perform(plan, store, lambda: Lease.take(store, job.key, watch, job.again), every=job.every, quiet=True)
+    return run.fresh
+
+
+def _evaluate(job: Job, store: Folder, watch: Watch | None) -> bool:
+    import torch
+
+    from lengthwise.evaluation.rows import to_parquet
+    from lengthwise.run.record import Run
+
+    torch.set_num_threads(job.threads)
+    lease, began = Lease.take(store, job.key, watch, job.again), time.monotonic()
+    if lease is None:
+        return False
+    with lease:
+        try:
+            run = Run.open(str(store / "runs" / job.key.partition("~")[0]))
+            asked = Evaluation.model_validate(dict(job.evaluation or {}))
+            lease.folder.create("run.json", json.dumps({**run.record, "of": run.id, "evaluation": job.evaluation}))
+            found = run.evaluate(
+                None if asked.lengths is None else lengths_of(asked.lengths),
+                **asked.model_dump(exclude={"lengths"}),
+            )
+            lease.folder.write("rows.parquet", to_parquet(found.rows))
+            lease.folder.write("predictions.parquet", to_parquet(found.predictions))
+            lease.finish({"seconds": round(time.monotonic() - began, 3)})
+        except (Lost, SystemExit, KeyboardInterrupt):
+            with suppress(SpecError):
+                lease.release("stopped")
+            raise
+        except Exception as error:
+            with suppress(SpecError):
+                lease.folder.write("error.txt", traceback.format_exc())
+                lease.fail(str(error) if isinstance(error, SpecError) else f"{type(error).__name__}: {error}")
+            raise
+    return True
+
+
+# --- code from outside -----------------------------------------------------------------------------------------------
+
+
+def _code(plan: Plan) -> dict[str, dict[str, bytes]]:
+    """The files that a plan's names from outside the package are made of, to be sent along."""
+    found: dict[str, dict[str, bytes]] = {}
+    for cls, spec in plan.outside():
+        where = spec.name.rpartition(":")[0]
+        if where.endswith(".py"):
+            own, *neighbours = (Path(file) for file in sources(cls))
+            files = {own.name: own.read_bytes()}
+            files |= {str(file.relative_to(own.parent)): file.read_bytes() for file in neighbours}
+            found[where] = files
+    return found
+
+
+def _here(job: Job) -> dict[str, Any]:
+    """The job's options; names of files that are not on this machine, or differ, are those of the files sent along."""
+    text = json.dumps(dict(job.options))
+    for where, files in job.code.items():
+        own, here = next(iter(files)), Path(where)
+        if not (here.is_file() and here.read_bytes() == files[own]):
+            text = text.replace(json.dumps(f"{where}:")[1:-1], json.dumps(f"{_unpacked(files) / own}:")[1:-1])
+    return json.loads(text)
+
+
+def _unpacked(files: Mapping[str, bytes]) -> Path:
+    """A folder of this machine with these files, named by their content."""
+    mark = hashlib.blake2b(digest_size=8)
+    for name, data in sorted(files.items()):
+        mark.update(name.encode() + b"\0" + data)
+    folder = Path(tempfile.gettempdir()) / f"lengthwise-code-{os.getuid()}-{mark.hexdigest()}"
+    for name, data in files.items():
+        path = folder / name
+        if not (path.is_file() and path.read_bytes() == data):
+            Folder(path.parent).write(path.name, data)
+    return folder
