@@ -102,6 +102,7 @@ class Lease:
     @classmethod
     def take(cls, store: Folder, id: str, watch: Watch | None = None, again: bool = False) -> Lease | None:
         """Become the owner of the next attempt; None if the run is done. Raises `Held`, or `Failed` unless `again`."""
+        beat()  # a mistake in it is told here, and not in a thread
         if finished(store, id) is not None:
             return None
         leases, watch = store / "leases" / id, watch or Watch()

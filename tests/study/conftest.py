@@ -1,0 +1,56 @@
+"""Studies that take seconds: the real path with few steps."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lengthwise.study.file import Study
+
+TINY = {
+    "name": "tiny",
+    "question": "Does the engine lose a run?",
+    "base": {
+        "task": "copy:variant=same:longest=3",
+        "model": "laptop:width=16:heads=2:head_width=8:layers=1",
+        "training": "laptop:steps=4:batch=4:validations=1:validation_examples=8",
+    },
+    "vary": {"encoding": ["nope", "alibi"]},
+    "seeds": 2,
+    "checkpoint_every": 1,
+}
+
+
+def tiny(**changes: object) -> Study:
+    """The tiny study, with changes."""
+    return Study.of({**TINY, **changes})
+
+
+@pytest.fixture
+def written(tmp_path: Path):
+    """Write a study into a file."""
+
+    def write(**changes: object) -> Path:
+        path = tmp_path / "tiny.yaml"
+        path.write_text(yaml.safe_dump({**TINY, **changes}))
+        return path
+
+    return write
+
+
+def lengthwise(
+    *arguments: object, cwd: Path | None = None, timeout: float = 240, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """The command line as a user has it."""
+    return subprocess.run(
+        [sys.executable, "-m", "lengthwise", *map(str, arguments)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env={**os.environ, **environment},
+        check=False,
+    )

@@ -1,0 +1,363 @@
+"""A driver does what is missing, records what fails, goes on where it was stopped, and shares a store with others."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from lengthwise.run import Run
+from lengthwise.study.add import added, chosen_tasks
+from lengthwise.study.drive import Driver, Inline
+from lengthwise.study.plan import Planned, prove
+from lengthwise.study.status import status
+from lengthwise.study.store import Bundle, Store
+from lengthwise.study.work import Outcome, work
+from tests.study.conftest import lengthwise, tiny
+
+ORDER = ["run", "evaluation", "checkpoint", "split", "length", "cell"]
+
+
+def driven(study, where, **options):
+    planned, store = Planned(study), Store(where)
+    return planned, store, Driver(planned, store, Inline(), **options).run()
+
+
+def rows_of(store: Store, keys) -> pl.DataFrame:
+    return store.rows(keys).sort(ORDER)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    planned, store, tally = driven(tiny(), tmp_path_factory.mktemp("undisturbed"))
+    assert len(tally.done) == tally.total == 4 and tally.here == 4
+    return planned, store
+
+
+def test_a_study_is_done_once(undisturbed):
+    planned, store = undisturbed
+    keys = [item.key for item in planned.items({})[0]]
+    assert store.done() == set(keys)
+    assert set(store.rows(keys)["run"]) == set(keys)
+    again = Driver(planned, store, Inline(lambda job, watch: pytest.fail("it was done"))).run()
+    assert again.here == 0 and len(again.done) == 4
+    found = status(planned, store)
+    assert found.complete and not found.missing and not found.running and found.seconds is not None
+
+
+def test_a_run_of_a_study_is_a_run(undisturbed, tmp_path):
+    """Made by `lengthwise train` with the same options, it is the same run with the same rows."""
+    planned, store = undisturbed
+    item = planned.items({})[0][0]
+    study = planned.study
+    command = ["train", study.base.task, "--encoding", item.cell.encoding, "--model", study.base.model]
+    command += ["--training", study.base.training, "--seed", "0", "--threads", "1", "--store", tmp_path, "--json"]
+    made = json.loads(lengthwise(*command).stdout)
+    assert made["run"] == item.key
+    theirs = Run.open(item.key, str(tmp_path)).rows().sort(ORDER)
+    assert theirs.equals(rows_of(store, [item.key]))
+
+
+def test_what_fails_is_recorded_and_does_not_stop_the_study(tmp_path, monkeypatch):
+    study, bad = tiny(), []
+
+    def do(job, watch):
+        if "alibi" in job.key and not bad:
+            bad.append(job.key)
+            monkeypatch.setattr("lengthwise.run.attempt.Attempt._validated", lambda *_: 1 / 0)
+            try:
+                return work(job, watch)
+            finally:
+                monkeypatch.undo()
+        return work(job, watch)
+
+    planned, store = Planned(study), Store(tmp_path)
+    tally = Driver(planned, store, Inline(do)).run()
+    assert len(tally.done) == 3 and list(tally.failed) == bad and "ZeroDivisionError" in tally.failed[bad[0]]
+    assert "ZeroDivisionError" in (tmp_path / "runs" / bad[0] / "1" / "error.txt").read_text()
+    found = status(planned, store)
+    assert found.failed == tally.failed and not found.missing
+    again = Driver(planned, store, Inline()).run()  # run: not by itself
+    assert again.here == 0 and list(again.failed) == bad
+    retried = Driver(planned, store, Inline(), retry=True).run()
+    assert retried.here == 1 and not retried.failed and len(retried.done) == 4
+    assert status(planned, store).complete
+
+
+def test_two_drivers_at_once_do_no_run_twice(written, tmp_path, undisturbed):
+    """Four processes, as a SLURM array would start them, over one store."""
+    path, store = written(seeds=2), tmp_path / "store"
+    command = [
+        sys.executable,
+        "-m",
+        "lengthwise",
+        "study",
+        "run",
+        str(path),
+        "--inline",
+        "--store",
+        str(store),
+        "--json",
+    ]
+    environment = {**os.environ, "LENGTHWISE_BEAT": "0.5"}
+    going = [
+        subprocess.Popen([*command, "--to", str(tmp_path / f"{n}")], stdout=subprocess.PIPE, env=environment, text=True)
+        for n in range(4)
+    ]
+    told = [json.loads(process.communicate(timeout=200)[0]) for process in going]
+    assert [one["done"] for one in told] == [4] * 4
+    planned, apart = undisturbed
+    keys = [item.key for item in planned.items({})[0]]
+    attempts = [len(list((store / "leases" / key).iterdir())) for key in keys]
+    assert attempts == [1] * 4, f"attempts {attempts}: a run was begun twice"
+    assert rows_of(Store(store), keys).equals(rows_of(apart, keys))
+
+
+def test_workers_without_ray_are_drivers(written, tmp_path, undisturbed):
+    path = written()
+    ended = lengthwise(
+        "study", "run", path, "--no-ray", "--workers", 2, "--store", tmp_path / "s", "--to", tmp_path, "--json"
+    )
+    assert ended.returncode == 0, ended.stderr
+    told = json.loads(ended.stdout)
+    assert told["done"] == told["of"] == 4 and not told["failed"]
+    planned, apart = undisturbed
+    keys = [item.key for item in planned.items({})[0]]
+    assert rows_of(Store(tmp_path / "s"), keys).equals(rows_of(apart, keys))
+
+
+def test_ctrl_c_leaves_everything_to_go_on_with(written, tmp_path):
+    path, store = written(base={**tiny().base.model_dump(), "training": "laptop:steps=3000:batch=4"}), tmp_path / "s"
+    command = [sys.executable, "-m", "lengthwise", "study", "run", str(path), "--inline", "--store", str(store)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 60
+    while not list(store.glob("runs/*/1/checkpoints/*/manifest.json")):
+        assert time.monotonic() < until and process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, words = process.communicate(timeout=60)
+    assert process.returncode == 75 and "goes on where it was" in words
+    assert "Traceback" not in words
+    (lease,) = store.glob("leases/*/1")
+    assert json.loads(lease.read_text())["state"] == "stopped"
+
+
+def test_an_evaluation_is_work_of_its_own_and_never_trains(tmp_path):
+    study = tiny(seeds=1)
+    planned, store, _ = driven(study, tmp_path)
+    more = tiny(seeds=1, evaluations=[{"lengths": "4-6", "examples": 8}, {"scale": "log-n"}])
+    planned = Planned(more)
+    jobs = []
+
+    def do(job, watch):
+        jobs.append(job)
+        return work(job, watch)
+
+    tally = Driver(planned, store, Inline(do)).run()
+    assert len(tally.done) == 6 and len(jobs) == 4 and all(job.evaluation is not None for job in jobs)
+    rows = store.rows([item.key for item in planned.items({})[0]])
+    names = set(rows["evaluation"])
+    assert "as trained" in names and "examples=8" in names and any("log-n" in name for name in names)
+    assert set(rows.filter(pl.col("evaluation") == "examples=8")["length"]) == {4, 5, 6}
+    with pytest.raises(Exception, match="beginning of"):
+        Run.open("copy", str(tmp_path))  # evaluations do not look like runs
+    assert Run.open(planned.items({})[0][0].run, str(tmp_path)).done
+
+
+# --- the learning rate -----------------------------------------------------------------------------------------------
+
+
+def summary(correct: int, loss: float) -> dict:
+    return {"attempt": 1, "validation": {"step": 1, "correct": correct, "examples": 1000, "loss": loss, "targets": 1}}
+
+
+def test_the_rate_is_chosen_by_rule_and_equally_for_every_encoding():
+    study = tiny(rate={"choose": [1e-3, 2e-3, 4e-3]})
+    planned = Planned(study)
+    assert planned.counted() == {"tuning": 6, "runs": 4, "evaluations": 0}
+    tried = [item for items in planned.tuning.values() for item in items]
+    assert {item.plan.seed for item in tried} == {1000} and {item.plan.training.steps for item in tried} == {2}
+    for items in planned.tuning.values():  # T50: the same grid and budget
+        assert [item.plan.training.rate for item in items] == [1e-3, 2e-3, 4e-3]
+    items, waiting = planned.items({})
+    assert [item.kind for item in items] == ["tuning"] * 6 and len(waiting) == 4
+    first, second = planned.tuning.values()
+    scores = dict(zip([item.key for item in first], [summary(900, 3), summary(996, 2), summary(1000, 5)], strict=True))
+    scores |= dict(zip([item.key for item in second], [summary(990, 3), summary(100, 1), summary(984, 0)], strict=True))
+    items, waiting = planned.items(scores)
+    assert not waiting
+    assert {item.plan.training.rate for item in items if item.cell.encoding == "nope" and item.kind == "run"} == {2e-3}
+    assert {item.plan.training.rate for item in items if item.cell.encoding == "alibi" and item.kind == "run"} == {1e-3}
+    nope, alibi = planned.choices(scores).values()
+    assert not nope.edge and alibi.edge
+    proof = prove(items)
+    assert not proof.holds and list(proof.differs) == ["training.rate"]
+
+
+def test_tasks_of_a_group_share_the_rate_of_the_first():
+    study = tiny(
+        vary={"encoding": ["nope"], "task": ["copy:variant=same:longest=3", "copy:variant=same2:longest=3", "sort"]},
+        base={key: value for key, value in tiny().base.model_dump().items() if key not in {"task", "encoding"}},
+        rate={"groups": [["copy:longest=3:variant=same", "copy:longest=3:variant=same2"]]},
+        seeds=1,
+    )
+    planned = Planned(study)
+    assert [cell.task for cell in planned.tuning] == ["copy:longest=3:variant=same", "sort"]
+    scores = {items[1].key: summary(999, 1) for items in planned.tuning.values()}
+    scores |= {items[n].key: summary(1, 1) for items in planned.tuning.values() for n in (0, 2)}
+    items, _ = planned.items(scores)
+    assert {item.plan.training.rate for item in items if item.kind == "run"} == {2e-3}
+    # Chosen for some tasks alone, the rate still comes from the first of the group.
+    some, _ = Planned(study, tasks=["copy:longest=3:variant=same2"]).items(scores)
+    assert [item.key for item in some if item.kind == "run"] == [
+        item.key for item in items if "same2" in item.cell.task
+    ]
+
+
+def test_a_tuned_study_runs_from_end_to_end(tmp_path):
+    planned, store, tally = driven(tiny(seeds=1, rate={"choose": [1e-3, 2e-3]}), tmp_path)
+    assert len(tally.done) == tally.total == 6 and not tally.waiting
+    found = status(planned, store)
+    assert found.complete and all(choice.rate in {1e-3, 2e-3} for choice in found.choices)
+    assert (
+        set(store.rows([item.key for item in planned.items(store.summaries(store.done()))[0]])["run"]) == store.done()
+    )
+
+
+def test_runs_whose_tuning_failed_wait_and_the_study_ends(tmp_path):
+    def do(job, watch):
+        return Outcome(job.key, "failed", "no") if "-s1000-" in job.key and "alibi" in job.key else work(job, watch)
+
+    planned = Planned(tiny(seeds=1, rate={"choose": [1e-3, 2e-3]}))
+    tally = Driver(planned, Store(tmp_path), Inline(do)).run()
+    assert tally.waiting == 1 and len(tally.failed) == 2 and len(tally.done) == 3
+
+
+# --- the proof, the order --------------------------------------------------------------------------------------------
+
+
+def test_between_encodings_only_the_encoding_differs_and_a_planted_difference_is_told():
+    items, _ = Planned(tiny()).items({})
+    proof = prove(items)
+    assert proof.holds and proof.groups == 2 and proof.encodings == 2 and "has one hash" in proof.sentence
+    paired = tiny(
+        vary={},
+        pair=[
+            {"encoding": "nope", "training": "laptop:steps=4:batch=4"},
+            {"encoding": "alibi", "training": "laptop:steps=9:batch=4"},
+        ],
+    )
+    cells = Planned(paired).items({})[0]
+    # One label for both, as a careless author would write it.
+    from dataclasses import replace
+
+    items = [replace(item, cell=replace(item.cell, training="laptop")) for item in cells]
+    proof = prove(items)
+    assert not proof.holds and "training.steps" in proof.sentence
+
+
+def test_the_order_of_work_is_seed_by_seed():
+    items, _ = Planned(tiny(seeds=3)).items({})
+    assert [(item.cell.seed, item.cell.encoding) for item in items] == [
+        (seed, name) for seed in range(3) for name in ("nope", "alibi")
+    ]
+
+
+# --- bundles, and one more encoding ----------------------------------------------------------------------------------
+
+
+def test_without_its_store_a_study_goes_on_from_a_bundle(undisturbed, tmp_path):
+    """Delete the store, continue from an exported bundle: the same rows at the end."""
+    planned, apart = undisturbed
+    keys = [item.key for item in planned.items({})[0]]
+    part = Store(tmp_path / "part")
+    Driver(Planned(tiny(seeds=1)), part, Inline()).run()
+    assert part.export(tmp_path / "bundle", study="tiny") == 2
+    bundle = Bundle(tmp_path / "bundle")
+    assert set(bundle.records) == part.done()
+    wrong = pl.read_parquet(tmp_path / "bundle" / "wrong.parquet")
+    assert (
+        wrong.height and wrong.group_by("run", "evaluation", "checkpoint", "split", "length").len()["len"].max() <= 20
+    )
+    assert not [path for path in (tmp_path / "bundle").iterdir() if "safetensors" in path.name]
+    fresh = Store(tmp_path / "fresh")
+    tally = Driver(planned, fresh, Inline(), given=bundle.summaries).run()
+    assert tally.here == 2 and len(tally.done) == 4
+    rows = pl.concat([fresh.rows(keys), bundle.rows.filter(~pl.col("run").is_in(list(fresh.done())))]).sort(ORDER)
+    assert rows.equals(rows_of(apart, keys))
+
+
+MINE = '''
+from lengthwise.encodings.alibi import Alibi
+class Mine(Alibi):
+    """ALiBi with twice the slope."""
+    formula = None
+    def slope_H(self, like):
+        return 2 * super().slope_H(like)
+'''
+
+
+def test_one_more_encoding_beside_committed_rows(written, tmp_path):
+    path = written(seeds=2)
+    (tmp_path / "my_pe.py").write_text(MINE)
+    first = lengthwise(
+        "study", "run", path, "--inline", "--store", tmp_path / "a", "--to", tmp_path / "f", cwd=tmp_path
+    )
+    assert first.returncode == 0, first.stderr
+    assert lengthwise("study", "export", tmp_path / "a", "--to", tmp_path / "results" / "tiny").returncode == 0
+    command = ["study", "run", path, "--inline", "--add", "my_pe.py:Mine", "--store", tmp_path / "b", "--json"]
+    ended = lengthwise(*command, "--to", tmp_path / "g", cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    told = json.loads(ended.stdout)
+    assert told["done"] == 2, "only the new encoding's runs are made"
+    assert "bit-equal" in told["guard"] and "3 committed runs" in told["guard"]
+    (table,) = (one["table"] for one in told["tasks"].values())
+    assert [line["encoding"] for line in table] == ["nope", "alibi", "my_pe.py:Mine"]
+    assert all(line["seeds"] == 2 for line in table)
+    # Committed rows that do not come out here: refused, unless accepted.
+    bundle = tmp_path / "results" / "tiny" / "rows.parquet"
+    rows = pl.read_parquet(bundle)
+    rows.with_columns(
+        pl.when(pl.col("length") > 3).then(pl.col("examples")).otherwise(pl.col("correct")).alias("correct")
+    ).write_parquet(bundle)
+    refused = lengthwise(*command, "--to", tmp_path / "g", cwd=tmp_path)
+    assert refused.returncode == 2 and "--accept" in refused.stderr and "Traceback" not in refused.stderr
+    accepted = lengthwise(*command, "--to", tmp_path / "g", "--accept", cwd=tmp_path)
+    assert accepted.returncode == 0 and "differ by up to" in json.loads(accepted.stdout)["guard"]
+
+
+def test_tasks_are_chosen_by_name():
+    study = tiny(
+        vary={"encoding": ["nope"], "task": ["copy:variant=same", "copy:variant=random", "sort", "parity", "count"]},
+        base={"model": "laptop"},
+        quick=["sort"],
+    )
+    assert chosen_tasks(study, "quick") == ["sort"]
+    assert chosen_tasks(study, "copy,parity") == ["copy:variant=same", "copy:variant=random", "parity"]
+    with pytest.raises(Exception, match="no task 'sorting'"):
+        chosen_tasks(study, "sorting")
+    assert added(study, ["rope"]).encodings == ["nope", "rope"]
+
+
+def test_a_worker_gets_the_code_it_does_not_have(tmp_path, monkeypatch):
+    """The file is sent along: a worker in another folder, or on another machine, makes the same run."""
+    from lengthwise.study.work import job_of
+
+    there, elsewhere = tmp_path / "there", tmp_path / "elsewhere"
+    there.mkdir(), elsewhere.mkdir()
+    (there / "my_pe.py").write_text(
+        MINE.replace("2 *", "FACTOR *").replace("\nclass", "\nfrom factor import FACTOR\nclass")
+    )
+    (there / "factor.py").write_text("FACTOR = 2")
+    monkeypatch.chdir(there)
+    item = Planned(tiny(seeds=1, vary={"encoding": ["my_pe.py:Mine"]})).items({})[0][0]
+    job = job_of(item, tiny(), Store(tmp_path / "s").folder)
+    assert set(job.code["my_pe.py"]) == {"my_pe.py", "factor.py"}
+    monkeypatch.chdir(elsewhere)
+    assert work(job).state == "done"
+    assert (Path(tmp_path / "s") / "done" / item.key).exists()
