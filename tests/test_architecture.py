@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "theory": {"model", "encodings"},
     "measure": {"model", "encodings", "tasks", "verify"},
     "corpora": set(),
-    "study": {"run"},
+    "study": {"run", "training", "evaluation", "model", "encodings", "tasks"},
     "statistics": {"study"},
     "report": {"statistics", "study"},
     "compare": {"run", "report", "statistics"},
