@@ -75,7 +75,7 @@ def test_flops_are_those_pytorch_counts(encoding, model, figure):
     shape = Shape(1, rows * tokens, rows * tokens**2, int(loss_BT.sum()))
     _, flops = Body.of(config, (Spec.of(encoding),)).amounts(shape, training=True)
     figure(f"flops of {encoding} {model}: {flops:.4g} predicted, {counter.get_total_flops():.4g} by PyTorch")
-    assert near(flops, counter.get_total_flops(), 0.001)
+    assert flops == counter.get_total_flops()
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,9 @@ class Body:
             "calls": shape.calls,
             "said": shape.said,
             "layers": shape.calls * config.layers,
+            f"{path} layers": shape.calls * config.layers * (path != "plain"),  # what they take on top
             f"{path} scores": shape.pairs * config.heads * config.layers,
+            "logits": shape.targets * config.vocabulary,
             "turned": shape.tokens * inner * config.layers * self.turns,
             **{f"linear {width}": flops * share for width, share in _between(config.width).items()},
         }

@@ -28,7 +28,7 @@ class Machine:
     cpu: str
     threads: int
     step: Amounts
-    """Of a training step: calls, layers, linear FLOPs at each width, scores by their path, turned, dropped, weights."""
+    """Of a training step: calls, layers, FLOPs at each width, scores by path, turned, dropped, logits, weights."""
     look: Amounts
     """Of a pass and of decoding; `said` is a decoded token of a row, `case` all else that is done for an example."""
     save: Amounts
@@ -126,6 +126,7 @@ _STEPS = [
     *((encoding, "64", 2, 64, 32, False) for encoding in ("nope", "alibi", "t5", "rope")),
     *((encoding, "64", 2, 16, 128, False) for encoding in ("nope", "alibi", "t5")),
     *(("nope", "64:dropout=0.1:attention_dropout=0.1", 2, 64, 32, False), ("nope", "64", 2, 64, 32, True)),
+    ("nope", "64:vocabulary=1024", 2, 64, 32, False),
     *(("nope", "256", 1, 4, 8, False), ("nope", "256", 2, 32, 32, False), ("nope", "256", 1, 16, 32, True)),
     *(("nope", "768", 1, 4, 8, False), ("nope", "768", 1, 16, 32, False), ("nope", "768", 1, 16, 32, True)),
 ]
@@ -139,7 +140,7 @@ _LOOKS = [
     *(("nope", "64", 1, 256, 32), ("nope", "64", 3, 256, 32), ("nope", "64", 2, 64, 128)),
     *(("alibi", "64", 2, 256, 32), ("alibi", "64", 2, 64, 128), ("rope", "64", 2, 256, 32)),
     *(("nope", "64", 1, 16, 1), ("nope", "64", 3, 16, 1), ("nope", "64", 3, 256, 1)),
-    *(("nope", "256", 1, 64, 32), ("nope", "256", 1, 128, 1)),
+    *(("nope", "64:vocabulary=1024", 2, 256, 32), ("nope", "256", 1, 64, 32), ("nope", "256", 1, 128, 1)),
     *(("nope", "768", 1, 16, 32), ("nope", "768", 1, 32, 1)),
 ]
 _VOCABULARY, _SAID = 256, 16
@@ -180,7 +181,10 @@ Probe = tuple[dict[str, float], Callable[[], object]]
 
 
 def _fitted(probes: list[Probe], seconds: float) -> dict[str, float]:
-    """Prices, none below 0, that fit the medians of interleaved timings best, each relative to its own size."""
+    """Prices, none below 0, that fit the means of interleaved timings best, each relative to its own size.
+
+    Means, not medians: a run pays for what others do on the machine too.
+    """
     import numpy as np
     from scipy.optimize import nnls
 
@@ -195,7 +199,7 @@ def _fitted(probes: list[Probe], seconds: float) -> dict[str, float]:
             times.append(time.perf_counter() - start)
     names = list(dict.fromkeys(name for amounts, _ in probes for name in amounts))
     counts = np.array([[amounts.get(name, 0.0) for name in names] for amounts, _ in probes])
-    counts /= np.array([statistics.median(times) for times in timed])[:, None]
+    counts /= np.array([statistics.fmean(times) for times in timed])[:, None]
     scale = counts.max(0)
     scale[scale == 0] = 1
     return dict(zip(names, (nnls(counts / scale, np.ones(len(probes)))[0] / scale).tolist(), strict=True))
@@ -210,7 +214,8 @@ def _loop(loops: dict[tuple[object, ...], Loop], encoding: str, model: str, laye
     key = (encoding, model, layers, autocast) if autocast else (encoding, model, layers)
     if key not in loops:
         width, _, rest = model.partition(":")
-        config = preset(f"{_MODELS[width]}{':' if rest else ''}{rest}", layers=layers, vocabulary=_VOCABULARY)
+        spec = Spec.of(f"{_MODELS[width]}:{rest}" if rest else _MODELS[width])
+        config = preset(spec, **{"vocabulary": _VOCABULARY, **dict(spec.options), "layers": layers})
         training = training_preset("laptop", autocast=autocast)
         loops[key] = Loop(Decoder(config, encoding), _nothing, training, Consecutive(), Seeds.of(0))
     return loops[key]
