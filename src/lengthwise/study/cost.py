@@ -1,0 +1,198 @@
+"""What a run will take, before it is launched: parameters, tokens, FLOPs, memory, disk, seconds.
+
+Matrix products are counted, not estimated; how many tokens they see comes from a keyed sample of the task's examples,
+batched by the loop's own code. Seconds are counts times prices: `calibrate` finds the prices by timing the real loop.
+What is counted depends on no seed and is cached, so 10,000 runs of 100 kinds take as long as 100. See docs/cost.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from math import ceil
+from typing import TYPE_CHECKING
+
+from lengthwise.spec import Spec, SpecError
+from lengthwise.study.counting import UNSEEN, Body, Fed, Tested, body_of, decoded, fed_by, one_pass, placing, tested_by
+from lengthwise.study.machines import ACCELERATORS, Accelerator, Machine, accelerator, calibrate
+
+if TYPE_CHECKING:
+    from lengthwise.model import DecoderConfig
+    from lengthwise.run import Plan
+    from lengthwise.training.settings import Training
+
+__all__ = ["ACCELERATORS", "Accelerator", "Cost", "Machine", "Total", "accelerator", "calibrate", "cost_of", "total"]
+
+EXAMINED = 2
+"""Whole examinations of a run: its last weights and its best, which may be the same."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a run takes; bytes, seconds, and numbers of things."""
+
+    parameters: int
+    tokens: int
+    """Input tokens that are trained on, padded as the loop feeds them."""
+    counted_tokens: int
+    """The same without padding: the tokens of `train.jsonl`."""
+    flops: float
+    """Of training, validations not among them."""
+    evaluation_flops: float
+    """Of validations and the examinations at the end."""
+    memory: int
+    """Peak of the process that trains."""
+    disk: int
+    """The attempt's folder at its end."""
+    seconds: float
+    """From the first step to the last: steps, validations, checkpoints, waiting for examples."""
+    evaluation_seconds: float
+    """The examinations at the end."""
+
+    @property
+    def hours(self) -> float:
+        """Device hours."""
+        return (self.seconds + self.evaluation_seconds) / 3600
+
+
+@dataclass(frozen=True)
+class Total:
+    """What several runs take together."""
+
+    runs: int
+    tokens: int
+    flops: float
+    """Training and evaluation."""
+    memory: int
+    """The largest run's peak."""
+    memory_together: int
+    """The same, times the runs at a time."""
+    disk: int
+    hours: float
+    """Device hours."""
+    wall_hours: float
+    """From the start to the end, with so many at a time."""
+
+
+def total(costs: Iterable[Cost], at_a_time: int = 1) -> Total:
+    """The sum of runs of which `at_a_time` are done side by side; no run is shorter than it is."""
+    listed = list(costs)
+    if at_a_time < 1:
+        raise SpecError(f"at least one run at a time, not {at_a_time}")
+    hours, memory = sum(one.hours for one in listed), max((one.memory for one in listed), default=0)
+    return Total(
+        runs=len(listed),
+        tokens=sum(one.tokens for one in listed),
+        flops=sum(one.flops + one.evaluation_flops for one in listed),
+        memory=memory,
+        memory_together=memory * min(at_a_time, len(listed)),
+        disk=sum(one.disk for one in listed),
+        hours=hours,
+        wall_hours=max([hours / at_a_time, *(one.hours for one in listed)]),
+    )
+
+
+# --- a run -----------------------------------------------------------------------------------------------------------
+
+
+def cost_of(plan: Plan, machine: Machine | Accelerator) -> Cost:
+    """What a run will take on this machine."""
+    return _cost(plan.task_spec, plan.positions_spec, plan.encoding_specs, plan.model, plan.training, _Held(machine))
+
+
+class _Held:
+    """A machine as a key of a cache: prices are a mapping, which has no hash."""
+
+    def __init__(self, machine: Machine | Accelerator) -> None:
+        self.machine = machine
+        self.key = json.dumps(asdict(machine), sort_keys=True)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Held) and self.key == other.key
+
+
+@lru_cache(maxsize=65_536)
+def _cost(
+    task: Spec, positions: Spec, specs: tuple[Spec, ...], config: DecoderConfig, training: Training, held: _Held
+) -> Cost:
+    from lengthwise.run.attempt import _SUPPLY_FROM, STAGE_EXAMPLES
+    from lengthwise.tasks.sets import BLOCK
+
+    machine, body = held.machine, body_of(config, specs)
+    fed = fed_by(
+        task,
+        min(training.steps, ceil(BLOCK / training.batch)),
+        training.batch,
+        training.batching,
+        training.window,
+        training.accumulate,
+    )
+    tests = [one for one in tested_by(task) if one.split != "validated"]
+    seen = [one for one in tested_by(task) if one.split == "validated"]
+    amounts, flops = body.amounts(fed.step.times(training.steps), training=True)
+    seconds = machine.stepping(amounts, flops, training.autocast)
+    placed = placing(task, positions)
+    seconds += training.steps * training.batch * placed
+    # Examples are made beside the training, one window ahead; the first window, and all of a short run, before it.
+    making = training.steps * training.batch * fed.example_seconds
+    short = training.steps * training.batch < _SUPPLY_FROM
+    seconds = seconds + making if short else max(seconds, making) + making * training.span / training.steps
+    weights = 4 * body.parameters
+    saves = ceil(training.steps / max(1, min(training.steps // 20, 1000)))
+    seconds += machine.saving(saves, saves * 3 * weights) + machine.saving(3 + len(training.validated), 0)
+    shape, cases = one_pass(seen, ceil(training.validation_examples / max(len(seen), 1)))
+    looked, validation = body.amounts(shape, training=False)
+    one_validation = machine.looking(looked, validation, cases) + cases * placed
+    examined, examining, wrong = 0.0, 0.0, 0.0
+    everything, stages = max((one.cases for one in tests), default=0), len(set(training.stages.values()))
+    for most, times, labels in ((everything, EXAMINED, 3), (STAGE_EXAMPLES, stages, 3)):
+        shape, cases = one_pass(tests, most)
+        shape += decoded(tests, most)
+        looked, more = body.amounts(shape, training=False)
+        examined += times * more
+        examining += times * (machine.looking(looked, more, cases) + (cases + shape.said) * placed)
+        wrong += labels * sum(min(one.cases, most) * one.text for one in tests if one.split in UNSEEN)
+    # Two checkpoints with two moments; three stages, best, earliest best and last; texts; rows; the log and the rest.
+    size = 2 * 3 * weights + (5 + 1) * weights + 1.5 * wrong + 120 * len(tests) + 17 * training.steps + 10_000
+    return Cost(
+        parameters=body.parameters,
+        tokens=round(fed.step.tokens * training.steps),
+        counted_tokens=round(fed.counted * training.steps),
+        flops=flops,
+        evaluation_flops=examined + validation * len(training.validated),
+        memory=round(machine.base + _peak(body, fed, tests)),
+        disk=round(size),
+        seconds=seconds + one_validation * (len(training.validated) - 1) + _drawing(seen),
+        evaluation_seconds=examining + one_validation + _drawing(tests),
+    )
+
+
+def _drawing(tests: list[Tested]) -> float:
+    """Seconds of drawing the test examples, once."""
+    return sum(one.cases * one.seconds for one in tests)
+
+
+def _peak(body: Body, fed: Fed, tests: list[Tested]) -> float:
+    """Bytes beside an idle process's: the largest of a step, and of what comes on top of what steps leave behind.
+
+    The shares are those of glibc: three quarters of what a step freed are not given back.
+    """
+    from lengthwise.evaluation.decoding import ROWS
+    from lengthwise.evaluation.onepass import TOKENS
+
+    weights, config, held = 4.0 * body.parameters, body.config, body.held(*fed.most)
+    saving = 6 * weights  # weights and moments once more, as tensors and as bytes
+    at_once = 4 * 1.15 * (2 * config.width + 3 * config.feed_forward_width)
+    looked = min(TOKENS, sum(one.tokens * one.cases for one in tests))
+    share = sum(one.answer for one in tests) / max(sum(one.tokens for one in tests), 1)
+    looking = looked * (at_once + 4 * 3 * share * config.vocabulary)
+    wrong = sum(one.cases for one in tests if one.split in UNSEEN)
+    side_by_side = min(ROWS, wrong) * max((one.tokens for one in tests), default=0)
+    decoding = side_by_side * (at_once + 4 * 2 * config.heads * config.head_width * config.layers)  # and the cache
+    cases = 5000 * sum(one.cases for one in tests)  # what Python holds of each
+    return cases + 4 * weights + max(1.1 * held, 0.75 * held + max(saving, looking, decoding))

@@ -1,0 +1,310 @@
+"""What is counted of a run: tokens, matrix products, parameters. It depends on no seed, and is cached."""
+
+from __future__ import annotations
+
+import statistics
+import time
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from math import ceil, log
+from typing import TYPE_CHECKING, Literal
+
+from lengthwise.spec import Spec
+
+if TYPE_CHECKING:
+    from lengthwise.model import DecoderConfig
+
+SAMPLE = 4096
+"""Training examples that are made to see how many tokens a batch has."""
+PLACED = 64
+"""Training examples whose positions are found to see how long that takes."""
+TESTED = 4
+"""Examples of each tested length that are made for the same reason."""
+FAILED_AT = 0.5
+"""Every answer of an unseen length is assumed to fail, and to go wrong here; from there to its limit it is decoded."""
+UNSEEN = ("test_unseen", "test_far")
+WIDTHS = (64, 256, 768)
+"""Where the price of a FLOP is measured; between these widths it is interpolated in their logarithm."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Tokens that go through a model: sums over calls."""
+
+    calls: float
+    tokens: float
+    """Input tokens, padding among them."""
+    pairs: float
+    """Of a query and a key."""
+    targets: float
+    """Tokens at which the head is computed."""
+    said: float = 0.0
+    """Tokens that are decoded."""
+
+    def __add__(self, other: Shape) -> Shape:
+        return Shape(*(a + b for a, b in zip(self.sums(), other.sums(), strict=True)))
+
+    def times(self, factor: float) -> Shape:
+        """So many of it."""
+        return Shape(*(factor * part for part in self.sums()))
+
+    def sums(self) -> tuple[float, ...]:
+        """Its fields in their order."""
+        return self.calls, self.tokens, self.pairs, self.targets, self.said
+
+
+@dataclass(frozen=True)
+class Body:
+    """A decoder and its encodings, as far as they cost something."""
+
+    config: DecoderConfig
+    parameters: int
+    path: str
+    """How scores are computed: `plain`, `biased`, or `dense`, written out."""
+    turns: bool
+    """Whether queries and keys are turned."""
+    hooked: bool
+    """Whether an encoding looks at scores, which PyTorch's kernels do not show."""
+
+    @classmethod
+    def of(cls, config: DecoderConfig, specs: tuple[Spec, ...]) -> Body:
+        """Of a config and one encoding for all layers, or one for each; no decoder is built."""
+        return body_of(config, specs)
+
+    def amounts(self, shape: Shape, training: bool) -> tuple[dict[str, float], float]:
+        """What has a price, and the FLOPs: all matrix products, forward and, in training, twice that backward."""
+        config, passes = self.config, 3 if training else 1
+        inner, matrices = config.heads * config.head_width, 3 if config.feed_forward == "swiglu" else 2
+        layer = 4 * config.width * inner + matrices * config.width * config.feed_forward_width
+        flops = 2.0 * passes * (shape.tokens * layer + 2 * shape.pairs * inner) * config.layers
+        flops += 2.0 * passes * shape.targets * config.width * config.vocabulary
+        path = "dense" if training and config.attention_dropout else self.path
+        if not training and path == "dense" and not self.hooked:
+            path = "biased"  # a bias that does not learn is left to PyTorch's kernel
+        found = {
+            "calls": shape.calls,
+            "said": shape.said,
+            "layers": shape.calls * config.layers,
+            f"{path} layers": shape.calls * config.layers * (path != "plain"),  # what they take on top
+            f"{path} scores": shape.pairs * config.heads * config.layers,
+            "logits": shape.targets * config.vocabulary,
+            "turned": shape.tokens * inner * config.layers * self.turns,
+            **{f"linear {width}": flops * share for width, share in _between(config.width).items()},
+        }
+        if training:
+            dropped = (2 * config.width + config.feed_forward_width) * shape.tokens * bool(config.dropout)
+            dropped += config.heads * shape.pairs * bool(config.attention_dropout)
+            found |= {"dropped": dropped * config.layers, "weights": shape.calls * self.parameters}
+        return found, flops
+
+    def held(self, rows_tokens: float, pairs: float, targets: float) -> float:
+        """Bytes that the backward pass of a batch needs, at the end of its forward pass."""
+        config, inner = self.config, self.config.heads * self.config.head_width
+        wide = (4 if config.feed_forward == "swiglu" else 2) * config.feed_forward_width
+        numbers = rows_tokens * (4 * config.width + 4 * inner + wide)
+        if config.dropout:
+            numbers += rows_tokens * (2 * config.width + 1.25 * config.feed_forward_width)
+        if self.path == "dense" or config.attention_dropout:
+            numbers += pairs * config.heads * (2.25 if config.attention_dropout else 1)
+        return 4 * (numbers * config.layers + 3 * targets * config.vocabulary)
+
+
+def _between(width: int) -> dict[int, float]:
+    """The shares of the measured widths in the price of a FLOP at this one."""
+    if width <= WIDTHS[0] or width >= WIDTHS[-1]:
+        return {WIDTHS[0] if width <= WIDTHS[0] else WIDTHS[-1]: 1.0}
+    below, above = next(pair for pair in pairwise(WIDTHS) if pair[0] <= width <= pair[1])
+    share = log(width / below) / log(above / below)
+    return {below: 1 - share, above: share}
+
+
+@lru_cache(maxsize=4096)
+def body_of(config: DecoderConfig, specs: tuple[Spec, ...]) -> Body:
+    from lengthwise.encodings import build_encoding
+
+    width, inner, bias = config.width, config.heads * config.head_width, int(config.biases)
+    matrices = 3 if config.feed_forward == "swiglu" else 2
+    norm = 0 if config.norm == "none" else width * (2 if config.norm == "layer" and config.biases else 1)
+    attention = 4 * width * inner + bias * (3 * inner + width)
+    feed_forward = matrices * width * config.feed_forward_width
+    feed_forward += bias * ((matrices - 1) * config.feed_forward_width + width)
+    head = 0 if config.tied else config.vocabulary * (width + bias)
+    count = config.vocabulary * width + config.layers * (attention + feed_forward + 2 * norm) + norm + head
+    listed = specs * config.layers if len(specs) == 1 else specs
+    built = {spec: build_encoding(spec, config.geometry) for spec in dict.fromkeys(listed)}
+    for spec, encoding in built.items():
+        own = sum(part.numel() for part in encoding.parameters() if part.requires_grad)
+        count += own * (1 if encoding.shared else listed.count(spec))
+    parts = list(built.values())
+    hooked = any(part.overrides("score") or part.overrides("read") for part in parts)
+    biased = [part for part in parts if any(map(part.overrides, ("columns", "by_distance", "bias")))]
+    learns = any(part.requires_grad for encoding in biased for part in encoding.parameters())
+    path = "dense" if hooked or learns else "biased" if biased else "plain"
+    return Body(config, count, path, any(part.overrides("rotate") for part in parts), hooked)
+
+
+@dataclass(frozen=True)
+class Fed:
+    """What the loop feeds in a step on average, and at most."""
+
+    step: Shape
+    counted: float
+    """Tokens without padding."""
+    most: tuple[float, float, float]
+    """Tokens, pairs and targets of the largest part of a batch."""
+    example_seconds: float
+    """Of making one example, here."""
+
+
+@lru_cache(maxsize=1024)
+def fed_by(
+    task: Spec, steps: int, batch: int, batching: Literal["length", "mixed"], window: int, accumulate: int
+) -> Fed:
+    """From a sample of windows of examples; the arguments are the fields of a training that decide."""
+    import numpy as np
+
+    from lengthwise.tasks import build_task
+    from lengthwise.tasks.block import training_block
+    from lengthwise.tasks.sets import BLOCK
+    from lengthwise.tasks.sets import training as drawn
+    from lengthwise.training.batches import window_order, windows
+    from lengthwise.training.settings import Training
+
+    # The sample has the batches of a window but fewer rows in each, or, where batches are mixed, fewer batches.
+    span = Training(steps=steps, batch=batch, rate=1.0, window=window).span
+    rows_here = max(accumulate, min(batch, SAMPLE // span if batching == "length" else SAMPLE))
+    span = span if batching == "length" else max(1, min(span, SAMPLE // rows_here))
+    training = Training(steps=steps, batch=rows_here, rate=1.0, batching=batching, window=span, accumulate=accumulate)
+    larger = batch / rows_here
+    built, shapes, most, seconds = build_task(task), [], (0.0, 0.0, 0.0), []
+    counted, by_length = 0, dict[int, list[int]]()
+    for begin, here in windows(training):
+        start = time.perf_counter()
+        block = training_block(built, begin * training.batch, (begin + here) * training.batch)
+        seconds.append((time.perf_counter() - start) / len(block))
+        for length in np.unique(block.lengths_N).tolist():
+            by_length.setdefault(length, []).extend(block.tokens_N[block.lengths_N == length].tolist())
+        counted += int(block.tokens_N.sum()) - len(block)
+        for rows in window_order(block, training, 0):
+            parts = [part for part in np.array_split(rows, training.accumulate) if len(part)]
+            wide = [(len(part), int(block.tokens_N[part].max()) - 1) for part in parts]
+            targets = [int((block.tokens_N - block.prompts_N)[part].sum()) for part in parts]
+            sums = [(b * t, b * t * t, n) for (b, t), n in zip(wide, targets, strict=True)]
+            most = max(most, *((float(t), float(p), float(n)) for t, p, n in sums))
+            shapes.append(Shape(len(parts), *map(float, np.sum(sums, axis=0))))
+        if (len(shapes) + training.span) * training.batch > SAMPLE:
+            break
+    # Lengths are cheap to draw, examples are not: many lengths, and the mean tokens of each, are a quieter estimate.
+    many = drawn(built, 0, min(steps * batch, BLOCK))[0].tolist()
+    means = {length: statistics.fmean(found) for length, found in by_length.items()}
+    true = statistics.fmean(means[length] for length in many if length in means) - 1
+    better = true * len(shapes) * training.batch / counted
+    mean = sum(shapes[1:], shapes[0]).times(1 / len(shapes))
+    step = Shape(mean.calls, *(better * larger * part for part in (mean.tokens, mean.pairs, mean.targets)))
+    return Fed(step, true * batch, (larger * most[0], larger * most[1], larger * most[2]), min(seconds))
+
+
+@lru_cache(maxsize=1024)
+def placing(task: Spec, positions: Spec) -> float:
+    """Seconds of finding the positions of one example, here; those that are counted take none."""
+    from lengthwise.encodings import build_positions
+    from lengthwise.encodings.positions import Consecutive
+    from lengthwise.tasks import build_task
+    from lengthwise.tasks.block import training_block
+
+    built = build_task(task)
+    kind = build_positions(positions).of(built)
+    if isinstance(kind, Consecutive):
+        return 0.0
+    block = training_block(built, 0, PLACED)
+    ends, prompts = block.starts_N.tolist(), block.prompts_N.tolist()
+    ids = [block.ids[start:stop].tolist() for start, stop in pairwise(ends)]
+    start = time.perf_counter()
+    for key, (one, prompt) in enumerate(zip(ids, prompts, strict=True)):
+        kind.places(one[:prompt], one[prompt:], key, len(one))
+    return (time.perf_counter() - start) / PLACED
+
+
+@dataclass(frozen=True)
+class Tested:
+    """The examples of one tested length: how many, and their means."""
+
+    split: str
+    cases: int
+    tokens: float
+    answer: float
+    limit: int
+    text: float
+    """Bytes of prompt and answer as they are written, compressed."""
+    seconds: float
+    """Of drawing one, here: most instances are of another split."""
+
+
+@lru_cache(maxsize=1024)
+def tested_by(task: Spec) -> tuple[Tested, ...]:
+    from lengthwise.evaluation.cases import grid
+    from lengthwise.tasks import build_task
+    from lengthwise.tasks.sets import EXAMPLES, evaluation, lengths_of, owned, rows, trained_lengths
+
+    built, found = build_task(task), []
+    seen = [("validated", n) for n in lengths_of(built, "validation") if n in trained_lengths(built)]
+    for split, length in [*grid(built), *seen]:
+        name = "validation" if split == "validated" else split
+        small = None if built.protocol == "paper" else owned(built, name, length)
+        start = time.perf_counter()
+        made = [built.render(one) for one in evaluation(built, name, length, TESTED)]
+        seconds = time.perf_counter() - start
+        if not made:
+            continue
+        if built.protocol == "paper":
+            cases = int((rows(built, name)[0] == length).sum())
+        else:
+            cases = EXAMPLES if small is None else min(EXAMPLES, len(small))
+        ids = [built.vocabulary.sequence(one.prompt, one.target, built.starts) for one in made]
+        text = "\n".join(built.vocabulary.say(sequence) for sequence, _ in ids).encode()
+        found.append(
+            Tested(
+                split,
+                cases,
+                statistics.fmean(len(sequence) - 1 for sequence, _ in ids),
+                statistics.fmean(len(sequence) - prompt for sequence, prompt in ids),
+                built.answer_limit(length),
+                len(zlib.compress(text, 6)) / len(made),
+                seconds / len(made),
+            )
+        )
+    return tuple(found)
+
+
+def one_pass(tests: Iterable[Tested], most: int) -> tuple[Shape, float]:
+    """One pass over up to `most` examples of each length, in batches of 16,384 tokens, and how many examples."""
+    from lengthwise.evaluation.onepass import TOKENS
+
+    listed = [(one, min(one.cases, most)) for one in tests]
+    tokens = sum(one.tokens * cases for one, cases in listed)
+    pairs = sum(one.tokens**2 * cases for one, cases in listed)
+    answers = sum(one.answer * cases for one, cases in listed)
+    return Shape(ceil(tokens / TOKENS), tokens, pairs, answers), sum(cases for _, cases in listed)
+
+
+def decoded(tests: Iterable[Tested], most: int) -> Shape:
+    """A sample decoded from its prompts, and failures from where they failed, as many side by side as decoding has."""
+    from lengthwise.evaluation.decoding import ROWS
+    from lengthwise.evaluation.examination import CHECKED
+
+    listed, found = list(tests), Shape(0, 0, 0, 0)
+    wrong = [(one, min(one.cases, most), FAILED_AT) for one in listed if one.split in UNSEEN]
+    for group in ([(one, min(one.cases, CHECKED), 0.0) for one in listed], wrong):
+        remaining: list[float] = []
+        for one, cases, done in group:
+            before, calls = one.tokens - one.answer + 1 + done * one.answer, one.limit - done * one.answer
+            said = calls * cases
+            found += Shape(0, cases * before + said, cases * before**2 + said * (before + calls / 2), said, said)
+            remaining += [calls] * cases
+        # Neighbours have about as many tokens to come; the longest of those side by side decides how many calls.
+        remaining.sort(reverse=True)
+        found += Shape(sum(remaining[::ROWS]), 0, 0, 0)
+    return found

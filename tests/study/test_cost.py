@@ -1,0 +1,227 @@
+"""What a run was said to take is what it took."""
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from lengthwise.encodings import ENCODINGS
+from lengthwise.encodings.positions import Consecutive
+from lengthwise.model import Decoder, preset
+from lengthwise.run import Plan, train
+from lengthwise.spec import Spec, SpecError
+from lengthwise.study.cost import ACCELERATORS, Machine, accelerator, calibrate, cost_of, total
+from lengthwise.study.counting import Body, Shape
+from lengthwise.tasks.block import training_block
+from lengthwise.training.batches import Feed, batches, inline
+from lengthwise.training.loop import Loop
+from lengthwise.training.settings import Seeds, training_preset
+
+TASK = "copy:variant=same:alphabet=40:longest=6"
+A100 = ACCELERATORS["a100"]
+
+
+def near(predicted, measured, share):
+    return abs(predicted - measured) <= share * measured
+
+
+def plan(task=TASK, encoding="nope", **options):
+    return Plan.of(task, encoding, **options)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("name", ["laptop", "modern", "paper"])
+def test_parameters_are_those_of_the_real_decoder(name, encoding, monkeypatch):
+    monkeypatch.setattr(Decoder, "initialize", lambda self, seed: None)  # so that 110M of them take no time
+    config = preset(name, vocabulary=37)
+    with torch.device("meta"):
+        decoder = Decoder(config, encoding)
+    assert Body.of(config, (Spec.of(encoding),)).parameters == decoder.parameter_count()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"biases": True}, {"biases": True, "norm": "layer"}, {"norm": "none"}, {"tied": True, "feed_forward": "gelu"}],
+)
+def test_parameters_follow_every_field(changes):
+    config = preset("laptop:layers=3", vocabulary=37, **changes)
+    specs = tuple(map(Spec.of, ("t5", "rope", "t5")))
+    assert Body.of(config, specs).parameters == Decoder(config, list(specs)).parameter_count()
+
+
+@pytest.mark.parametrize(
+    ("encoding", "model"),
+    [("nope", "laptop"), ("t5", "laptop:layers=3"), ("rope", "laptop:attention_dropout=0.1"), ("alibi", "laptop")],
+)
+def test_flops_are_those_pytorch_counts(encoding, model, figure):
+    config, rows, tokens = preset(model, vocabulary=100), 8, 24
+    loss_BT = torch.arange(tokens + 1).expand(rows, -1) > 12
+    feed = Feed(
+        torch.randint(1, 100, (rows, tokens + 1)), np.full(rows, tokens + 1), loss_BT, None, np.full(rows, tokens)
+    )
+    supply = inline(lambda start, stop: training_block(plan().task, start, stop))
+    loop = Loop(Decoder(config, encoding), supply, training_preset("laptop"), Consecutive(), Seeds.of(0))
+    # PyTorch does not count its fused attention on a CPU, so it is written out here.
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        loop.advance(feed)
+    shape = Shape(1, rows * tokens, rows * tokens**2, int(loss_BT.sum()))
+    _, flops = Body.of(config, (Spec.of(encoding),)).amounts(shape, training=True)
+    figure(f"flops of {encoding} {model}: {flops:.4g} predicted, {counter.get_total_flops():.4g} by PyTorch")
+    assert flops == counter.get_total_flops()
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        "laptop:steps=200",
+        "laptop:steps=150:batching=mixed:accumulate=3",
+        "laptop:steps=900:batch=16",
+        "laptop:steps=20:batch=1024",
+    ],
+)
+def test_tokens_are_those_that_are_fed(training):
+    asked = plan("addition:longest=6", training=training, seed=3)
+    supply = inline(lambda start, stop: training_block(asked.task, start, stop, asked.seeds.data))
+    fed = counted = 0
+    for feed in batches(supply, asked.training, asked.positions, asked.seeds):
+        counted += int(feed.tokens_B.sum()) - len(feed.tokens_B)
+        for rows in np.array_split(np.arange(len(feed.tokens_B)), asked.training.accumulate):
+            fed += len(rows) * (int(feed.tokens_B[rows].max()) - 1)
+    cost = cost_of(asked, A100)
+    assert near(cost.tokens, fed, 0.02)
+    assert near(cost.counted_tokens, counted, 0.02)
+
+
+def test_a_short_run_takes_the_tokens_and_the_disk_it_was_said_to(tmp_path, figure):
+    options = {"training": "laptop:steps=200:validation_examples=64", "seed": 1}
+    cost = cost_of(plan(**options), A100)
+    run = train(TASK, "nope", store=str(tmp_path), threads=1, quiet=True, **options)
+    counted = [line for line in run.log() if "tokens" in line][-1]["tokens"]
+    there = sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file())
+    figure(f"short run: {cost.counted_tokens} tokens predicted, {counted} counted; disk {cost.disk} and {there}")
+    assert near(cost.counted_tokens, counted, 0.02)
+    assert near(cost.disk, there, 0.25)
+
+
+def test_more_of_anything_costs_more():
+    base = cost_of(plan(), A100)
+    for more in (
+        {"model": "laptop:layers=4"},
+        {"model": "laptop:width=128:heads=8"},
+        {"training": "laptop:steps=4000"},
+        {"training": "laptop:batch=256"},
+    ):
+        cost = cost_of(plan(**more), A100)
+        assert cost.flops > base.flops and cost.seconds > base.seconds
+        assert cost.memory >= base.memory and cost.disk >= base.disk
+    longer = cost_of(plan(TASK.replace("longest=6", "longest=12")), A100)
+    assert longer.flops > base.flops and longer.evaluation_flops > base.evaluation_flops
+    assert cost_of(plan(positions="randomized:limit=512"), A100).seconds > base.seconds
+    assert cost_of(plan(), ACCELERATORS["h100"]).seconds < base.seconds
+
+
+def test_a_small_step_reaches_a_small_share_of_the_peak():
+    shares = []
+    for model in ("laptop", "modern"):
+        cost = cost_of(plan(model=model), A100)
+        shares.append(cost.flops / cost.seconds / A100.fp32)
+    assert shares[0] < 0.02 < shares[1] < A100.utilisation
+
+
+def test_ten_thousand_runs_are_costed_in_seconds():
+    kinds = [
+        plan(task, encoding, model=f"laptop:layers={layers}")
+        for task in ("copy:variant=same", "addition", "sort", "parity", "scan")
+        for encoding in ("nope", "rope", "alibi", "t5")
+        for layers in (1, 2, 3, 4, 5)
+    ]
+    plans = [replace(kind, seed=seed) for kind in kinds for seed in range(100)]
+    start = time.perf_counter()
+    costs = [cost_of(one, A100) for one in plans]
+    assert time.perf_counter() - start < 6
+    assert costs[0] == costs[99] != costs[100]
+    whole = total(costs, at_a_time=8)
+    assert whole.runs == 10_000 and whole.hours == pytest.approx(8 * whole.wall_hours)
+    assert whole.memory_together == 8 * whole.memory == 8 * max(cost.memory for cost in costs)
+
+
+def test_a_run_is_never_shorter_for_having_company():
+    cost = cost_of(plan(), A100)
+    assert total([cost], at_a_time=8).wall_hours == cost.hours
+    assert total([], at_a_time=8).runs == 0
+    with pytest.raises(SpecError, match="at least one"):
+        total([cost], at_a_time=0)
+
+
+def test_a_machine_is_written_and_read_again():
+    machine = Machine("a cpu", 1, {"calls": 0.01}, {"calls": 0.005, "case": 1e-4}, {"calls": 0.001, "bytes": 0.0}, 1)
+    again = Machine.of(json.loads(json.dumps(machine.record())))
+    assert again == machine and cost_of(plan(), again) == cost_of(plan(), machine)
+    assert cost_of(plan(), machine).seconds > 20
+    with pytest.raises(SpecError, match="calibrate again"):
+        Machine.of({"cpu": "a cpu"})
+
+
+def test_nobody_waits_for_torch_to_read_a_table():
+    code = "import sys, lengthwise.study.cost; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_an_unknown_accelerator_is_told():
+    assert accelerator("a100") is A100
+    with pytest.raises(SpecError, match="h100"):
+        accelerator("h10")
+
+
+RUN = """
+import json, sys, time
+import polars, torch
+from lengthwise.run import train
+torch.optim.AdamW([torch.zeros(1, requires_grad=True)])  # imports a good deal more
+began = time.monotonic()
+run = train(sys.argv[1], sys.argv[2], training=sys.argv[3], store=sys.argv[4], threads=1, quiet=True)
+whole = time.monotonic() - began
+last = [line for line in run.log() if "tokens" in line][-1]
+peak = next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))
+print(json.dumps({"seconds": last["seconds"], "tokens": last["tokens"], "whole": whole, "memory": peak}))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
+def test_real_runs_take_what_was_said(tmp_path, figure):
+    """Calibrated before each run and after it, since the speed of a shared machine changes by the minute."""
+    ratios = []
+    for task, encoding in (("copy:variant=same", "nope"), ("reverse:variant=once", "rope"), ("sort", "alibi")):
+        asked = plan(task, encoding, training="laptop:steps=300")
+        machines = [calibrate()]
+        store = tmp_path / encoding
+        done = subprocess.run(
+            [sys.executable, "-c", RUN, task, encoding, "laptop:steps=300", str(store)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        measured = json.loads(done.stdout)
+        machines.append(calibrate())
+        before, after = (cost_of(asked, machine) for machine in machines)
+        there = sum(file.stat().st_size for file in store.rglob("*") if file.is_file())
+        seconds = (before.seconds + after.seconds) / 2
+        evaluation = (before.evaluation_seconds + after.evaluation_seconds) / 2
+        figure(
+            f"{task} {encoding}: training {seconds:.2f} s ({before.seconds:.2f}, {after.seconds:.2f}) predicted, "
+            f"{measured['seconds']:.2f} measured; evaluation {evaluation:.2f}, "
+            f"{measured['whole'] - measured['seconds']:.2f}; tokens {before.counted_tokens}, {measured['tokens']}; "
+            f"disk {before.disk}, {there}; memory {before.memory / 2**20:.0f}, {measured['memory'] / 2**20:.0f} MiB"
+        )
+        ratios += [seconds / measured["seconds"], before.counted_tokens / measured["tokens"], before.disk / there]
+        ratios.append(before.memory / measured["memory"])
+    assert all(0.75 <= ratio <= 1.25 for ratio in ratios), ratios
