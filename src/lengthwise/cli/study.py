@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -101,6 +102,62 @@ def plan(
     if waiting:
         screen.print(f"{len(waiting):,} more runs get their name when their learning rate is chosen", highlight=False)
     screen.print(escape(proof.sentence), style="bold" if proof.holds else "bold yellow", highlight=False)
+
+
+@study.command()
+def cost(
+    file: File,
+    on: Annotated[str, typer.Option("--on", help="this machine, or an accelerator: a100, h100, l4, ...")] = "here",
+    workers: Workers = None,
+    add: Add = None,
+    tasks: Tasks = None,
+    allow_code: AllowCode = False,
+    as_json: Json = False,
+) -> None:
+    """What a study will take: FLOPs, tokens, memory, disk and device hours, per run and in all."""
+    from lengthwise.study.cost import Cost, accelerator, calibrated, cost_of, total
+    from lengthwise.study.drive import minutes
+
+    planned, kinds = planned_of(file, add, tasks, allow_code), dict[tuple[str, str], list[Cost]]()
+    with working() as tell:
+        machine = calibrated(planned.study.resources.threads, tell) if on == "here" else accelerator(on)
+        tuning = [cost_of(item.plan, machine) for tried in planned.tuning.values() for item in tried]
+        for cell in planned.cells:
+            kinds.setdefault((cell.task, cell.encoding), []).append(cost_of(planned.plan(cell), machine))
+    many = workers or ((os.cpu_count() or 1) if on == "here" else 1)
+    runs = [one for listed in kinds.values() for one in listed]
+    whole = total([*tuning, *runs], many)
+    lines: list[dict[str, object]] = [
+        {
+            "task": task,
+            "encoding": encoding,
+            "runs": len(listed),
+            "parameters": listed[0].parameters,
+            "tokens": listed[0].tokens,
+            "FLOPs": f"{listed[0].flops + listed[0].evaluation_flops:.2e}",
+            "memory": _size(listed[0].memory),
+            "disk": _size(listed[0].disk),
+            "one takes": minutes(listed[0].hours * 3600),
+        }
+        for (task, encoding), listed in kinds.items()
+    ]
+    if as_json:
+        told = {"study": planned.study.name, "on": on, "at a time": many, "kinds": lines, "all": vars(whole)}
+        print(json.dumps({**told, "tuning runs": len(tuning)}, indent=2))
+        return
+    print_table(lines, False)
+    where = "this machine, calibrated" if on == "here" else f"{on}, by its published peak: not measured"
+    tuned = f" and {len(tuning):,} tuning runs" if tuning else ""
+    console().print(
+        f"in all ({where}): {len(runs):,} runs{tuned}, {whole.tokens:.3g} tokens, {whole.flops:.3g} FLOPs, "
+        f"{_size(whole.disk)} of disk, {whole.hours:,.1f} device hours; with {many} at a time "
+        f"{minutes(whole.wall_hours * 3600)} and {_size(whole.memory_together)} of memory (formula: docs/cost.md)",
+        highlight=False,
+    )
+
+
+def _size(count: float) -> str:
+    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.0f} MB"
 
 
 @study.command()

@@ -49,7 +49,7 @@ STAGE_EXAMPLES = 32
 """Examples of each length at 25, 50 and 75 %; the other checkpoints have all."""
 _LOG_EVERY = 10
 _FLUSH_SECONDS = 2.0
-_SUPPLY_FROM = 16_384
+SUPPLY_FROM = 16_384
 """Fewer examples than these are made by the process that trains."""
 
 
@@ -123,7 +123,7 @@ class Attempt:
 
     def _train(self, loop: Loop) -> None:
         training = self.plan.training
-        every = self.every or max(1, min(training.steps // 20, 1000))
+        every = self.every or training.saved_every
         stages, validated = set(training.stages.values()), set(training.validated)
         began, first, tokens = time.monotonic() - self.before[1], loop.step, self.before[0]
         lines = _Lines(self.folder, self.processes.first)
@@ -277,7 +277,7 @@ class Attempt:
         blocks = [
             (begin * training.batch, (begin + steps) * training.batch) for begin, steps in windows(training, step)
         ]
-        if (training.steps - step) * training.batch < _SUPPLY_FROM:
+        if (training.steps - step) * training.batch < SUPPLY_FROM:
             yield inline(lambda start, stop: training_block(plan.task, start, stop, seed))
             return
         supplier = Supplier(str(plan.task_spec), plan.task, seed, blocks)

@@ -11,19 +11,19 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from lengthwise import __version__
 
 
 def recorded(processes: int, shard: bool, checkpoint_every: int | None) -> dict[str, Any]:
     """Versions, git hash, CPU, threads, process."""
+    import torch
+
     return {
         "lengthwise": __version__,
         "git": _git(),
         "python": platform.python_version(),
         **{name: _version(name) for name in ("torch", "numpy", "polars")},
-        "cpu": _cpu(),
+        "cpu": cpu_name(),
         "threads": torch.get_num_threads(),
         "processes": processes,
         "sharded": shard,
@@ -34,7 +34,8 @@ def recorded(processes: int, shard: bool, checkpoint_every: int | None) -> dict[
     }
 
 
-def _cpu() -> str:
+def cpu_name() -> str:
+    """What the machine calls its processor."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

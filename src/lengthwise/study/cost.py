@@ -8,13 +8,20 @@ What is counted depends on no seed and is cached, so 10,000 runs of 100 kinds ta
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import os
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from math import ceil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lengthwise.spec import Spec, SpecError
+from lengthwise import __version__
+from lengthwise.folder import Folder
+from lengthwise.run.machine import cpu_name
+from lengthwise.spec import Spec, SpecError, digest
 from lengthwise.study.counting import UNSEEN, Body, Fed, Tested, body_of, decoded, fed_by, one_pass, placing, tested_by
 from lengthwise.study.machines import ACCELERATORS, Accelerator, Machine, accelerator, calibrate
 
@@ -23,7 +30,18 @@ if TYPE_CHECKING:
     from lengthwise.run import Plan
     from lengthwise.training.settings import Training
 
-__all__ = ["ACCELERATORS", "Accelerator", "Cost", "Machine", "Total", "accelerator", "calibrate", "cost_of", "total"]
+__all__ = [
+    "ACCELERATORS",
+    "Accelerator",
+    "Cost",
+    "Machine",
+    "Total",
+    "accelerator",
+    "calibrate",
+    "calibrated",
+    "cost_of",
+    "total",
+]
 
 EXAMINED = 2
 """Whole examinations of a run: its last weights and its best, which may be the same."""
@@ -94,6 +112,23 @@ def total(costs: Iterable[Cost], at_a_time: int = 1) -> Total:
     )
 
 
+def calibrated(threads: int = 1, say: Callable[[str], None] | None = None) -> Machine:
+    """This machine, as it was measured within the last week; measured now if it was not."""
+    cache = Folder(Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lengthwise")
+    name = f"machine-{threads}-{digest(__version__, cpu_name(), os.cpu_count(), bits=32):08x}.json"
+    with suppress(SpecError, OSError, TypeError):
+        local = cache.local
+        if local is not None and time.time() - (local / name).stat().st_mtime < _WEEK:
+            return Machine.of(cache.json(name))
+    machine = calibrate(threads, say)
+    with suppress(SpecError):  # a home that cannot be written is no reason to stop
+        cache.write(name, json.dumps(machine.record()))
+    return machine
+
+
+_WEEK = 7 * 24 * 3600.0
+
+
 # --- a run -----------------------------------------------------------------------------------------------------------
 
 
@@ -120,7 +155,7 @@ class _Held:
 def _cost(
     task: Spec, positions: Spec, specs: tuple[Spec, ...], config: DecoderConfig, training: Training, held: _Held
 ) -> Cost:
-    from lengthwise.run.attempt import _SUPPLY_FROM, STAGE_EXAMPLES
+    from lengthwise.run.attempt import STAGE_EXAMPLES, SUPPLY_FROM
     from lengthwise.tasks.sets import BLOCK
 
     machine, body = held.machine, body_of(config, specs)
@@ -140,10 +175,10 @@ def _cost(
     seconds += training.steps * training.batch * placed
     # Examples are made beside the training, one window ahead; the first window, and all of a short run, before it.
     making = training.steps * training.batch * fed.example_seconds
-    short = training.steps * training.batch < _SUPPLY_FROM
+    short = training.steps * training.batch < SUPPLY_FROM
     seconds = seconds + making if short else max(seconds, making) + making * training.span / training.steps
     weights = 4 * body.parameters
-    saves = ceil(training.steps / max(1, min(training.steps // 20, 1000)))
+    saves = ceil(training.steps / training.saved_every)
     seconds += machine.saving(saves, saves * 3 * weights) + machine.saving(3 + len(training.validated), 0)
     shape, cases = one_pass(seen, ceil(training.validation_examples / max(len(seen), 1)))
     looked, validation = body.amounts(shape, training=False)

@@ -155,7 +155,7 @@ def calibrate(threads: int = 1, progress: Callable[[str], None] | None = None, s
     """Time the real loop, decoder and examination for about this long, and find the price of each thing counted."""
     import torch
 
-    from lengthwise.run.machine import _cpu
+    from lengthwise.run.machine import cpu_name
 
     if threads < 1:
         raise SpecError(f"a run has at least one thread, not {threads}")
@@ -173,7 +173,7 @@ def calibrate(threads: int = 1, progress: Callable[[str], None] | None = None, s
     finally:
         torch.set_num_threads(before)
     tell("measuring an idle process")
-    return Machine(_cpu(), threads, step, look, save, _base())
+    return Machine(cpu_name(), threads, step, look, save, _base())
 
 
 Probe = tuple[dict[str, float], Callable[[], object]]

@@ -70,6 +70,11 @@ class Training(BaseModel):
         return max(1, min(self.window, BLOCK // self.batch))
 
     @property
+    def saved_every(self) -> int:
+        """Steps between checkpoints, unless said otherwise: a twentieth, at most a thousand."""
+        return max(1, min(self.steps // 20, 1000))
+
+    @property
     def stages(self) -> dict[str, int]:
         """The steps at a quarter, half and three quarters, by their labels."""
         return {f"{share}%": max(1, self.steps * share // 100) for share in (25, 50, 75)}
