@@ -82,7 +82,7 @@ def plan(
     lines: list[dict[str, Any]] = [
         {**item.cell.labels(), "kind": item.kind, "run": item.key, "done": item.key in done} for item in listed
     ]
-    proof = prove(listed)
+    proof = prove(planned.provisional(planned.cells) if planned.study.rate is not None else listed)
     if as_json:
         told = {"study": planned.study.name, "question": planned.study.question, **planned.counted(), "runs": lines}
         told |= {"waiting": len(waiting), "proof": proof.sentence, "only the encoding differs": proof.holds}
@@ -101,7 +101,8 @@ def plan(
         screen.print(f"... and {len(lines) - len(shown):,} more; --all shows them", style="dim")
     if waiting:
         screen.print(f"{len(waiting):,} more runs get their name when their learning rate is chosen", highlight=False)
-    screen.print(escape(proof.sentence), style="bold" if proof.holds else "bold yellow", highlight=False)
+    by_rule = "; the learning rate is set by the rule" if planned.study.rate is not None else ""
+    screen.print(escape(proof.sentence) + by_rule, style="bold" if proof.holds else "bold yellow", highlight=False)
 
 
 @study.command()

@@ -209,6 +209,11 @@ class Planned:
                 found.append(Item(f"{plan.id}~{mark:08x}", "evaluation", cell, plan, evaluation))
         return found, waiting
 
+    def provisional(self, waiting: Iterable[Cell]) -> list[Item]:
+        """The runs of cells that wait, with their training's own rate: all but the rate is what it will be."""
+        plans = [(cell, self.plan(cell)) for cell in waiting]
+        return [Item(plan.id, "run", cell, plan) for cell, plan in plans]
+
     def counted(self) -> dict[str, int]:
         """How many of each kind there will be."""
         runs = len(self.cells)
