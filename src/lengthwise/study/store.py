@@ -4,8 +4,9 @@
 
     BUNDLE/bundle.json     what it is: version, study, how many runs
     BUNDLE/rows.parquet    the rows of every run
-    BUNDLE/runs.jsonl      a line for each run: its done record and its run.json
+    BUNDLE/runs.jsonl      a line for each run: its done record, its run.json, some of its log
     BUNDLE/wrong.parquet   up to 20 wrong answers of each row
+    BUNDLE/kinds.parquet   which examples the last weights got right, without their texts
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -136,7 +136,7 @@ class Store:
         for number, (key, summary) in enumerate(missing.items()):
             if say is not None and number % 100 == 0:
                 say(f"reading rows: {number} of {len(missing)} runs")
-            attempt = self.folder / "runs" / key / str(summary["attempt"])
+            attempt = self.attempt(key, summary)
             fresh.append(from_parquet(attempt.read("rows.parquet")).with_columns(pl.lit(key).alias("key")))
         tables = [from_parquet((self.folder / "rows").read(name)) for name in dict.fromkeys(kept.values())]
         if fresh:
@@ -148,6 +148,26 @@ class Store:
             return frame([])
         found = pl.concat(tables).filter(pl.col("key").is_in(wanted))
         return found.unique(subset=_KEYS, keep="first", maintain_order=True).drop("key")
+
+    def attempt(self, key: str, summary: Mapping[str, Any]) -> Folder:
+        """The folder of the attempt that finished a run."""
+        return self.folder / "runs" / key / str(summary["attempt"])
+
+    def records(self, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """Of each that is done: its done record, its run.json, some of its log."""
+        there = self.summaries(keys).items()
+        return {key: {"key": key, "done": summary, **_record(self.attempt(key, summary))} for key, summary in there}
+
+    def answers(self, keys: Iterable[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Some wrong answers of these runs, and which examples their last weights got right."""
+        import polars as pl
+
+        wrong, kinds = [], []
+        for key, summary in self.summaries(keys).items():
+            predictions = from_parquet(self.attempt(key, summary).read("predictions.parquet"))
+            wrong.append(_some_wrong(predictions, key))
+            kinds.append(_kinds(predictions, key))
+        return (pl.concat(wrong), pl.concat(kinds)) if wrong else (pl.DataFrame(), pl.DataFrame())
 
     def _compacted(self) -> dict[str, str]:
         """Which compacted file has each key."""
@@ -181,21 +201,22 @@ class Store:
         wanted = sorted(self.done() if keys is None else self.done() & set(keys))
         if not wanted:
             raise SpecError(f"nothing of it is done in {self}; there is nothing to export")
-        lines, wrong = [], []
+        lines, wrong, kinds = [], [], []
         for number, (key, summary) in enumerate(self.summaries(wanted).items()):
             if say is not None and number % 20 == 0:
                 say(f"exporting: {number} of {len(wanted)}")
-            attempt = self.folder / "runs" / key / str(summary["attempt"])
-            ends = attempt.json("done") if attempt.exists("done") else {}
-            lines.append(json.dumps({"key": key, "done": summary, "ends": ends, "run": attempt.json("run.json")}))
+            attempt = self.attempt(key, summary)
+            lines.append(json.dumps({"key": key, "done": summary, **_record(attempt)}))
             if attempt.exists("predictions.parquet"):
-                wrong.append(_some_wrong(from_parquet(attempt.read("predictions.parquet")), key))
-        target, data = Folder(to), BytesIO()
+                predictions = from_parquet(attempt.read("predictions.parquet"))
+                wrong.append(_some_wrong(predictions, key))
+                kinds.append(_kinds(predictions, key))
+        target = Folder(to)
         target.write("rows.parquet", to_parquet(self.rows(wanted, say)))
         target.write("runs.jsonl", "\n".join(lines) + "\n")
-        if wrong:
-            pl.concat(wrong, how="diagonal").write_parquet(data, compression="zstd")
-            target.write("wrong.parquet", data.getvalue())
+        for name, tables in (("wrong.parquet", wrong), ("kinds.parquet", kinds)):
+            if tables:
+                target.write(name, to_parquet(pl.concat(tables)))
         told = {"version": 1, "study": study, "runs": len(wanted)}
         target.write("bundle.json", json.dumps(told, indent=1))
         return len(wanted)
@@ -213,6 +234,27 @@ def _some_wrong(predictions: pl.DataFrame, key: str) -> pl.DataFrame:
     where = ["evaluation", "checkpoint", "split", "length"]
     wrong = predictions.filter(pl.col("kind") != "right")
     return wrong.group_by(where, maintain_order=True).head(WRONG).with_columns(pl.lit(key).alias("run"))
+
+
+def _kinds(predictions: pl.DataFrame, key: str) -> pl.DataFrame:
+    """What became of each example with the last weights: kinds, and ranges of indices; no texts."""
+    import polars as pl
+
+    kept = predictions.filter((pl.col("checkpoint") == "last") & (pl.col("evaluation") == "as trained"))
+    return kept.select(pl.lit(key).alias("run"), "split", "length", "first", "last", "kind")
+
+
+def _record(attempt: Folder) -> dict[str, Any]:
+    """What is kept of an attempt: run.json, its end, and a line of its log at each twentieth of the way."""
+    found: dict[str, Any] = {"run": attempt.json("run.json")}
+    found["ends"] = attempt.json("done") if attempt.exists("done") else {}
+    lines = attempt.read("train.jsonl").decode().splitlines() if attempt.exists("train.jsonl") else []
+    told = [one for one in map(json.loads, lines) if "loss" in one]
+    found["log"] = [[one["step"], round(one["loss"], 5)] for one in told[:: max(1, len(told) // _LOGGED)]]
+    return found
+
+
+_LOGGED = 20
 
 
 class Bundle:
@@ -238,3 +280,13 @@ class Bundle:
     def rows(self) -> pl.DataFrame:
         """All its rows."""
         return from_parquet(self.folder.read("rows.parquet"))
+
+    def answers(self) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Some wrong answers, and which examples the last weights got right."""
+        import polars as pl
+
+        names = ("wrong.parquet", "kinds.parquet")
+        wrong, kinds = (
+            from_parquet(self.folder.read(name)) if self.folder.exists(name) else pl.DataFrame() for name in names
+        )
+        return wrong, kinds
