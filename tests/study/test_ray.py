@@ -200,7 +200,8 @@ def test_chaos_200_runs(tmp_path, figure):
 
 
 @pytest.mark.slow
-def test_ctrl_c_on_ray_saves_what_is_running(tmp_path):
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+def test_a_stopped_driver_saves_what_is_running(tmp_path, sent):
     base = {**TINY["base"], "training": "laptop:steps=20000:batch=4"}
     path, store = tmp_path / "tiny.yaml", tmp_path / "store"
     path.write_text(json.dumps({**TINY, "base": base, "seeds": 1}))
@@ -211,7 +212,7 @@ def test_ctrl_c_on_ray_saves_what_is_running(tmp_path):
             assert time.monotonic() < until and command.process.poll() is None
             time.sleep(0.1)
         command.look()
-        command.process.send_signal(signal.SIGINT)
+        command.process.send_signal(sent)
         _, words = command.process.communicate(timeout=90)
         assert command.process.returncode == 75, words
         assert "goes on where it was" in words and "Traceback" not in words

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,7 +54,8 @@ class Launch:
         probed(store, alone=self.inline)
         ray = not self.inline and not self.no_ray and (self.address is not None or installed())
         if not self.inline and not ray and only is None:
-            return self._processes(planned, store, tell, given, again)
+            with _signals():
+                return self._processes(planned, store, tell, given, again)
         driver_plan = planned if only is None else _Only(planned, only)
         given = given if only is None else {}
         engine: Engine = Inline()
@@ -60,7 +63,8 @@ class Launch:
             tell("starting Ray" if self.address is None else f"joining {self.address}")
             engine = RayEngine(planned.study.resources, address=self.address, workers=self.workers)
         try:
-            return Driver(driver_plan, store, engine, given=given, retry=again, tell=tell).run()
+            with _signals():
+                return Driver(driver_plan, store, engine, given=given, retry=again, tell=tell).run()
         except KeyboardInterrupt:
             return None
 
@@ -121,6 +125,23 @@ class Launch:
             tally.seconds = [found.seconds] if found.seconds is not None else []
             self._looked = (time.monotonic(), tally)
         return self._looked[1]
+
+
+@contextmanager
+def _signals() -> Iterator[None]:
+    """A cluster's SIGTERM ends a driver as Ctrl-C does, also where a shell has told it to ignore Ctrl-C."""
+
+    def asked(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before: dict[int, Any] = {}
+    with suppress(ValueError):  # not in the main thread: somebody else decides
+        before = {number: signal.signal(number, asked) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class _Only(Planned):

@@ -1,0 +1,111 @@
+"""A figure that can be drawn again: its data beside it, the same bytes for the same data, legible in the dark."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from io import BytesIO, StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from lengthwise.folder import Folder
+
+if TYPE_CHECKING:
+    import polars as pl
+    from matplotlib.figure import Figure
+
+PAGE = 7.4
+"""Inches of a figure on the page."""
+COLUMN = 3.3
+"""Inches of a column of a paper, and twice that and a gap for a figure across both."""
+ACROSS = 6.9
+
+_STYLE = {
+    "svg.fonttype": "none",  # words stay words
+    "svg.hashsalt": "lengthwise",
+    "pdf.fonttype": 42,
+    "font.size": 9.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#555555",
+    "axes.labelcolor": "#333333",
+    "xtick.color": "#555555",
+    "ytick.color": "#555555",
+    "text.color": "#222222",
+    "legend.frameon": False,
+}
+# What is dark on white is light in the dark; the colours of encodings are legible on both.
+_DARK = (
+    "<style>@media (prefers-color-scheme: dark){"
+    'text,g[id^="text"] path,tspan{fill:#d8d8d8 !important}'
+    'path[style*="stroke: #555555"],use[style*="stroke: #555555"]{stroke:#9a9a9a !important}'
+    'path[style*="fill: #f2f2f2"]{fill:#2a2e35 !important}'
+    'path[style*="stroke: #222222"]{stroke:#e8e8e8 !important}'
+    "}</style>"
+)
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure: `Drawing("reach", "Reach of each encoding.", data, paint).write("figures")`."""
+
+    name: str
+    alt: str
+    """What it shows, for who cannot see it."""
+    data: pl.DataFrame
+    paint: Callable[[float], Figure]
+    """Draws it, so many inches wide."""
+
+    def svg(self, width: float = PAGE) -> str:
+        """The figure as SVG."""
+        import matplotlib
+
+        matplotlib.use("Agg")
+        import matplotlib.pyplot as plt
+
+        text = StringIO()
+        with plt.rc_context(_STYLE):
+            figure = self.paint(width)
+            figure.savefig(text, format="svg", metadata={"Date": None}, transparent=True)
+            plt.close(figure)
+        return _small(text.getvalue())
+
+    def uri(self) -> str:
+        """The figure as the source of an image of a page that needs no other file."""
+        return "data:image/svg+xml," + quote(self.svg(), safe=" ='/:;,.()[]{}!@$*+-_~|")
+
+    def write(self, to: str | Path, kinds: Sequence[str] = ("svg",), width: float = PAGE) -> list[Path]:
+        """Write the figure and, beside it, its data."""
+        import matplotlib
+
+        matplotlib.use("Agg")
+        import matplotlib.pyplot as plt
+
+        folder, paths = Folder(to), []
+        for kind in kinds:
+            if kind == "svg":
+                content: bytes | str = self.svg(width)
+            else:
+                bits = BytesIO()
+                with plt.rc_context({**_STYLE, "font.size": 8}):
+                    figure = self.paint(width)
+                    plain = {"CreationDate": None} if kind == "pdf" else {}
+                    figure.savefig(bits, format=kind, dpi=160, metadata=plain)
+                    plt.close(figure)
+                content = bits.getvalue()
+            folder.write(f"{self.name}.{kind}", content)
+            paths.append(Path(to) / f"{self.name}.{kind}")
+        folder.write(f"{self.name}.csv", self.data.write_csv())
+        return [*paths, Path(to) / f"{self.name}.csv"]
+
+
+def _small(svg: str) -> str:
+    """Without what nobody sees: the fourth decimal of a place, comments, metadata; with colours for the dark."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"(\d+\.\d)\d+(?=[ \"\n,)])", r"\1", svg)
+    svg = re.sub(r"\s*\n\s*", "\n", svg)
+    end = svg.index(">") + 1
+    return svg[:end] + _DARK + svg[end:]

@@ -1,0 +1,226 @@
+"""The figures of each task, with their data: curves, failure anatomy, training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from lengthwise.report.drawing import Drawing
+from lengthwise.report.palette import colour, dash
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from lengthwise.report.findings import Findings
+
+MANY = 12
+"""Beyond so many encodings the lines of seeds become bands."""
+KINDS = {
+    "correct": ("right", "#2a9d5c"),
+    "early": ("stopped early", "#e9c46a"),
+    "late": ("stopped late", "#f4a261"),
+    "wrong": ("wrong content", "#c1443c"),
+    "cut": ("never stopped", "#6d597a"),
+}
+
+
+def short(task: str) -> str:
+    """A task as a person calls it: `copy same`, `sort multi`, `addition`."""
+    name, *options = task.split(":")
+    kept = [part.partition("=") for part in options]
+    words = [value for key, _, value in kept if key in {"variant", "scratchpad"}]
+    return " ".join([name, *words])
+
+
+def curves(found: Findings, task: str) -> Drawing:
+    """Accuracy against length: every seed's line, the median thick, the training boundary, chance."""
+    import polars as pl
+
+    trained, unit = found.trained[task]
+    data = found.cells.filter(pl.col("task") == task).select(
+        "task", "encoding", "seed", "split", "length", "examples", "correct", "accuracy", "chance"
+    )
+
+    def paint(width: float) -> Figure:
+        import matplotlib.pyplot as plt
+
+        figure, axes = plt.subplots(figsize=(width, max(2.3, width * 0.46)), layout="constrained")
+        _boundary(axes, trained)
+        by_length = data.group_by("length").agg(pl.col("chance").max()).sort("length")
+        chance: dict[int, float] = dict(by_length.iter_rows())
+        if any(chance.values()):
+            axes.plot(list(chance), list(chance.values()), color="#555555", linewidth=1, linestyle=":", zorder=1)
+            axes.annotate("chance", (max(chance), chance[max(chance)]), fontsize="x-small", ha="right", va="bottom")
+        present = [name for name in found.encodings if name in set(data["encoding"])]
+        for name in present:
+            own = data.filter(pl.col("encoding") == name)
+            by = own.group_by("length").agg(
+                pl.col("accuracy").median().alias("middle"),
+                pl.col("accuracy").min().alias("low"),
+                pl.col("accuracy").max().alias("high"),
+            )
+            by = by.sort("length")
+            if len(present) > MANY:
+                axes.fill_between(by["length"], by["low"], by["high"], color=colour(name), alpha=0.15, linewidth=0)
+            else:
+                for _, seed in sorted(own.partition_by("seed", as_dict=True).items()):
+                    axes.plot(seed["length"], seed["accuracy"], color=colour(name), linewidth=0.7, alpha=0.4)
+            style: Any = dash(name)
+            axes.plot(
+                by["length"], by["middle"], color=colour(name), linewidth=2, linestyle=style, label=name, zorder=3
+            )
+        axes.set(xlabel=f"length ({unit})", ylabel="exact match", ylim=(-0.03, 1.06), xlim=(0, None))
+        _legend(figure, axes, len(present), width)
+        return figure
+
+    return Drawing(
+        f"curve-{slug(task)}",
+        f"Exact match against length on {short(task)}, trained up to {trained} {unit}. {_said(found, task)}",
+        data,
+        paint,
+    )
+
+
+def _said(found: Findings, task: str) -> str:
+    """The curve in words: where the median seed of each encoding first falls below one half."""
+    import polars as pl
+
+    parts = []
+    for name in found.encodings[:MANY]:
+        own = found.cells.filter((pl.col("task") == task) & (pl.col("encoding") == name))
+        by = own.group_by("length").agg(pl.col("accuracy").median()).sort("length")
+        below = [length for length, middle in by.iter_rows() if middle < 0.5]
+        if by.height:
+            parts.append(f"{name} falls below one half at {below[0]}" if below else f"{name} stays above one half")
+    return "; ".join(parts) + "."
+
+
+def anatomy(found: Findings, task: str) -> Drawing:
+    """How answers fail at each length: right, stopped early, late, wrong content, never stopped; all seeds together."""
+    import polars as pl
+
+    trained, unit = found.trained[task]
+    own = found.cells.filter(pl.col("task") == task)
+    shown = [name for name in found.encodings if name in set(own["encoding"])][:MANY]
+    counts = ["examples", *KINDS]
+    data = (
+        own.filter(pl.col("encoding").is_in(shown))
+        .group_by("encoding", "length")
+        .agg(*(pl.col(name).sum() for name in counts))
+        .sort("encoding", "length")
+    )
+
+    def paint(width: float) -> Figure:
+        import matplotlib.pyplot as plt
+
+        columns = min(3, len(shown))
+        lines = math.ceil(len(shown) / columns)
+        figure, grid = plt.subplots(
+            lines,
+            columns,
+            figsize=(width, 1.35 * lines + 0.75),
+            layout="constrained",
+            sharex=True,
+            sharey=True,
+            squeeze=False,
+        )
+        for axes, name in zip(grid.flat, shown, strict=False):
+            by = data.filter(pl.col("encoding") == name)
+            shares = [(by[kind] / by["examples"]).to_list() for kind in KINDS]
+            axes.stackplot(by["length"].to_list(), *shares, colors=[tint for _, tint in KINDS.values()], linewidth=0)
+            axes.axvline(trained, color="#222222", linewidth=1, linestyle="--")
+            axes.set(ylim=(0, 1), xlim=(by["length"].min(), by["length"].max()))
+            axes.set_title(name, fontsize="small", color=colour(name), loc="left")
+        for axes in list(grid.flat)[len(shown) :]:
+            axes.axis("off")
+        figure.supxlabel(f"length ({unit})", fontsize="medium")
+        patches = [plt.Rectangle((0, 0), 1, 1, color=tint) for _, tint in KINDS.values()]
+        figure.legend(
+            patches, [words for words, _ in KINDS.values()], loc="outside upper center", ncols=5, fontsize="small"
+        )
+        return figure
+
+    most = data.filter(pl.col("length") > trained)
+    causes = {kind: int(most[kind].sum()) for kind in KINDS if kind != "correct"}
+    worst = max(causes, key=lambda kind: causes[kind]) if any(causes.values()) else None
+    told = "no answer is wrong" if worst is None else f"the most frequent failure is: {KINDS[worst][0]}"
+    return Drawing(
+        f"anatomy-{slug(task)}",
+        f"How answers fail at each length on {short(task)}; beyond the trained lengths {told}.",
+        data,
+        paint,
+    )
+
+
+def training(found: Findings) -> Drawing | None:
+    """Training loss against the share of steps done, one panel for each task, the median seed of each encoding."""
+    import polars as pl
+
+    lines = []
+    for item in found.items:
+        log = found.records.get(item.key, {}).get("log") or []
+        lines += [
+            {
+                "task": item.cell.task,
+                "encoding": found.names[item.key],
+                "seed": item.cell.seed,
+                "step": step,
+                "loss": loss,
+            }
+            for step, loss in log
+        ]
+    if not lines:
+        return None
+    data = pl.DataFrame(lines)
+
+    def paint(width: float) -> Figure:
+        import matplotlib.pyplot as plt
+
+        tasks = found.tasks
+        columns = min(4, len(tasks))
+        rows = math.ceil(len(tasks) / columns)
+        figure, grid = plt.subplots(
+            rows, columns, figsize=(width, 1.25 * rows + 0.8), layout="constrained", squeeze=False
+        )
+        for axes, task in zip(grid.flat, tasks, strict=False):
+            for name in found.encodings:
+                own = data.filter((pl.col("task") == task) & (pl.col("encoding") == name))
+                by = own.group_by("step").agg(pl.col("loss").median()).sort("step")
+                axes.semilogy(by["step"], by["loss"].clip(1e-5), color=colour(name), linewidth=1.1)
+            axes.set_title(short(task), fontsize="small", loc="left")
+            axes.tick_params(labelsize="x-small")
+        for axes in list(grid.flat)[len(tasks) :]:
+            axes.axis("off")
+        figure.supxlabel("step", fontsize="medium")
+        figure.supylabel("training loss", fontsize="medium")
+        handles = [plt.Line2D([], [], color=colour(name), label=name) for name in found.encodings[:MANY]]
+        figure.legend(
+            handles=handles, loc="outside upper center", ncols=columns_of(found.encodings, width), fontsize="small"
+        )
+        return figure
+
+    return Drawing("training", "Training loss against step for each task and encoding.", data, paint)
+
+
+def slug(task: str) -> str:
+    """A task's name as it can stand in a file's name."""
+    return "".join(letter if letter.isalnum() else "-" for letter in task)
+
+
+def _boundary(axes: Axes, trained: int) -> None:
+    axes.axvspan(0, trained, color="#f2f2f2", zorder=0, linewidth=0)
+    axes.axvline(trained, color="#222222", linewidth=1, linestyle="--", zorder=1)
+    axes.text(trained, 1.03, f"trained up to {trained} ", ha="right", va="center", fontsize="x-small")
+
+
+def _legend(figure: Figure, axes: Axes, many: int, width: float) -> None:
+    handles, names = axes.get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside upper center", ncols=columns_of(names, width), fontsize="small")
+
+
+def columns_of(names: Sequence[str], width: float) -> int:
+    """How many names stand side by side above a figure."""
+    longest = max((len(name) for name in names), default=1)
+    return max(1, min(len(names), int(width * 13 / (longest + 5))))

@@ -1,0 +1,176 @@
+"""What a study found, gathered for its report: rows with the labels of their runs, logs, wrong answers, costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from lengthwise.spec import SpecError
+from lengthwise.study.plan import Choice, Item, Planned, Proof, prove
+from lengthwise.study.store import Bundle, Store
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from lengthwise.study.file import Study
+
+_MANY = 1500
+"""Beyond so many runs single answers are not read: the page would not show them, and reading takes minutes."""
+SEEN = ("test_seen", "validation")
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All that a report says of a study, before it is put into words."""
+
+    study: Study
+    items: list[Item]
+    """The runs of the study that are done."""
+    planned: int
+    """How many there should be."""
+    rows: pl.DataFrame
+    """Their rows, with `task, encoding, seed` beside each."""
+    records: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Run → done record, run.json, some of the log."""
+    wrong: pl.DataFrame | None = None
+    kinds: pl.DataFrame | None = None
+    choices: Sequence[Choice] = ()
+    proof: Proof | None = None
+    failed: Mapping[str, str] = field(default_factory=dict)
+    guard: str | None = None
+    source: str = ""
+    """Where the rows came from."""
+
+    @cached_property
+    def encodings(self) -> list[str]:
+        """In the study's order."""
+        return list(dict.fromkeys(self.names[item.key] for item in self.items))
+
+    @cached_property
+    def tasks(self) -> list[str]:
+        """In the study's order."""
+        return list(dict.fromkeys(item.cell.task for item in self.items))
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """Run → what it is called in the report: its encoding, and whatever else varies within a task."""
+        return labels_of(self.items)
+
+    @cached_property
+    def trained(self) -> dict[str, tuple[int, str]]:
+        """Task → the longest trained length, and its unit."""
+        return {item.cell.task: (item.plan.task.longest, item.plan.task.unit) for item in self.items}
+
+    @cached_property
+    def cells(self) -> pl.DataFrame:
+        """Counts of the last weights at each length of each task, encoding and seed."""
+        import polars as pl
+
+        tested = pl.col("split").str.starts_with("test_") | (pl.col("split") == "validation")
+        kept = self.rows.filter((pl.col("checkpoint") == "last") & (pl.col("evaluation") == "as trained") & tested)
+        counts = ("examples", "correct", "correct_content", "early", "late", "wrong", "cut")
+        return (
+            kept.group_by("task", "encoding", "seed", "split", "seen", "length", maintain_order=True)
+            .agg(*(pl.col(name).sum() for name in counts), pl.col("chance").max())
+            .filter(pl.col("examples") > 0)
+            .with_columns((pl.col("correct") / pl.col("examples")).alias("accuracy"))
+            .sort("task", "encoding", "seed", "length")
+        )
+
+    @property
+    def seeds(self) -> int:
+        """The most seeds that a cell has."""
+        return len({item.cell.seed for item in self.items})
+
+
+def labels_of(items: Sequence[Item]) -> dict[str, str]:
+    """Run → its encoding, and the positions, model or training where these vary within a task too."""
+    axes = [
+        axis
+        for axis in ("positions", "model", "training")
+        if any(
+            len({getattr(item.cell, axis) for item in items if item.cell.task == task}) > 1
+            for task in {item.cell.task for item in items}
+        )
+    ]
+    return {item.key: " ".join([item.cell.encoding, *(getattr(item.cell, axis) for axis in axes)]) for item in items}
+
+
+def gather(
+    planned: Planned,
+    store: Store | None,
+    bundle: Bundle | None = None,
+    *,
+    failed: Mapping[str, str] | None = None,
+    guard: str | None = None,
+    say: Callable[[str], None] = lambda words: None,
+) -> Findings:
+    """Read what is done of a study from its store and, for what is not there, from a bundle."""
+    import polars as pl
+
+    given = {} if bundle is None else bundle.summaries
+    tuned = [item.key for tried in planned.tuning.values() for item in tried]
+    summaries = {**({} if store is None else store.summaries(tuned)), **given}
+    everything, waiting = planned.items(summaries)
+    runs = [item for item in everything if item.kind == "run"]
+    here = frozenset[str]() if store is None else store.done()
+    mine = [item.key for item in runs if item.key in here]
+    theirs = [item.key for item in runs if item.key not in here and item.key in given]
+    if not mine and not theirs:
+        raise SpecError(f"nothing of {planned.study.name} is done yet; lengthwise study run does it")
+    tables = []
+    if store is not None and mine:
+        extra = [item.key for item in everything if item.kind == "evaluation" and item.key in here]
+        tables.append(store.rows([*mine, *extra], say))
+    if bundle is not None and theirs:
+        tables.append(bundle.rows.filter(pl.col("run").is_in(theirs)))
+    items = [item for item in runs if item.key in set(mine) | set(theirs)]
+    names = labels_of(items)
+    labels = pl.DataFrame(
+        {
+            "run": [item.key for item in items],
+            "task": [item.cell.task for item in items],
+            "encoding": [names[item.key] for item in items],
+            "seed": [item.cell.seed for item in items],
+        }
+    )
+    records: dict[str, Any] = {} if bundle is None else {key: bundle.records[key] for key in theirs}
+    wrong, kinds = [], []
+    if len(items) <= _MANY:
+        if store is not None:
+            say("reading logs and answers")
+            records |= store.records(mine)
+            parts = store.answers(mine)
+            wrong.append(parts[0]), kinds.append(parts[1])
+        if bundle is not None and theirs:
+            parts = bundle.answers()
+            wrong.append(_of(parts[0], theirs)), kinds.append(_of(parts[1], theirs))
+    return Findings(
+        study=planned.study,
+        items=items,
+        planned=len(runs) + len(waiting),
+        rows=pl.concat(tables).join(labels, on="run", how="inner"),
+        records=records,
+        wrong=_together(wrong),
+        kinds=_together(kinds),
+        choices=list(planned.choices(summaries).values()),
+        proof=prove(planned.provisional(planned.cells) if planned.study.rate is not None else runs),
+        failed=failed or {},
+        guard=guard,
+        source=" and ".join(str(one) for one in (store if mine else None, bundle and bundle.folder) if one is not None),
+    )
+
+
+def _of(table: pl.DataFrame, runs: Sequence[str]) -> pl.DataFrame:
+    import polars as pl
+
+    return table.filter(pl.col("run").is_in(list(runs))) if table.height else table
+
+
+def _together(tables: Sequence[pl.DataFrame]) -> pl.DataFrame | None:
+    import polars as pl
+
+    there = [table for table in tables if table.height]
+    return pl.concat(there, how="diagonal") if there else None

@@ -1,0 +1,218 @@
+"""The figures that show all tasks at once, with their data: reach, heat map, ranks, intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from lengthwise.report.drawing import Drawing
+from lengthwise.report.figures import MANY, columns_of, short
+from lengthwise.report.palette import colour
+from lengthwise.statistics.reach import reach
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from lengthwise.report.findings import Findings
+
+
+_NOT_LEARNED = 0.9
+"""Where a seed stands that did not learn the seen lengths: left of all that did."""
+
+
+def _thin(name: str) -> dict[str, Any]:
+    return {"color": colour(name), "linewidth": 1, "alpha": 0.6}
+
+
+def reaches(found: Findings) -> Drawing:
+    """Reach of each encoding on each task as a multiple of the trained length: every seed, and the median."""
+    import polars as pl
+
+    lines: list[dict[str, Any]] = []
+    for (task, name, seed), own in found.cells.partition_by("task", "encoding", "seed", as_dict=True).items():
+        got = reach(own)
+        lines.append(
+            {
+                "task": task,
+                "encoding": name,
+                "seed": seed,
+                "reach": got.length,
+                "at least": got.beyond,
+                "factor": None if got.length is None else got.length / found.trained[str(task)][0],
+            }
+        )
+    kinds = {"task": pl.String, "encoding": pl.String, "seed": pl.Int64, "reach": pl.Int64}
+    data = pl.DataFrame(lines, schema={**kinds, "at least": pl.Boolean, "factor": pl.Float64})
+
+    def paint(width: float) -> Figure:
+        import matplotlib.pyplot as plt
+
+        tasks, names = found.tasks, found.encodings
+        gap = 0.8 / max(len(names), 1)
+        figure, axes = plt.subplots(
+            figsize=(width, max(1.8, 0.16 * len(tasks) * max(2, len(names) * 0.5) + 0.8)), layout="constrained"
+        )
+        axes.axvline(1, color="#222222", linewidth=1, linestyle="--")
+        for row, task in enumerate(tasks):
+            for number, name in enumerate(names):
+                own = data.filter((pl.col("task") == task) & (pl.col("encoding") == name))
+                place = row + (number - (len(names) - 1) / 2) * gap
+                # A seed that did not learn is below every reach, so the median may be "not learned".
+                order = sorted(_NOT_LEARNED if value is None else value for value in own["factor"].to_list())
+                if not order:
+                    continue
+                there, middle = [value for value in order if value != _NOT_LEARNED], order[(len(order) - 1) // 2]
+                axes.plot(order[:: len(order) - 1 or 1], [place] * (2 if len(order) > 1 else 1), **_thin(name))
+                axes.plot(there, [place] * len(there), ".", color=colour(name), markersize=3, alpha=0.6)
+                mark = "x" if middle == _NOT_LEARNED else ">" if own["at least"].any() else "o"
+                axes.plot(middle, place, mark, color=colour(name), markersize=5)
+        axes.set(
+            yticks=range(len(tasks)), yticklabels=[short(task) for task in tasks], xlim=(_NOT_LEARNED - 0.02, None)
+        )
+        axes.set_ylim(len(tasks) - 0.5, -0.5)
+        axes.set_xlabel("reach ÷ trained length   (× not learned, ▸ longest tested length still holds)")
+        handles = [plt.Line2D([], [], marker="o", linestyle="", color=colour(name), label=name) for name in names]
+        figure.legend(handles=handles, loc="outside upper center", ncols=columns_of(names, width), fontsize="small")
+        return figure
+
+    return Drawing(
+        "reach", f"Reach of each encoding on {len(found.tasks)} tasks, divided by the trained length.", data, paint
+    )
+
+
+def heat(found: Findings) -> Drawing:
+    """Median unseen accuracy, task by encoding; a cell whose seen lengths were not learned is marked."""
+    import polars as pl
+
+    by = (
+        found.cells.filter(pl.col("split") == "test_unseen")
+        .group_by("task", "encoding", "seed")
+        .agg(pl.col("accuracy").mean())
+        .group_by("task", "encoding")
+        .agg(pl.col("accuracy").median().alias("unseen"), pl.len().alias("seeds"))
+    )
+    seen = (
+        found.cells.filter(pl.col("seen"))
+        .group_by("task", "encoding", "seed")
+        .agg(pl.col("accuracy").mean())
+        .group_by("task", "encoding")
+        .agg(pl.col("accuracy").median().alias("seen"))
+    )
+    data = by.join(seen, on=["task", "encoding"], how="left").sort("task", "encoding")
+    values = {(task, name): (unseen, got) for task, name, unseen, _, got in data.iter_rows()}
+
+    def paint(width: float) -> Figure:
+        import matplotlib.pyplot as plt
+
+        tasks, names = found.tasks, found.encodings
+        figure, axes = plt.subplots(figsize=(width, 0.27 * len(tasks) + 1.1), layout="constrained")
+        grid = [[values.get((task, name), (math.nan, None))[0] for name in names] for task in tasks]
+        axes.imshow(grid, cmap="viridis", vmin=0, vmax=1, aspect="auto")
+        few = len(names) <= MANY
+        for row, task in enumerate(tasks):
+            for column, name in enumerate(names):
+                unseen, got = values.get((task, name), (None, None))
+                if unseen is None:
+                    axes.text(column, row, "–", ha="center", va="center", fontsize="small")
+                elif few:
+                    mark = "" if got is None or got >= 0.95 else " *"
+                    tint = "white" if unseen < 0.6 else "black"
+                    words = f"{unseen:.2f}{mark}"
+                    axes.text(column, row, words, ha="center", va="center", fontsize="small", color=tint)
+        axes.set(yticks=range(len(tasks)), yticklabels=[short(task) for task in tasks])
+        axes.set_xticks(
+            range(len(names)), names, rotation=0 if len(names) <= 6 else 35, ha="center" if len(names) <= 6 else "right"
+        )
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+        if few:
+            axes.set_xlabel(
+                "median seed's mean exact match over unseen lengths L+1..2L;  * seen lengths below .95",
+                fontsize="small",
+            )
+        return figure
+
+    return Drawing("heat", "Median accuracy at unseen lengths for each task and encoding.", data, paint)
+
+
+def rank_shares(found: Findings, shares: Mapping[str, Sequence[float]]) -> Drawing:
+    """How often each encoding came first, second, ...: shares over (task, seed), ties shared."""
+    import polars as pl
+
+    lines = [
+        {"encoding": name, "rank": place + 1, "share": share}
+        for name, listed in shares.items()
+        for place, share in enumerate(listed)
+    ]
+    data = pl.DataFrame(lines, schema={"encoding": pl.String, "rank": pl.Int64, "share": pl.Float64})
+
+    def paint(width: float) -> Figure:
+        import matplotlib.pyplot as plt
+
+        names = list(shares)
+        figure, axes = plt.subplots(figsize=(width, 0.3 * len(names) + 0.8), layout="constrained")
+        ranks = max((len(listed) for listed in shares.values()), default=1)
+        greys = plt.get_cmap("viridis_r")
+        for row, name in enumerate(names):
+            left = 0.0
+            for place, share in enumerate(shares[name]):
+                tint = greys(place / max(ranks - 1, 1))
+                axes.barh(row, share, left=left, color=tint, height=0.72)
+                if share > 0.07:
+                    dark = sum(tint[:3]) < 1.6
+                    axes.text(
+                        left + share / 2,
+                        row,
+                        f"{place + 1}",
+                        ha="center",
+                        va="center",
+                        fontsize="small",
+                        color="white" if dark else "black",
+                    )
+                left += share
+        axes.set(
+            yticks=range(len(names)), yticklabels=names, xlim=(0, 1), xlabel="share of (task, seed) with this rank"
+        )
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        return figure
+
+    return Drawing("ranks", "How often each encoding had each rank.", data, paint)
+
+
+def intervals(
+    name: str, title: str, alt: str, lines: Sequence[Mapping[str, Any]], published: Mapping[str, float] | None = None
+) -> Drawing:
+    """One number for each encoding with its intervals: thick for these tasks and other seeds, thin for other tasks."""
+    import polars as pl
+
+    data = pl.DataFrame(list(lines))
+
+    def paint(width: float) -> Figure:
+        import matplotlib.pyplot as plt
+
+        figure, axes = plt.subplots(figsize=(width, 0.36 * len(lines) + 0.95), layout="constrained")
+        for row, one in enumerate(lines):
+            tint = colour(str(one["encoding"]))
+            for low, high, thick in (("tasks low", "tasks high", 1.2), ("low", "high", 4.0)):
+                if one.get(low) is not None and one.get(high) is not None:
+                    axes.plot(
+                        [one[low], one[high]],
+                        [row, row],
+                        color=tint,
+                        linewidth=thick,
+                        alpha=0.55,
+                        solid_capstyle="butt",
+                    )
+            axes.plot(one["value"], row, "o", color=tint, markersize=6)
+            if published and one["encoding"] in published:
+                axes.plot(
+                    published[str(one["encoding"])], row, marker="D", markersize=5, color="#222222", fillstyle="none"
+                )
+        axes.set(yticks=range(len(lines)), yticklabels=[str(one["encoding"]) for one in lines], xlabel=title)
+        axes.set_ylim(len(lines) - 0.5, -0.5)
+        low, high = axes.get_xlim()
+        axes.set_xlim(max(low, -0.05), min(high, 1.05))
+        return figure
+
+    return Drawing(name, alt, data, paint)
