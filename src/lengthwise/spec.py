@@ -136,9 +136,11 @@ def _parse(text: str) -> Value:
         return text.lower() == "true"
     if text == "null":
         return None
-    if re.fullmatch(r"[+-]?\d+", text):
+    if re.fullmatch(r"[+-]?[0-9]+", text):
+        if len(text) > 1000:
+            raise SpecError(f"a number of {len(text):,} digits is beyond anything that is meant: {text[:20]}...")
         return int(text)
-    if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", text, re.IGNORECASE):
+    if re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", text, re.IGNORECASE):
         return float(text)
     return text
 

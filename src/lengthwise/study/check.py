@@ -6,10 +6,16 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TypeVar
 
+from lengthwise.encodings import build_positions
+from lengthwise.encodings.outline import canonical_encoding
+from lengthwise.model.config import preset
 from lengthwise.run.identity import Plan
-from lengthwise.spec import SpecError
-from lengthwise.study.file import lengths_of
+from lengthwise.spec import Spec, SpecError, blame, specs
+from lengthwise.study.file import AXES, SHOWN, Study, lengths_of
 from lengthwise.study.plan import Cell, Planned
+from lengthwise.study.reading import cut
+from lengthwise.tasks import build_task
+from lengthwise.training.settings import training_preset
 
 T = TypeVar("T")
 
@@ -26,35 +32,71 @@ def refuse_foreign(names: Iterable[str], allowed: bool) -> None:
 def check(planned: Planned, allow_code: bool = False) -> list[str]:
     """All that is wrong, each in a line; nothing is wrong where there is no line."""
     refuse_foreign(planned.outside(), allow_code)
-    errors: list[str] = []
     try:
         cells = planned.cells
     except SpecError as error:
-        return [str(error)]
+        return [cut(str(error))]
     if not cells:
         return ["the study has no runs"]
-    plans = _plans(planned, cells, errors)
+    errors: list[str] = []
+    wrong = _names(planned.study, cells, errors)
+    plans = _plans(planned, [cell for cell in cells if not wrong & set(cell.labels().items())], errors)
     _fit(plans, errors)
+    _same_run(plans, errors)
+    _evaluations(planned, plans, errors)
     if not errors:
-        _same_run(planned, errors)
-        _evaluations(planned, plans, errors)
-    return list(dict.fromkeys(errors))
+        _told(errors, "rate", lambda: planned.tuning)
+    told = list(dict.fromkeys(map(cut, errors)))
+    return told[:SHOWN] + ([f"... and {len(told) - SHOWN} more mistakes"] if len(told) > SHOWN else [])
+
+
+def _names(study: Study, cells: Iterable[Cell], errors: list[str]) -> set[tuple[str, str | int]]:
+    """Tell each name that is wrong where it is written; returns them with their axis."""
+    used = {label for cell in cells for label in cell.labels().items()}
+    parts: list[tuple[str, object]] = [("base", study.base)]
+    parts += [(f"pair.{number}", entry) for number, entry in enumerate(study.pair)]
+    written = [(f"{place}.{axis}", axis, getattr(part, axis)) for place, part in parts for axis in AXES]
+    for axis in AXES:
+        listed = enumerate(getattr(study.vary, axis) or [])
+        written += [(f"vary.{axis}.{number}", axis, value) for number, value in listed]
+    wrong: set[tuple[str, str | int]] = set()
+    for place, axis, value in written:
+        if (axis, value) in used and not _told(errors, place, partial(_known, axis, value)):
+            wrong.add((axis, value))
+    return wrong
+
+
+def _known(axis: str, text: str) -> bool:
+    """Whether a name and its options are there at all, by themselves."""
+    if axis == "encoding":
+        for spec in specs(text):
+            canonical_encoding(spec)
+    elif axis == "task":
+        build_task(text)
+    elif axis == "positions":
+        build_positions(text)
+    elif axis == "training":
+        training_preset(text)
+    elif "vocabulary" not in dict(Spec.of(text).options):
+        preset(text, vocabulary=4)
+    return True
 
 
 def _plans(planned: Planned, cells: Iterable[Cell], errors: list[str]) -> list[tuple[Cell, Plan]]:
-    """A plan of each cell that differs in more than its seed; a name that is wrong is told once."""
-    found, known, wrong = [], set[tuple[str, ...]](), set[tuple[str, str]]()
+    """A plan of each cell that differs in more than its seed."""
+    found, known, told = [], set[tuple[str, ...]](), set[str]()
     for cell in cells:
         key = tuple(str(value) for axis, value in cell.labels().items() if axis != "seed")
         if key in known:
             continue
         known.add(key)
-        try:
-            found.append((cell, planned.plan(cell)))
-        except SpecError as error:
-            if (cell.task, str(error)) not in wrong and str(error) not in {told for _, told in wrong}:
-                errors.append(f"{cell.task}, {cell.encoding}: {error}")
-            wrong.add((cell.task, str(error)))
+        mine: list[str] = []
+        plan = _told(mine, f"{cell.task}, {cell.encoding}", partial(planned.plan, cell))
+        if plan is not None:
+            found.append((cell, plan))
+        elif (words := mine[0].removeprefix(f"{cell.task}, {cell.encoding}: ")) not in told:
+            told.add(words)
+            errors += mine
     return found
 
 
@@ -68,11 +110,21 @@ def _fit(plans: Iterable[tuple[Cell, Plan]], errors: list[str]) -> None:
             highest[task] = _told(errors, f"{cell.task}, positions {cell.positions}", plan.highest)
         model = (plan.encoding_specs, plan.model.model_copy(update={"vocabulary": 4}))
         if model not in limits:
-            found = _told(errors, f"{cell.encoding} in model {cell.model}", lambda plan=plan: (plan.limit(),))
+            found = _told(errors, f"{cell.encoding} in model {cell.model}", lambda plan=plan: (_limit(plan),))
             limits[model] = "wrong" if found is None else found[0]
         needed, limit = highest[task], limits[model]
         if needed is not None and not isinstance(limit, str):
             _told(errors, f"{cell.task}, {cell.encoding}", lambda plan=plan, n=needed, m=limit: plan.fits(n, m))
+
+
+def _limit(plan: Plan) -> int | None:
+    """As the plan says, but a layer that fills the memory of this machine is not built."""
+    model = plan.model
+    if (size := 4 * model.width * model.heads * model.head_width) > 2**29:
+        raise SpecError(
+            f"a layer's attention would have {size:,} parameters; write a smaller width, heads or head_width"
+        )
+    return plan.limit()
 
 
 def _told(errors: list[str], where: str, do: Callable[[], T]) -> T | None:
@@ -80,21 +132,20 @@ def _told(errors: list[str], where: str, do: Callable[[], T]) -> T | None:
         return do()
     except SpecError as error:
         errors.append(f"{where}: {error}")
+    except (ArithmeticError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError) as error:
+        errors.append(f"{where}: cannot be made, its numbers are out of any range: {blame(error, '')}")
     return None
 
 
-def _same_run(planned: Planned, errors: list[str]) -> None:
+def _same_run(plans: Iterable[tuple[Cell, Plan]], errors: list[str]) -> None:
     """Two cells that are one run, because a default is written out in one of them, would be counted twice."""
     seen: dict[str, Cell] = {}
-    for cell in planned.cells:
-        key = planned.plan(cell).id
-        if key in seen and seen[key] != cell:
-            here = [f"{axis} {value}" for axis, value in cell.labels().items()]
-            there = [f"{axis} {value}" for axis, value in seen[key].labels().items()]
-            differ = [f"{a} and {b}" for a, b in zip(here, there, strict=True) if a != b]
+    for cell, plan in plans:
+        first = seen.setdefault(plan.id, cell)
+        if first is not cell:
+            both = zip(cell.labels().items(), first.labels().values(), strict=True)
+            differ = [f"{axis} {there} and {axis} {here}" for (axis, here), there in both if here != there]
             errors.append(f"{'; '.join(differ)} are the same run: leave one of them out")
-            return
-        seen[key] = cell
 
 
 def _evaluations(planned: Planned, plans: Iterable[tuple[Cell, Plan]], errors: list[str]) -> None:
@@ -102,15 +153,18 @@ def _evaluations(planned: Planned, plans: Iterable[tuple[Cell, Plan]], errors: l
     from lengthwise.model.temperature import build_temperature
     from lengthwise.run.identity import encodings_of
 
-    for lengths, encoding, scale in ((one.lengths, one.encoding, one.scale) for one in planned.study.evaluations):
-        for _, plan in plans:
-            if lengths is not None:
-                _told(errors, f"evaluations, {plan.task_spec}", partial(_possible, plan, lengths))
-            if encoding is not None:
-                _told(errors, "evaluations", partial(encodings_of, encoding, plan.model.layers))
-        if scale is not None:
-            whole = scale if "trained" in scale or not scale.startswith("log-n") else f"{scale}:trained=8"
-            _told(errors, "evaluations", partial(build_temperature, whole))
+    for number, one in enumerate(planned.study.evaluations):
+        place = f"evaluations.{number}"
+        if one.lengths is not None:
+            for task, plan in {plan.task_spec: plan for _, plan in plans}.items():
+                _told(errors, f"{place}.lengths, {task}", partial(_possible, plan, one.lengths))
+        if one.encoding is not None:
+            for layers in dict.fromkeys(plan.model.layers for _, plan in plans):
+                _told(errors, f"{place}.encoding", partial(encodings_of, one.encoding, layers))
+        if one.scale is not None:
+            given = Spec.of(one.scale)
+            whole = f"{one.scale}:trained=8" if given == Spec("log-n") else one.scale
+            _told(errors, f"{place}.scale", partial(build_temperature, whole))
 
 
 def _possible(plan: Plan, text: str) -> None:

@@ -3,40 +3,89 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from functools import lru_cache
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from lengthwise.spec import Spec, SpecError, did_you_mean, one_line, show, specs
+from lengthwise.spec import Spec, SpecError, did_you_mean, show, specs
+from lengthwise.study.reading import cut, load
 
 AXES = ("task", "encoding", "positions", "model", "training")
 """What can vary, slowest first: encodings stand side by side."""
 ORDER = ("task", "positions", "model", "training", "encoding")
 TUNING_SEED = 1000
 RATES = (1e-3, 2e-3, 4e-3)
+RUNS, LENGTHS, SHOWN = 100_000, 10_000, 50
+"""The most runs of a study, lengths of an evaluation, and mistakes that are told."""
+
+
+class Wrong(ValueError):
+    """Several mistakes of one place."""
+
+    def __init__(self, mistakes: Iterable[str]) -> None:
+        self.mistakes = list(mistakes)
+        super().__init__("; ".join(self.mistakes))
+
+    @classmethod
+    def any(cls, mistakes: Iterable[str]) -> None:
+        """Raise them, if there are any."""
+        if found := list(mistakes):
+            raise cls(found)
+
+
+def _twice(values: Iterable[object]) -> list[Any]:
+    return [value for value, count in Counter(values).items() if count > 1]
 
 
 def _named(value: object) -> str:
     """A name with options, as text: YAML may write it as a mapping, and an encoding per layer as a list."""
     if isinstance(value, list):
-        if not value:
-            raise ValueError("a list of encodings, one for each layer, cannot be empty")
+        if not value or any(isinstance(one, list) for one in value):
+            raise ValueError("a list of encodings has one name for each layer, e.g. [nope, rope]")
         return ",".join(_named(one) for one in value)
     if not isinstance(value, str | Mapping):
-        raise ValueError(f"write a name, e.g. rope:fraction=0.25, not {value!r}")
+        raise ValueError(f"write a name, e.g. rope:fraction=0.25, not {show(value)!r:.80}")
     try:
-        if isinstance(value, str) and "," in value:
-            return ",".join(map(str, specs(value)))
-        return str(Spec.of(value))
+        spec = Spec.of(value) if isinstance(value, Mapping) or "," not in value else None
+        text = ",".join(map(str, specs(str(value)))) if spec is None else str(spec)
+        if not text or len(text) > 4000 or not text.isprintable():
+            raise SpecError(f"a name is 1 to 4000 characters that can be printed, not {text!r:.80}")
+        again = specs(text)
     except SpecError as error:
         raise ValueError(str(error)) from None
+    if isinstance(value, Mapping) and spec is not None and not (len(again) == 1 and _alike(again[0], spec)):
+        raise ValueError(f"{text!r:.80} would be read as something else: leave out , : [ ] and quotes in its options")
+    return text
 
 
-Named = Annotated[str, BeforeValidator(_named)]
+def _alike(one: Spec, other: Spec) -> bool:
+    """Whether a mapping is what its text says: a value with a colon would be two options."""
+    return one.name == other.name and _shape(one.options) == _shape(other.options)
+
+
+def _shape(value: object) -> object:
+    return tuple(map(_shape, value)) if isinstance(value, tuple) else show(value)
+
+
+def _seeded(value: object) -> object:
+    """One sentence for what may be a number or a list."""
+    if isinstance(value, list):
+        sound = 1 <= len(value) <= 1000 and all(type(one) is int and 0 <= one < 2**31 for one in value)
+    else:
+        sound = type(value) is int and 1 <= value <= 1000
+    if not sound:
+        raise ValueError(
+            f"write how many, 1 to 1000, or a list of up to 1000 whole numbers from 0, not {show(value)!r:.80}"
+        )
+    return value
+
+
+_Spelled = str | dict[str, Any]
+Named = Annotated[str, BeforeValidator(_named, json_schema_input_type=_Spelled | list[_Spelled])]
 Text = Annotated[str, Field(min_length=1, max_length=4000)]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 
@@ -44,7 +93,9 @@ Seed = Annotated[int, Field(ge=0, lt=2**31)]
 class Part(BaseModel):
     """What all parts of a study file have in common: nothing unknown is accepted."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
 
 class Base(Part):
@@ -95,11 +146,7 @@ class Vary(Part):
 
     @model_validator(mode="after")
     def _once(self) -> Vary:
-        for axis in AXES:
-            values = getattr(self, axis) or []
-            twice = [value for value in values if values.count(value) > 1]
-            if twice:
-                raise ValueError(f"{axis} {twice[0]!r} is listed twice")
+        Wrong.any(f"{axis} {one!r} is listed twice" for axis in AXES for one in _twice(getattr(self, axis) or []))
         return self
 
 
@@ -119,19 +166,16 @@ class Rate(Part):
 
     @model_validator(mode="after")
     def _sound(self) -> Rate:
-        if sorted(set(self.choose)) != sorted(self.choose):
-            raise ValueError("a value is listed twice in choose")
-        listed = [task for group in self.groups for task in group]
-        twice = [task for task in listed if listed.count(task) > 1]
-        if twice:
-            raise ValueError(f"task {twice[0]!r} is in two groups")
+        found = [f"{one} is listed twice in choose" for one in _twice(self.choose)]
+        found += [f"task {one!r} is in groups twice" for one in _twice(task for group in self.groups for task in group)]
+        Wrong.any(found)
         return self
 
 
 class Evaluation(Part):
     """A further evaluation of every run's weights; it never trains anything again."""
 
-    lengths: str | None = None
+    lengths: Text | None = None
     """Lengths, e.g. `8,16,32` or `17-40`; all that are tested, unless given."""
     encoding: Named | None = None
     """Another encoding at test time."""
@@ -160,7 +204,7 @@ class Resources(Part):
     """Cores; the engine starts so many runs at a time as there are cores for."""
     gpus: Annotated[float, Field(ge=0)] = 0.0
     """Accelerators; 0.25 lets four runs share one."""
-    memory: Annotated[str, Field(pattern=r"^\d+(\.\d+)? ?(MB|GB|MiB|GiB)$")] | None = None
+    memory: Annotated[str, Field(pattern=r"^[0-9]{1,9}(\.[0-9]{1,9})? ?(MB|GB|MiB|GiB)$")] | None = None
     """Memory a run is promised, e.g. `2 GiB`."""
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
     """Threads of torch; part of what makes two executions bit-equal."""
@@ -172,7 +216,7 @@ class Resources(Part):
         """The memory as a number."""
         if self.memory is None:
             return None
-        number, unit = re.fullmatch(r"([\d.]+) ?(\w+)", self.memory).groups()  # pyrefly: ignore
+        number, unit = re.fullmatch(r"([0-9.]+) ?(\w+)", self.memory).groups()  # pyrefly: ignore
         return int(float(number) * {"MB": 10**6, "GB": 10**9, "MiB": 2**20, "GiB": 2**30}[unit])
 
 
@@ -187,7 +231,10 @@ class Study(Part):
     vary: Vary = Vary()
     pair: list[Together] = []
     """Each entry is a set of things that go together; the entries are crossed with what varies."""
-    seeds: Annotated[int, Field(ge=1, le=1000)] | Annotated[list[Seed], Field(min_length=1)] = 3
+    seeds: Annotated[
+        Annotated[int, Field(ge=1, le=1000)] | Annotated[list[Seed], Field(min_length=1, max_length=1000)],
+        BeforeValidator(_seeded),
+    ] = 3
     """How many (0, 1, ...), or which."""
     rate: Rate | None = None
     """Choose the learning rate by rule; without it, the training's own."""
@@ -202,25 +249,49 @@ class Study(Part):
 
     @model_validator(mode="after")
     def _sound(self) -> Study:
+        Wrong.any(self._mistakes())
+        return self
+
+    def _mistakes(self) -> Iterable[str]:
         for axis in AXES:
             paired = [getattr(entry, axis) is not None for entry in self.pair]
-            crossed = getattr(self.vary, axis) is not None
+            crossed, base = getattr(self.vary, axis) is not None, getattr(self.base, axis)
             if any(paired) and crossed:
-                raise ValueError(f"{axis} is in vary and in pair; it can be in one of them")
-            if any(paired) and not all(paired) and axis in {"task", "encoding"} and getattr(self.base, axis) is None:
-                raise ValueError(f"an entry of pair has no {axis}, and base has none")
-            if axis in {"task", "encoding"} and not (any(paired) or crossed or getattr(self.base, axis)):
-                raise ValueError(f"no {axis} is named: put it into base, vary or pair")
-        seeds = self.seed_list
-        if len(set(seeds)) < len(seeds):
-            raise ValueError("a seed is listed twice")
-        if self.rate is not None and self.rate.seed in seeds:
-            raise ValueError(f"seed {self.rate.seed} is the tuning seed, which no run may use")
-        if self.rate is not None and (unknown := [t for g in self.rate.groups for t in g if t not in self.tasks]):
-            raise ValueError(f"rate.groups names {unknown[0]!r}, which is no task of the study")
-        if unknown := [task for task in self.quick if task not in self.tasks]:
-            raise ValueError(f"quick names {unknown[0]!r}, which is no task of the study")
-        return self
+                yield f"{axis} is in vary and in pair; it can be in one of them"
+            elif crossed and base != Base.model_fields[axis].default:
+                yield f"{axis} is in base and in vary, where base.{axis} would be ignored; leave it out of base"
+            if any(paired) and not all(paired) and not (base or crossed):
+                yield f"pair.{paired.index(False)} has no {axis}, and base has none"
+            if not (any(paired) or crossed or base):
+                yield f"no {axis} is named: put it into base, vary or pair"
+        seeds, tasks = self.seed_list, {task for task in self.tasks if task}
+        yield from (f"seeds: {one} is listed twice" for one in _twice(seeds))
+        for number, entry in enumerate(self.pair):
+            if entry.seeds is not None and entry.seeds > len(seeds):
+                yield f"pair.{number}.seeds: the study has {len(seeds)} seeds, not {entry.seeds}; write fewer"
+        marks = [(str(one.model_dump(exclude_defaults=True)), number) for number, one in enumerate(self.evaluations)]
+        for mark in _twice(mark for mark, _ in marks):
+            yield f"evaluations.{max(number for one, number in marks if one == mark)} is listed twice; leave it out"
+        if self.rate is not None:
+            if self.rate.seed in seeds:
+                yield f"seeds: {self.rate.seed} is the tuning seed, which no run may use; change seeds or rate.seed"
+            for task in dict.fromkeys(task for group in self.rate.groups for task in group if task not in tasks):
+                yield f"rate.groups: {task!r} is no task of the study.{did_you_mean(task, tasks)}"
+            for text in self._values("training"):
+                if any("rate" in dict(spec.options) for spec in specs(text)):
+                    yield f"training {text!r} has a rate, and rate chooses one; leave out one of them"
+        for task in dict.fromkeys(task for task in self.quick if task not in tasks):
+            yield f"quick: {task!r} is no task of the study.{did_you_mean(task, tasks)}"
+        yield from (f"quick: {task!r} is listed twice" for task in _twice(self.quick))
+        if self.runs > RUNS:
+            yield f"the study would have {self.runs:,} runs; {RUNS:,} are the most that one study can have"
+
+    @property
+    def runs(self) -> int:
+        """How many runs there are; counted, not made."""
+        many = len(self.seed_list)
+        crossed = prod(len(getattr(self.vary, axis) or [None]) for axis in AXES)
+        return crossed * sum(min(entry.seeds or many, many) for entry in self.pair or [Together()])
 
     @property
     def seed_list(self) -> list[int]:
@@ -252,31 +323,54 @@ class Study(Part):
     def of(cls, content: object, where: str = "the study") -> Study:
         """The study that plain data describes."""
         if not isinstance(content, Mapping):
-            raise SpecError(f"{where} is no study: it must be a mapping with name, question, vary, ...")
+            there = "is empty" if content is None else "is no study"
+            raise SpecError(f"{where} {there}: write a mapping with name, question, base, vary, ...")
         try:
             return cls.model_validate(content)
         except ValidationError as error:
-            raise SpecError(f"{where}: " + "; ".join(told(error))) from None
+            raise SpecError("\n".join(f"{where}: {line}" for line in told(error))) from None
         except RecursionError:
             raise SpecError(f"{where} is no study: it is nested too deeply") from None
 
 
+_WORDS = {
+    "missing": "is missing",
+    "list_type": "write a list, e.g. [a, b]",
+    "too_short": "the list has too few entries",
+    "model_type": "write fields below it, or leave it out",
+    "dict_type": "write fields below it, or leave it out",
+    "string_type": 'write text; what YAML would read otherwise stands in quotes, e.g. "8"',
+    "string_too_short": "write some words",
+    "string_too_long": "write fewer words",
+    "int_type": "write a whole number",
+    "float_type": "write a number",
+    "finite_number": "write a finite number",
+}
+_PATTERNS = {
+    "name": "write lower-case letters, digits, - and _, a letter first, at most 64",
+    "memory": "write a number and a unit, e.g. 2 GiB",
+}
+
+
 def told(error: ValidationError) -> list[str]:
     """Each mistake with its place and what to write instead."""
-    found = []
-    for one in error.errors():
-        place = ".".join(str(part) for part in one["loc"] if not str(part).startswith(("constrained", "list[", "int")))
-        words = one["msg"].removeprefix("Value error, ")
-        if one["type"] == "extra_forbidden":
-            words = f"there is no such field.{did_you_mean(str(one['loc'][-1]), _fields(one['loc']))}"
-        elif one["type"] == "missing":
-            words = "is missing"
-        elif not words.startswith(("write", "task", "seed")) and one["type"] != "value_error":
-            words = f"{words[0].lower()}{words[1:]}, not {show(one['input'])!r:.80}"
-        line = one_line(f"{place}: {words}" if place else words)
-        if line not in found:
-            found.append(line)
-    return found
+    found: dict[str, None] = {}
+    for one in error.errors(include_url=False):
+        place, kind = ".".join(str(part) for part in one["loc"]), one["type"]
+        cause = one.get("ctx", {}).get("error")
+        if kind == "value_error":
+            words = cause.mistakes if isinstance(cause, Wrong) else [str(cause)]
+        elif kind == "extra_forbidden":
+            words = [f"there is no such field.{did_you_mean(str(one['loc'][-1])[:80], _fields(one['loc']))}"]
+        elif kind == "missing":
+            words = [_WORDS[kind]]
+        else:
+            plain = one["msg"].removeprefix("Input ")
+            best = _PATTERNS[str(one["loc"][-1])] if kind == "string_pattern_mismatch" else _WORDS.get(kind, plain)
+            words = [f"{best}, not {show(one['input'])!r:.80}"]
+        found |= dict.fromkeys(cut(f"{place:.200}: {word}" if place else word) for word in words)
+    lines = list(found)
+    return lines[:SHOWN] + ([f"... and {len(lines) - SHOWN} more mistakes"] if len(lines) > SHOWN else [])
 
 
 def _fields(place: tuple[int | str, ...]) -> list[str]:
@@ -286,66 +380,24 @@ def _fields(place: tuple[int | str, ...]) -> list[str]:
     return list(parts.get(str(place[0]), Study).model_fields if len(place) > 1 else Study.model_fields)
 
 
-def load(where: str | Path) -> object:
-    """The plain data in a YAML file; a name without a folder may be a recipe that ships with the project."""
-    path = Path(where)
-    if not path.exists() and path.suffix == "" and len(path.parts) == 1 and str(where) in recipes():
-        path = recipes()[str(where)]
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        hint = did_you_mean(str(where), recipes()) if path.suffix == "" else ""
-        raise SpecError(f"there is no study {str(where)!r}; give the path of a YAML file.{hint}") from None
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise SpecError(f"{where} cannot be read: {one_line(str(error))}") from None
-    try:
-        return yaml.load(text, _Careful)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f", line {mark.line + 1}" if mark is not None else ""
-        raise SpecError(f"{where}{place}: no YAML: {one_line(getattr(error, 'problem', None) or str(error))}") from None
-    except (RecursionError, ValueError, OverflowError) as error:
-        raise SpecError(f"{where}: no YAML: {one_line(str(error))}") from None
-
-
-@lru_cache(maxsize=1)
-def recipes() -> dict[str, Path]:
-    """The studies that ship with the project, by name."""
-    shipped, checkout = Path(__file__).parent / "recipes", Path(__file__).parents[3] / "studies"
-    return {path.stem: path for path in sorted((shipped if shipped.is_dir() else checkout).glob("*.yaml"))}
-
-
 def lengths_of(text: str) -> list[int]:
     """The lengths of `8,16,32` or `17-40`."""
     found: list[int] = []
     for part in text.replace(" ", "").split(","):
-        first, dash, last = part.partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()) or (dash and int(last) < int(first)):
-            raise SpecError(f"lengths are written 8,16,32 or 17-40, not {text!r}")
-        if int(last or first) > 10**6:
-            raise SpecError(f"a length of {last or first} is beyond anything that can be tested")
-        found += range(int(first), int(last or first) + 1)
+        match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part)
+        first, last = (0, -1) if match is None else (int(match[1]), int(match[2] or match[1]))
+        if last < first:
+            raise SpecError(f"lengths are written 8,16,32 or 17-40, not {text!r:.80}")
+        if last > 10**6:
+            raise SpecError(f"a length of {last} is beyond anything that can be tested")
+        if len(found) + last + 1 - first > LENGTHS:
+            raise SpecError(f"{text!r:.80} are more than {LENGTHS:,} lengths; write fewer")
+        found += range(first, last + 1)
+    if twice := _twice(found):
+        raise SpecError(f"length {twice[0]} is listed twice in {text!r:.80}")
     return found
 
 
 def schema() -> dict[str, Any]:
     """The JSON schema of a study file, for editors."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Study.model_json_schema()}
-
-
-class _Careful(yaml.SafeLoader):
-    """Data only; a key given twice and an alias, of which bombs are made, are refused."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key.value, str) and key.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is given twice", key.start_mark)
-            seen.add(str(key.value))
-        return super().construct_mapping(node, deep)
-
-    def compose_node(self, parent: Any, index: Any) -> Any:  # noqa: ANN401
-        if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark
-            raise yaml.constructor.ConstructorError(None, None, "aliases (*name) are not used in studies", mark)
-        return super().compose_node(parent, index)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -96,6 +96,7 @@ class Planned:
         self._tasks = None if tasks is None else set(tasks)
         self._encodings = None if encodings is None else set(encodings)
         """Only these, of all that the study has."""
+        self._plans: dict[tuple[Cell, tuple[tuple[str, object], ...]], Plan] = {}
 
     @cached_property
     def cells(self) -> list[Cell]:
@@ -123,7 +124,16 @@ class Planned:
         )
 
     def plan(self, cell: Cell, **training: object) -> Plan:
-        """The plan of a cell, with changes to its training."""
+        """The plan of a cell, with changes to its training; made once, and what differs in its seed alone from it."""
+        key = (cell, tuple(training.items()))
+        if key not in self._plans:
+            like = (replace(cell, seed=-1), key[1])
+            if like not in self._plans:
+                self._plans[like] = self._plan(cell, training)
+            self._plans[key] = replace(self._plans[like], seed=cell.seed)
+        return self._plans[key]
+
+    def _plan(self, cell: Cell, training: Mapping[str, object]) -> Plan:
         given = Spec.of(cell.training)
         merged = Spec(given.name, tuple({**dict(given.options), **training}.items()))  # pyrefly: ignore
         return Plan.of(
@@ -142,22 +152,34 @@ class Planned:
         """The cell whose tuning runs choose this cell's rate: the first task of the group, the tuning seed."""
         rule = self.study.rate
         assert rule is not None
-        for group in rule.groups:
-            if cell.task in group and cell.task != group[0]:
-                same = [axis for axis in ORDER if axis != "task" and getattr(self.study.vary, axis) is not None]
-                same += ["encoding", "positions"]
-                here = [getattr(cell, axis) for axis in same]
-                (first, *_) = (
-                    one
-                    for one in self._all_cells
-                    if one.task == group[0] and [getattr(one, axis) for axis in same] == here
-                )
-                return Cell(**{**first.labels(), "seed": rule.seed})  # pyrefly: ignore
-        return Cell(**{**cell.labels(), "seed": rule.seed})  # pyrefly: ignore
+        head = self._heads.get(cell.task, cell.task)
+        first = cell if head == cell.task else self._first.get((head, self._alike(cell)))
+        if first is None:
+            raise SpecError(
+                f"rate.groups: the rate of {cell.task!r} is chosen on {head!r}, which has no run with encoding "
+                f"{cell.encoding!r} and positions {cell.positions!r}; put them into different groups"
+            )
+        return replace(first, seed=rule.seed)
 
     @cached_property
-    def _all_cells(self) -> list[Cell]:
-        return self.cells if self._tasks is None else Planned(self.study, None, self._encodings).cells
+    def _heads(self) -> dict[str, str]:
+        """Task → the first of its group."""
+        groups = [] if self.study.rate is None else self.study.rate.groups
+        return {task: group[0] for group in groups for task in group}
+
+    def _alike(self, cell: Cell) -> tuple[str, ...]:
+        """What a cell and the one that its rate is chosen on have in common."""
+        same = [axis for axis in ORDER if axis != "task" and getattr(self.study.vary, axis) is not None]
+        return tuple(getattr(cell, axis) for axis in dict.fromkeys([*same, "encoding", "positions"]))
+
+    @cached_property
+    def _first(self) -> dict[tuple[str, tuple[str, ...]], Cell]:
+        """The first cell of each task, and of what it can have in common with others."""
+        whole = self if self._tasks is None else Planned(self.study, None, self._encodings)
+        found: dict[tuple[str, tuple[str, ...]], Cell] = {}
+        for cell in whole.cells:
+            found.setdefault((cell.task, self._alike(cell)), cell)
+        return found
 
     @cached_property
     def tuning(self) -> dict[Cell, tuple[Item, ...]]:
@@ -223,14 +245,21 @@ class Planned:
     def outside(self) -> list[str]:
         """Names of code from outside the package, without importing any of it."""
         study, found = self.study, []
-        listed = [("task", cell.task) for cell in self.cells] + [("positions", cell.positions) for cell in self.cells]
-        listed += [("encoding", cell.encoding) for cell in self.cells]
+        cells = self.cells
+        if study.rate is not None:  # a rate may be chosen on a task that is not among those wanted
+            cells = [*cells, *dict.fromkeys(self._tuned_on(cell) for cell in cells)]
+        listed = [(axis, getattr(cell, axis)) for axis in ("task", "positions", "encoding", "model") for cell in cells]
         listed += [("encoding", one.encoding) for one in study.evaluations if one.encoding is not None]
+        listed += [("scale", one.scale) for one in study.evaluations if one.scale is not None]
+        tables: dict[str, Mapping[str, str]] = {"task": TASKS, "positions": POSITIONS, "encoding": ENCODINGS}
         for kind, text in dict.fromkeys(listed):
-            table = {"task": TASKS, "positions": POSITIONS, "encoding": ENCODINGS}[kind]
             for spec in specs(text):
-                if spec.name not in table and (":" in spec.name or spec.name.endswith(".py")):
-                    found.append(spec.name)
+                names = [spec.name]
+                if kind == "model":  # its only option that names code
+                    names = [str(value) for key, value in spec.options if key == "temperature"]
+                for name in names:
+                    if name not in tables.get(kind, {}) and (":" in name or name.endswith(".py")):
+                        found.append(name)
         return list(dict.fromkeys(found))
 
 
@@ -279,7 +308,7 @@ def prove(items: Iterable[Item]) -> Proof:
             names.add(item.cell.encoding)
     differs: dict[str, list[str]] = {}
     for group in groups.values():
-        if len({digest(identity) for _, identity in group}) > 1:
+        if any(identity != group[0][1] for _, identity in group):
             for key, values in _differing(group).items():
                 told = ", ".join(f"{name} {value}" for name, value in values)
                 if told not in differs.setdefault(key, []):

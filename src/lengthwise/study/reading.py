@@ -1,0 +1,123 @@
+"""A study's file as plain data: YAML without what makes YAML dangerous or surprising, and what a reader is told."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar
+from unicodedata import category
+
+import yaml
+
+from lengthwise.spec import SpecError, did_you_mean, one_line
+
+SIZE, DEPTH = 2**20, 32
+"""The most bytes and levels of a file."""
+
+
+def load(where: str | Path) -> object:
+    """The plain data in a YAML file; a name without a folder may be a recipe that ships with the project."""
+    path = Path(where)
+    try:
+        if path.suffix == "" and len(path.parts) == 1 and str(where) in recipes() and not path.exists():
+            path = recipes()[str(where)]
+        with path.open("rb") as file:
+            data = file.read(SIZE + 1)
+        text = data.decode("utf-8")
+    except FileNotFoundError:
+        hint = did_you_mean(str(where), recipes()) if path.suffix == "" else ""
+        raise SpecError(f"there is no study {str(where)!r:.200}; give the path of a YAML file.{hint}") from None
+    except IsADirectoryError:
+        raise SpecError(f"{where} is a folder; give the path of a YAML file") from None
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{where} is no text: byte {error.start + 1} is not UTF-8; save it as UTF-8") from None
+    except (OSError, ValueError) as error:
+        raise SpecError(cut(f"{where!s:.200} cannot be read: {getattr(error, 'strerror', None) or error}")) from None
+    if len(data) > SIZE:
+        raise SpecError(f"{where} is larger than {SIZE:,} bytes; no study is")
+    try:
+        return yaml.load(text, _Careful)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f", line {mark.line + 1}" if mark is not None else ""
+        words = [getattr(error, part, None) for part in ("context", "problem")]
+        said = ", ".join(word for word in words if word) or str(error)
+        hint = "; indent with spaces" if "'\\t'" in said else ""
+        raise SpecError(
+            cut(f"{where}{place}: {'' if isinstance(error, _Refused) else 'no YAML: '}{said}{hint}")
+        ) from None
+    except (RecursionError, ValueError, OverflowError) as error:
+        raise SpecError(cut(f"{where}: no YAML: {error}")) from None
+
+
+@lru_cache(maxsize=1)
+def recipes() -> dict[str, Path]:
+    """The studies that ship with the project, by name."""
+    shipped, checkout = Path(__file__).parent / "recipes", Path(__file__).parents[3] / "studies"
+    return {path.stem: path for path in sorted((shipped if shipped.is_dir() else checkout).glob("*.yaml"))}
+
+
+def cut(text: str) -> str:
+    """A mistake as it can be printed: one line, not endless."""
+    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in one_line(text))
+    return line if len(line) <= 600 else f"{line[:600]} ..."
+
+
+class _Refused(yaml.constructor.ConstructorError):
+    """YAML, but not what a study is written in."""
+
+    def __init__(self, words: str, mark: yaml.Mark) -> None:
+        super().__init__(None, None, words, mark)
+
+
+class _Careful(yaml.SafeLoader):
+    """Data only, and only what every reader of YAML reads alike: no tags, no aliases, no key twice, no `no`."""
+
+    yaml_implicit_resolvers: ClassVar[dict[Any, Any]] = {}  # pyrefly: ignore
+    depth = 0
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.tag != "tag:yaml.org,2002:str":
+                raise _Refused(f"a field is a word, not {key.value!r:.80}", key.start_mark)
+            if key.value in seen:
+                raise _Refused(f"{key.value!r:.80} is given twice", key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> str:
+        if wrong := [c for c in node.value if category(c) in {"Cc", "Cs"} and c not in "\n\t"]:
+            raise _Refused(f"the character U+{ord(wrong[0]):04X} cannot be printed; leave it out", node.start_mark)
+        return super().construct_scalar(node)
+
+    def compose_node(self, parent: Any, index: Any) -> Any:  # noqa: ANN401
+        event = self.peek_event()
+        if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
+            raise _Refused("anchors and aliases (&name, *name) are not used in studies", event.start_mark)
+        if event.tag is not None:
+            raise _Refused(f"tags ({event.tag!r:.80}) are not used in studies", event.start_mark)
+        self.depth += 1
+        if self.depth > DEPTH:
+            raise _Refused("nested too deeply", event.start_mark)
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+    def refuse(self, node: yaml.ScalarNode) -> None:
+        raise _Refused(
+            f'readers of YAML differ on {node.value}: write "{node.value}", true, false or 12', node.start_mark
+        )
+
+
+for _tag, _pattern in {
+    "null": "~|null|Null|NULL|",
+    "bool": "true|True|TRUE|false|False|FALSE",
+    "int": "[-+]?(0|[1-9][0-9]*)",
+    "float": r"[-+]?(\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+    "trap": r"(?i:yes|no|on|off)|[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?|[-+]?0[box0-9_][0-9a-fA-F_]*"
+    r"|[-+]?[0-9]+_[0-9_.]*|[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([Tt ].*)?",
+}.items():
+    _Careful.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), None)
+_Careful.add_constructor("tag:yaml.org,2002:trap", _Careful.refuse)
