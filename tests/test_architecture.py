@@ -44,6 +44,10 @@ NO_TORCH = [
     *("lengthwise.run.identity", "lengthwise.run.lease", "lengthwise.study.file", "lengthwise.study.plan"),
     *("lengthwise.study.store", "lengthwise.study.status", "lengthwise.study.add", "lengthwise.study.drive"),
     *("lengthwise.study.check", "lengthwise.study.work", "lengthwise.study.engine"),
+    *("lengthwise.statistics.estimate", "lengthwise.statistics.table", "lengthwise.statistics.cells"),
+    *("lengthwise.statistics.outcomes", "lengthwise.statistics.intervals", "lengthwise.statistics.flips"),
+    *("lengthwise.statistics.aggregates", "lengthwise.statistics.ranks", "lengthwise.statistics.seeds"),
+    *("lengthwise.statistics.sensitivity", "lengthwise.statistics.summary"),
     *("lengthwise.statistics.reach", "lengthwise.report.curve", "lengthwise.evaluation.rows", "lengthwise.compare"),
 ]
 

@@ -1,0 +1,274 @@
+"""Encodings over tasks: the mean of each, and differences paired by (task, seed), each with both intervals.
+
+Tests are for aggregates alone; on a single task two encodings have an interval, and are settled or not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lengthwise.spec import SpecError
+from lengthwise.statistics.cells import LEVEL as CELL_LEVEL
+from lengthwise.statistics.cells import median_seed
+from lengthwise.statistics.estimate import Estimate, Examples
+from lengthwise.statistics.flips import SignFlips, holm, sign_flips
+from lengthwise.statistics.intervals import family, mean, other_tasks, these_tasks
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from lengthwise.statistics.outcomes import Outcomes
+
+SETTLED = 0.05
+"""A difference is settled where its interval leaves out 0 and its p, corrected for all pairs, is at most this."""
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """A mean over tasks of the mean over seeds."""
+
+    encoding: str
+    measure: str
+    seeds: Estimate
+    """These tasks, other seeds."""
+    tasks: Estimate
+    """Other tasks like these: a mean over families."""
+    by_task: Mapping[str, float]
+    missing: tuple[tuple[str, int], ...]
+    """(task, seed) without a value, and so in no mean."""
+    left_out: tuple[str, ...]
+    """Tasks that are in no mean because an encoding has no value there at all."""
+
+    @property
+    def value(self) -> float | None:
+        """The mean over tasks."""
+        return self.seeds.value
+
+
+@dataclass(frozen=True)
+class Difference:
+    """`one` minus `other`, paired by (task, seed)."""
+
+    one: str
+    other: str
+    measure: str
+    seeds: Estimate
+    tasks: Estimate
+    by_task: Mapping[str, float]
+    test: SignFlips | None
+    """Sign flips over (task, seed), where there are at least two tasks."""
+    corrected: float | None
+    """The test's p after Holm over all pairs that were compared."""
+    missing: tuple[tuple[str, int], ...]
+
+    @property
+    def settled(self) -> bool:
+        """For these tasks: the interval leaves out 0, and so does the test after Holm."""
+        return self.seeds.excludes_zero and self.corrected is not None and self.corrected <= SETTLED
+
+    @property
+    def settled_beyond(self) -> bool:
+        """For other tasks like these: the interval over families leaves out 0."""
+        return self.tasks.excludes_zero
+
+    @property
+    def words(self) -> str:
+        """The verdict."""
+        if self.seeds.value is None:
+            return "nothing to compare"
+        here, beyond = ("settled" if one else "not settled" for one in (self.settled, self.settled_beyond))
+        return f"{here} for these tasks, {beyond} for other tasks like these"
+
+
+@dataclass(frozen=True)
+class TaskDifference:
+    """`one` minus `other` on a single task: an interval and settled or not; a test belongs to aggregates alone."""
+
+    task: str
+    one: str
+    other: str
+    measure: str
+    median: Estimate
+    """The median of the differences, seed by seed, with its order-statistic interval."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether the interval leaves out 0 at 93.75 % or more, which takes five seeds."""
+        return self.median.excludes_zero and (self.median.level or 0) >= CELL_LEVEL
+
+    @property
+    def words(self) -> str:
+        """The verdict."""
+        if self.median.level is None:
+            return f"not settled: {self.median.words}"
+        if self.median.excludes_zero and not self.settled:
+            return f"not settled: {self.median.n} seeds give {100 * self.median.level:.4g} % at most"
+        return "settled" if self.settled else "not settled"
+
+
+# --- encodings -------------------------------------------------------------------------------------------------------
+
+
+def aggregates(
+    scores: pl.DataFrame,
+    measure: str = "unseen",
+    encodings: Iterable[str] | None = None,
+    outcomes: Outcomes | None = None,
+    of: Callable[[str], str] = family,
+) -> dict[str, Aggregate]:
+    """Encoding → its mean over the tasks where every encoding has a value.
+
+    `scores` is what `table.scores` gives, or any frame of `task, encoding, seed` and the measure (reciprocal ranks).
+    """
+    board = _Board(scores, measure, outcomes)
+    names = sorted(board.encodings if encodings is None else set(encodings))
+    common = board.common(names)
+    out = tuple(sorted(board.tasks - set(common)))
+    found = {}
+    for name in names:
+        values = {task: board.values(task, name) for task in common}
+        noise, kind = board.noise({task: sorted(values[task]) for task in common}, name)
+        means = {task: mean(list(own.values())) for task, own in values.items()}
+        lists = {task: [own[seed] for seed in sorted(own)] for task, own in values.items()}
+        found[name] = Aggregate(
+            name,
+            measure,
+            these_tasks(lists, noise, kind, measure),
+            other_tasks(means, of, measure),
+            means,
+            board.missing(name),
+            out,
+        )
+    return found
+
+
+def differences(
+    scores: pl.DataFrame,
+    measure: str = "unseen",
+    encodings: Iterable[str] | None = None,
+    outcomes: Outcomes | None = None,
+    pairs: Iterable[tuple[str, str]] | None = None,
+    of: Callable[[str], str] = family,
+) -> list[Difference]:
+    """Every pair of encodings, or these pairs, with Holm over them all: `one` is the one with the higher mean.
+
+    Tasks and seeds that one of the two lacks are left out of that pair alone, and listed.
+    """
+    board = _Board(scores, measure, outcomes)
+    names = sorted(board.encodings if encodings is None else set(encodings))
+    chosen = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]] if pairs is None else list(pairs)
+    made = [_difference(board, one, other, measure, of, turn=pairs is None) for one, other in chosen]
+    tested = [number for number, one in enumerate(made) if one.test is not None]
+    corrected = holm([test.p for one in made if (test := one.test) is not None])
+    by_number = dict(zip(tested, corrected, strict=True))
+    return [
+        Difference(
+            *(one.one, one.other, one.measure, one.seeds, one.tasks, one.by_task),
+            *(one.test, by_number.get(number), one.missing),
+        )
+        for number, one in enumerate(made)
+    ]
+
+
+def task_difference(scores: pl.DataFrame, task: str, one: str, other: str, measure: str = "unseen") -> TaskDifference:
+    """Two encodings on one task, seed by seed: `.9, .8, .7` and `.5, .5, .4` differ by .3 in the median, .3 to .4."""
+    board = _Board(scores.filter(scores["task"] == task), measure, None)
+    first, second = board.values(task, one), board.values(task, other)
+    shared = sorted(set(first) & set(second))
+    return TaskDifference(task, one, other, measure, median_seed([first[s] - second[s] for s in shared], measure))
+
+
+def _difference(board: _Board, one: str, other: str, measure: str, of: Callable[[str], str], turn: bool) -> Difference:
+    values: dict[str, dict[int, float]] = {}
+    for task in board.common([one, other]):
+        first, second = board.values(task, one), board.values(task, other)
+        shared = sorted(set(first) & set(second))
+        if shared:
+            values[task] = {seed: first[seed] - second[seed] for seed in shared}
+    total = math.fsum(mean(list(own.values())) for own in values.values())
+    if turn and total < 0:
+        return _difference(board, other, one, measure, of, turn=False)
+    noise, kind = board.noise({task: list(own) for task, own in values.items()}, one, other)
+    means = {task: mean(list(own.values())) for task, own in values.items()}
+    lists = {task: list(own.values()) for task, own in values.items()}
+    test = sign_flips(lists) if len(lists) > 1 else None
+    missing = tuple(sorted({*board.missing(one), *board.missing(other)}))
+    seeds, tasks = these_tasks(lists, noise, kind, measure), other_tasks(means, of, measure)
+    return Difference(one, other, measure, seeds, tasks, means, test, None, missing)
+
+
+class _Board:
+    """Values by task, encoding and seed, and the test set's noise; sorted, so that no listing order is seen."""
+
+    def __init__(self, scores: pl.DataFrame, measure: str, outcomes: Outcomes | None) -> None:
+        if measure not in scores.columns:
+            raise SpecError(f"there is no measure {measure!r} in these scores")
+        self.measure = measure
+        self._noise_column = f"noise_{measure}" if f"noise_{measure}" in scores.columns else None
+        self._outcomes = outcomes if measure == "unseen" else None  # what crosses is the mean over lengths
+        self._there: dict[tuple[str, str], dict[int, tuple[float, float | None, str | None]]] = {}
+        self._missing: dict[str, list[tuple[str, int]]] = {}
+        self.tasks: set[str] = set()
+        self.encodings: set[str] = set()
+        columns = ["task", "encoding", "seed", measure]
+        more = [name for name in (self._noise_column, "run") if name is not None and name in scores.columns]
+        for line in scores.select(*columns, *more).sort("task", "encoding", "seed").iter_rows(named=True):
+            task, encoding, seed, value = (line[name] for name in columns)
+            self.tasks.add(task)
+            self.encodings.add(encoding)
+            if value is None:
+                self._missing.setdefault(encoding, []).append((task, seed))
+                continue
+            own = self._there.setdefault((task, encoding), {})
+            if seed in own:
+                raise SpecError(f"{task}, {encoding}, seed {seed} has more than one value")
+            own[seed] = (value, line.get(self._noise_column or ""), line.get("run"))
+            self._agrees(line.get("run"), value)
+
+    def _agrees(self, run: str | None, value: float) -> None:
+        """Refuse outcomes that are of another evaluation than the rows."""
+        if self._outcomes is not None and run in self._outcomes.right and abs(self._outcomes.mean(run) - value) > 1e-9:
+            told = self._outcomes.mean(run)
+            raise SpecError(f"{run}: its outcomes give {told:.4f}, its rows {value:.4f}: two evaluations, not one")
+
+    def common(self, names: Sequence[str]) -> list[str]:
+        """The tasks where each of these has a value."""
+        return sorted(task for task in self.tasks if all((task, name) in self._there for name in names))
+
+    def values(self, task: str, encoding: str) -> dict[int, float]:
+        """Seed → value."""
+        return {seed: value for seed, (value, _, _) in self._there.get((task, encoding), {}).items()}
+
+    def missing(self, encoding: str) -> tuple[tuple[str, int], ...]:
+        """(task, seed) without a value."""
+        return tuple(self._missing.get(encoding, ()))
+
+    def noise(
+        self, seeds: Mapping[str, Sequence[int]], one: str, other: str | None = None
+    ) -> tuple[dict[str, float] | None, Examples]:
+        """Each task's variance by its test set: crossed where all outcomes are there, else binomial, else not known.
+
+        The binomial one of a difference is the sum of two: too much where what is hard for one is hard for the other.
+        """
+        names = [one] if other is None else [one, other]
+        if self._outcomes is not None:
+            runs = {
+                task: [[str(self._there[task, name][seed][2]) for seed in chosen] for name in names]
+                for task, chosen in seeds.items()
+            }
+            found = {task: self._outcomes.variance(own[0], own[1] if other else ()) for task, own in runs.items()}
+            crossed = {task: value for task, value in found.items() if value is not None}
+            if len(crossed) == len(found):
+                return crossed, "crossed"
+        if self._noise_column is None:
+            return None, "not counted"
+        told: dict[str, float] = {}
+        for task, chosen in seeds.items():
+            parts = [[self._there[task, name][seed][1] for seed in chosen] for name in names]
+            if any(part is None for own in parts for part in own):
+                return None, "not counted"
+            told[task] = math.fsum(mean([part for part in own if part is not None]) for own in parts)
+        return told, "binomial"

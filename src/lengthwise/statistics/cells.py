@@ -1,0 +1,196 @@
+"""One cell (task, encoding, length): the median seed with its order-statistic interval.
+
+The interval from the k-th smallest to the k-th largest of n seeds holds the median of all seeds unless fewer than k of
+the n fall on one side of it: level 1 − 2 P(Binomial(n, ½) < k), exact for any distribution, also for two humps, where
+means and their t intervals mislead. It speaks of other seeds on the same test set; `noise` is the test set's own part.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from lengthwise.statistics.estimate import NO_SEEDS, Estimate
+from lengthwise.statistics.reach import Reach
+
+if TYPE_CHECKING:
+    import polars as pl
+
+LEVEL = 0.9375
+"""What min–max of five seeds reaches; larger samples step inwards as long as they keep at least this."""
+MEDIAN = "median seed, order-statistic interval"
+MEAN = "mean over seeds"
+NOISE = "binomial standard error of the test set"
+
+
+def depth(n: int) -> tuple[int, float]:
+    """How many values to count in from both ends, and the level: the innermost that keeps 93.75 %, else min–max.
+
+    e.g. 3 seeds (1, .75), 5 seeds (1, .9375), 8 seeds (1, .992), 9 seeds (2, .961), 10 seeds (2, .979), 12 (3, .961).
+    """
+    if n < 2:
+        raise ValueError("an interval needs at least two seeds")
+
+    def level(k: int) -> float:
+        return 1 - 2 * sum(math.comb(n, j) for j in range(k)) / 2**n
+
+    k = 1
+    while k < n // 2 and level(k + 1) >= LEVEL:
+        k += 1
+    return k, level(k)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What the seeds of one cell say: every seed, the median with its interval, and two numbers beside it."""
+
+    seeds: tuple[float, ...]
+    """Every seed, smallest first."""
+    missing: int
+    """Seeds that are not there."""
+    median: Estimate
+    mean: Estimate
+    """Without an interval of its own."""
+    noise: Estimate
+    """What another test set of this size would change: a standard error, at most √(p(1 − p)/m)."""
+
+
+def cell(seeds: Iterable[float | None], examples: int | None = None, measure: str = "accuracy") -> Cell:
+    """The cell of these seeds; None is a seed that is missing.
+
+    `cell([.2, .9, .8])` has the median .8 from .2 to .9 at 75 %, and with 100 examples the noise
+    √(.63 × .37 / 100) = .048, at the mean.
+    """
+    given = list(seeds)
+    there = tuple(sorted(float(one) for one in given if one is not None))
+    median = median_seed(there, measure)
+    n = len(there)
+    mean = None if not there else math.fsum(there) / n
+    noise = None
+    if mean is not None and examples:
+        noise = math.sqrt(max(mean * (1 - mean), 0.0) / examples)
+    return Cell(
+        there,
+        len(given) - n,
+        median,
+        Estimate(mean, None, None, None, n, "seeds", MEAN, "no interval: the seeds may have two humps", measure),
+        Estimate(noise, None, None, None, examples or 0, "examples", NOISE, "noise of the test set", measure),
+    )
+
+
+def median_seed(seeds: Sequence[float], measure: str = "accuracy") -> Estimate:
+    """The median with its interval; one seed has none: `median_seed([.1, .5, .6, .7, .9])` is .6 from .1 to .9."""
+    ordered, n = sorted(seeds), len(seeds)
+    if n == 0:
+        return Estimate(None, None, None, None, 0, "seeds", MEDIAN, "no seed", measure)
+    middle = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
+    if n == 1:
+        return Estimate(middle, None, None, None, 1, "seed", MEDIAN, NO_SEEDS, measure)
+    k, level = depth(n)
+    words = "median seed on this test set; " + ("smallest to largest" if k == 1 else f"{_th(k)} from each end")
+    return Estimate(middle, ordered[k - 1], ordered[n - k], level, n, "seeds", MEDIAN, words, measure)
+
+
+def cells(table: pl.DataFrame, named: pl.DataFrame | None = None) -> list[dict[str, object]]:
+    """Every cell of an accuracy table: `task, encoding, split, seen, length, examples, chance` and its `cell`.
+
+    `table` is what `lengthwise.statistics.table.accuracy` gives; with labels, seeds without rows count as missing.
+    """
+    import polars as pl
+
+    keys = ["task", "encoding", "split", "seen", "length"]
+    grouped = table.group_by(keys).agg(pl.col("accuracy"), pl.col("examples").max(), pl.col("chance").max())
+    planned = {} if named is None else dict(named.group_by("task", "encoding").len().rows_by_key(["task", "encoding"]))
+    found = []
+    for line in grouped.sort("task", "encoding", "split", "length").iter_rows(named=True):
+        many = planned.get((line["task"], line["encoding"]), [(0,)])[0][0]
+        lacking = [None] * (many - len(line["accuracy"]))
+        one = cell([*line["accuracy"], *lacking], line["examples"])
+        found.append({key: line[key] for key in (*keys, "examples", "chance")} | {"cell": one})
+    return found
+
+
+def score_cells(scores: pl.DataFrame, measure: str = "unseen") -> dict[tuple[str, str], Cell]:
+    """(task, encoding) → its cell of one measure of `scores`; missing seeds are counted as missing."""
+    import polars as pl
+
+    found = {}
+    known = f"noise_{measure}" in scores.columns
+    noise = (pl.col(f"noise_{measure}").mean().sqrt() if known else pl.lit(None, pl.Float64)).alias("noise")
+    many = pl.col("examples").max() if "examples" in scores.columns else pl.lit(None, pl.Int64).alias("examples")
+    grouped = scores.sort("seed").group_by("task", "encoding").agg(pl.col(measure), noise, many)
+    for line in grouped.sort("task", "encoding").iter_rows(named=True):
+        one = cell(line[measure], measure=measure)
+        noise_now = replace(one.noise, value=line["noise"], n=line["examples"] or 0)
+        found[line["task"], line["encoding"]] = replace(one, noise=noise_now)
+    return found
+
+
+# --- reach -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Reaches:
+    """The reach of a cell: median and order statistics only, since a value known as `≥ 48` has no mean."""
+
+    seeds: tuple[Reach, ...]
+    """Every seed, shortest first; those that learned nothing come before all."""
+    median: Reach
+    low: Reach | None
+    high: Reach | None
+    level: float | None
+    words: str
+    recipe: str = "median reach, order-statistic interval"
+
+    @property
+    def n(self) -> int:
+        """How many seeds."""
+        return len(self.seeds)
+
+    @property
+    def learned(self) -> int:
+        """How many seeds learned the seen lengths."""
+        return sum(one.length is not None for one in self.seeds)
+
+    def __str__(self) -> str:
+        if self.low is None or self.high is None or self.level is None:
+            return f"{self.median} ({self.words})"
+        return f"{self.median} [{self.low}, {self.high}] ({100 * self.level:.4g} %; n = {self.n} seeds)"
+
+
+def reaches(found: Iterable[Reach]) -> Reaches:
+    """Median and interval of censored reaches: 20, 24 and ≥ 48 have the median 24, from 20 to ≥ 48, at 75 %.
+
+    Of an even number the median is the lower of the middle two, a length that was tested. Where a seed is only known to
+    reach at least x, every later order statistic is only known to be at least what it is.
+    """
+    ordered = sorted(found, key=lambda one: (-1 if one.length is None else one.length, one.beyond))
+    n = len(ordered)
+    if n == 0:
+        return Reaches((), Reach(None), None, None, None, "no seed")
+
+    def order(k: int) -> Reach:
+        one = ordered[k - 1]
+        return Reach(one.length, one.length is not None and any(other.beyond for other in ordered[:k]))
+
+    median = order((n + 1) // 2)
+    if n == 1:
+        return Reaches(tuple(ordered), median, None, None, None, NO_SEEDS)
+    k, level = depth(n)
+    return Reaches(tuple(ordered), median, order(k), order(n + 1 - k), level, "median seed on this test set")
+
+
+def reach_cells(lines: pl.DataFrame, named: pl.DataFrame, column: str = "reach") -> Mapping[tuple[str, str], Reaches]:
+    """(task, encoding) → its reaches, from `summarise(rows, threshold=...)` and labels, of the runs that have rows."""
+    joined = lines.join(named.select("run", "task", "encoding", "seed"), on="run", how="inner")
+    found: dict[tuple[str, str], list[Reach]] = {}
+    for line in joined.sort("task", "encoding", "seed").iter_rows(named=True):
+        one = Reach(line[column], bool(line["beyond"]) and line[column] is not None)
+        found.setdefault((line["task"], line["encoding"]), []).append(one)
+    return {key: reaches(value) for key, value in found.items()}
+
+
+def _th(k: int) -> str:
+    return {2: "second", 3: "third"}.get(k, f"{k}th")

@@ -1,0 +1,105 @@
+"""The two intervals that a mean over tasks can have; they answer different questions, and both say which.
+
+`these tasks, other seeds`: what would other seeds, and another test set of the same kind, have given on these tasks?
+Stratified t: variance Σ_k s²_k/n_k / K² plus the test set's term, degrees of freedom by Welch and Satterthwaite.
+`other tasks like these`: would it hold on other tasks? t over task families: five ways to copy are not five tasks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from lengthwise.spec import Spec
+from lengthwise.statistics.estimate import NO_SEEDS, OTHER_TASKS, THESE_TASKS, Estimate, Examples
+
+LEVEL = 0.95
+STRATIFIED = "t stratified by task, Welch–Satterthwaite"
+BY_FAMILY = "t over task families"
+FAMILIES = ("copy", "reverse", "addition", "polynomial", "sort", "summation", "parity", "lego", "scan", "pcfg")
+"""The ten families of the published tasks."""
+
+
+def family(task: str) -> str:
+    """The family of a task: its name without options, e.g. `copy` of `copy:variant=random`."""
+    return Spec.of(task).name
+
+
+def these_tasks(
+    values: Mapping[str, Sequence[float]],
+    noise: Mapping[str, float] | None = None,
+    examples: Examples = "not counted",
+    measure: str = "",
+    level: float = LEVEL,
+) -> Estimate:
+    """Mean over tasks with the interval for other seeds: task → one value per seed.
+
+    `noise` is each task's variance by its test set. e.g. {a: [.4, .6], b: [.5, .7]} gives .55 with the variance
+    (.02/2 + .02/2)/4 = .005 and 2 degrees of freedom. Where a task has one seed there is no interval.
+    """
+    names = sorted(values)
+    count = sum(len(values[name]) for name in names)
+    unit = "(task, seed) pairs"
+    if not names or any(not values[name] for name in names):
+        lacks = next((name for name in names if not values[name]), None)
+        words = "no task" if lacks is None else f"{lacks} has no seed"
+        return Estimate(None, None, None, None, count, unit, STRATIFIED, words, measure)
+    value = math.fsum(mean(values[name]) for name in names) / len(names)
+    lone = [name for name in names if len(values[name]) == 1]
+    if lone:
+        words = NO_SEEDS if len(lone) == len(names) else f"no seed interval: {lone[0]} has one seed"
+        return Estimate(value, None, None, None, count, unit, STRATIFIED, words, measure)
+    terms = [(variance(values[name]) / len(values[name]), len(values[name]) - 1) for name in names]
+    seeds = math.fsum(term for term, _ in terms)
+    total = seeds + math.fsum(max(noise[name], 0.0) for name in names) if noise is not None else seeds
+    squares = math.fsum(term**2 / free for term, free in terms)  # the test set's term is known to far more
+    words = THESE_TASKS
+    if seeds == 0:
+        words += "; all seeds of each task agree, which says less than it seems"
+    df = total**2 / squares if squares > 0 else math.inf
+    half = t_point(df, level) * math.sqrt(total) / len(names)
+    return Estimate(
+        *(value, value - half, value + half, level, count, unit, STRATIFIED, words, measure),
+        examples="not counted" if noise is None else examples,
+        df=None if math.isinf(df) else df,
+    )
+
+
+def other_tasks(
+    values: Mapping[str, float], of: Callable[[str], str] = family, measure: str = "", level: float = LEVEL
+) -> Estimate:
+    """Mean over families of the mean over their tasks, with the interval for other families: task → its value.
+
+    `of=str` takes each task for a family of its own, as a table of variants does.
+    """
+    groups: dict[str, list[float]] = {}
+    for name in sorted(values):
+        groups.setdefault(of(name), []).append(values[name])
+    means = [mean(group) for group in groups.values()]
+    unit, n = "task families", len(means)
+    if not means:
+        return Estimate(None, None, None, None, 0, unit, BY_FAMILY, "no task", measure)
+    value = mean(means)
+    if n == 1:
+        words = "no interval over tasks: one task family"
+        return Estimate(value, None, None, None, 1, unit, BY_FAMILY, words, measure)
+    half = t_point(n - 1, level) * math.sqrt(variance(means) / n)
+    return Estimate(value, value - half, value + half, level, n, unit, BY_FAMILY, OTHER_TASKS, measure, df=float(n - 1))
+
+
+def mean(values: Sequence[float]) -> float:
+    """The mean, whatever the order, to the last bit."""
+    return math.fsum(values) / len(values)
+
+
+def variance(values: Sequence[float]) -> float:
+    """The variance between these, by n − 1."""
+    middle = mean(values)
+    return math.fsum((value - middle) ** 2 for value in values) / (len(values) - 1)
+
+
+def t_point(df: float, level: float) -> float:
+    """How many standard errors the interval reaches to each side."""
+    from scipy.special import ndtri, stdtrit
+
+    return float(ndtri((1 + level) / 2) if math.isinf(df) else stdtrit(df, (1 + level) / 2))

@@ -1,0 +1,98 @@
+"""Each example's outcome under each seed: what the test set's own share of the noise is, without assuming anything.
+
+All runs of a task answer the same examples, so examples are crossed with seeds. The mean of n seeds × m examples has
+the variance σ²_seed/n + σ²_example/m + σ²_both/(nm); the spread between seeds has the first and the last in it, and the
+crossed term, (MS_example − MS_both)/(nm), is the one that is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lengthwise.spec import SpecError
+
+if TYPE_CHECKING:
+    import polars as pl
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class Outcomes:
+    """Right or wrong for every run and example of one split, shortest length first."""
+
+    right: dict[str, NDArray[np.bool_]]
+    """Run → its examples."""
+    lengths: dict[str, tuple[tuple[int, int], ...]]
+    """Run → (length, examples) of each length."""
+
+    def variance(self, runs: Sequence[str], minus: Sequence[str] = ()) -> float | None:
+        """The crossed term of the mean over lengths of these runs, or of their difference, pair by pair.
+
+        None where an outcome is not there: then the caller falls back on the binomial one.
+        """
+        if any(run not in self.right for run in (*runs, *minus)):
+            return None
+        if len({self.lengths[run] for run in (*runs, *minus)}) != 1:
+            raise SpecError(f"{runs[0]} and others of its task were not asked the same examples")
+        right_SN = np.array([self.right[run] for run in runs], dtype=np.float64)
+        if minus:
+            right_SN -= np.array([self.right[run] for run in minus], dtype=np.float64)
+        return crossed(right_SN, [many for _, many in self.lengths[runs[0]]])
+
+    def mean(self, run: str) -> float:
+        """The mean over lengths of a run's accuracy."""
+        parts = np.split(self.right[run], np.cumsum([many for _, many in self.lengths[run]])[:-1])
+        return float(np.mean([part.mean() for part in parts]))
+
+
+def outcomes(
+    predictions: pl.DataFrame, checkpoint: str = "last", evaluation: str = "as trained", split: str = "test_unseen"
+) -> Outcomes:
+    """The outcomes in predictions (`run, checkpoint, split, length, first, last, kind`), where a line is a range.
+
+    Refused where an example is missing or there twice: some wrong answers alone say nothing of how many were right.
+    """
+    import polars as pl
+
+    kept = predictions.filter((pl.col("checkpoint") == checkpoint) & (pl.col("split") == split))
+    if "evaluation" in predictions.columns:
+        kept = kept.filter(pl.col("evaluation") == evaluation)
+    kept = kept.sort("run", "length", "first")
+    right, lengths = {}, {}
+    for (run,), own in kept.partition_by("run", as_dict=True, maintain_order=True).items():
+        first, last = own["first"].to_numpy(), own["last"].to_numpy()
+        many = last - first + 1
+        length = own["length"].to_numpy()
+        begins = np.flatnonzero(np.diff(length, prepend=length[0] - 1))
+        follows = np.where(np.isin(np.arange(len(first)), begins), 0, np.roll(last, 1) + 1)
+        if (many < 1).any() or (first != follows).any():
+            at = int(length[int(np.flatnonzero((many < 1) | (first != follows))[0])])
+            raise SpecError(f"{run}: the examples of length {at} are not all there, each once; outcomes need them all")
+        right[str(run)] = np.repeat((own["kind"] == "right").to_numpy(), many)
+        counts = np.add.reduceat(many, begins)
+        lengths[str(run)] = tuple(zip(length[begins].tolist(), counts.tolist(), strict=True))
+    return Outcomes(right, lengths)
+
+
+def crossed(right_SN: NDArray[np.float64], counts: Sequence[int]) -> float:
+    """The variance that the examples give the mean over lengths; seeds × examples, `counts` examples of each length.
+
+    One seed: all of the spread between examples, since nothing tells the two apart. Never below 0.
+    """
+    seeds = len(right_SN)
+    begins = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    m_L = np.asarray(counts, dtype=np.float64)
+    by_example_N = right_SN.mean(axis=0)
+    by_seed_SL = np.add.reduceat(right_SN, begins, axis=1) / m_L
+    mean_L = by_seed_SL.mean(axis=0)
+    between_L = seeds * (np.add.reduceat(by_example_N**2, begins) - m_L * mean_L**2)
+    seeds_L = m_L * ((by_seed_SL - mean_L) ** 2).sum(axis=0)
+    all_L = np.add.reduceat((right_SN**2).sum(axis=0), begins) - seeds * m_L * mean_L**2
+    free_L = np.maximum(m_L - 1, 1)  # one example has no spread: its term is 0
+    both_L = (all_L - between_L - seeds_L) / (free_L * (seeds - 1)) if seeds > 1 else np.zeros_like(m_L)
+    term_L = (between_L / free_L - both_L) / (seeds * m_L)
+    return max(float(term_L.sum()) / len(counts) ** 2, 0.0)

@@ -1,0 +1,238 @@
+"""Ranks: mean reciprocal rank by our recipe and by the original's, mean rank, win matrix, interquartile mean.
+
+A query is a (task, seed); in each, encodings are ranked by their accuracy at unseen lengths. Ours: scores are rounded
+to .005, those not above chance are set to chance, and encodings that tie share the mean of the reciprocal ranks they
+take together, so that the five of a query always add up to 1 + 1/2 + 1/3 + 1/4 + 1/5 = 2.2833.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lengthwise.spec import SpecError
+from lengthwise.statistics.aggregates import Aggregate, Difference, aggregates, differences
+from lengthwise.statistics.estimate import Estimate
+
+if TYPE_CHECKING:
+    import polars as pl
+    from numpy.typing import NDArray
+
+STEP = 0.005
+"""Scores closer than this may be equal: they are rounded to it."""
+ABOVE = 0.01
+"""A score is above chance if guessing gets as many right with at most this probability."""
+QUARTER = {"NoPE": "nope", "T5": "t5", "ALiBi": "alibi", "Rotary": "rope:fraction=0.25", "APE": "sinusoidal"}
+"""The five published encodings by the names of the original, whose rotary turns a quarter of each head."""
+FULL = {**QUARTER, "Rotary": "rope"}
+"""The same with rotary as it is used elsewhere."""
+ROW_ORDER = ("Rotary", "ALiBi", "T5", "APE", "NoPE")
+"""The original's rows, in the order that breaks its ties."""
+OURS = "MRR: unseen mean rounded to .005, not above chance is chance, ties share"
+PAPERS = "MRR of the original: all examples of unseen lengths together, ties by row order"
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Scores of encodings in every query where all of them have one, in sorted order."""
+
+    encodings: tuple[str, ...]
+    queries: tuple[tuple[str, int], ...]
+    """(task, seed)."""
+    scores_QE: NDArray[np.float64]
+    dropped: tuple[tuple[str, int], ...]
+    """Queries where an encoding has no score; in no number."""
+
+
+def queries(
+    scores: pl.DataFrame, encodings: Iterable[str] | None = None, measure: str = "unseen", plain: bool = False
+) -> Queries:
+    """The queries of these encodings, by our recipe: rounded, and set to chance where not above it.
+
+    `scores` is what `table.scores` gives; without its columns `examples, correct, chance` nothing is set to chance.
+    `plain` takes scores as they are.
+    """
+    counted = [name for name in ("examples", "correct", "chance") if name in scores.columns and not plain]
+    needed = ["task", "encoding", "seed", measure, *counted]
+    names = tuple(sorted(set(scores["encoding"].to_list()) if encodings is None else set(encodings)))
+    there: dict[tuple[str, int], dict[str, float]] = {}
+    for line in scores.select(needed).iter_rows(named=True):
+        own = there.setdefault((line["task"], line["seed"]), {})
+        if line["encoding"] in own:
+            raise SpecError(f"{line['task']}, {line['encoding']}, seed {line['seed']} has more than one score")
+        if line[measure] is not None and line["encoding"] in names:
+            own[line["encoding"]] = line[measure] if plain else _told(line, measure)
+    whole = sorted(key for key, own in there.items() if len(own) == len(names))
+    table = np.array([[there[key][name] for name in names] for key in whole], dtype=np.float64)
+    return Queries(names, tuple(whole), table.reshape(len(whole), len(names)), tuple(sorted(set(there) - set(whole))))
+
+
+def above_chance(correct: int, examples: int, chance: float) -> bool:
+    """Whether guessing gets so many right with at most 1 %: of 256 coin flips 147 are above chance, 146 are not."""
+    from scipy.special import bdtrc
+
+    if correct == 0:
+        return False
+    return chance <= 0 or bool(bdtrc(correct - 1, examples, min(chance, 1.0)) <= ABOVE)
+
+
+def rounded(score: float) -> float:
+    """The score in whole steps of .005, halves up: .0024 is 0, .0025 is .005."""
+    return math.floor(round(score / STEP, 6) + 0.5) * STEP  # the inner one removes what the order of a sum left
+
+
+def _told(line: Mapping[str, float], measure: str) -> float:
+    """A score by our recipe; chance is set only where it is known."""
+    chance, score = line.get("chance"), line[measure]
+    if chance is not None and not above_chance(int(line["correct"]), int(line["examples"]), chance):
+        score = chance
+    return rounded(score)
+
+
+def ranks(scores_QE: NDArray[np.float64], ties: str = "share") -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Rank and reciprocal rank of each encoding in each query, highest first.
+
+    `share`: tied encodings have the mean of the ranks, and of the reciprocal ranks, that they take together: .9, .5, .5
+    have the ranks 1, 2.5, 2.5 and the reciprocals 1, .417, .417. `first`: the one in the earlier column is ahead.
+    """
+    many = scores_QE.shape[1]
+    order_QE = np.argsort(-scores_QE, axis=1, kind="stable")
+    place_QE = np.empty_like(order_QE)
+    np.put_along_axis(place_QE, order_QE, np.arange(1, many + 1)[None, :], axis=1)
+    alone_QE = place_QE.astype(np.float64)
+    if ties == "first":
+        return alone_QE, 1 / alone_QE
+    same_QEE = scores_QE[:, :, None] == scores_QE[:, None, :]
+    tied_QE = same_QEE.sum(axis=2)
+    rank_QE = (same_QEE * alone_QE[:, None, :]).sum(axis=2) / tied_QE
+    reciprocal_QE = (same_QEE / alone_QE[:, None, :]).sum(axis=2) / tied_QE
+    return rank_QE, reciprocal_QE
+
+
+# --- the mean reciprocal rank ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MRR:
+    """Mean reciprocal ranks of the five published encodings."""
+
+    recipe: str
+    rotary: str
+    """Which encoding stands as Rotary."""
+    means: Mapping[str, Aggregate]
+    """NoPE, T5, ALiBi, Rotary, APE → mean over tasks, with both intervals; empty where one of the five is missing."""
+    differences: tuple[Difference, ...]
+    queries: int
+    dropped: tuple[tuple[str, int], ...]
+    missing: tuple[str, ...]
+    """Encodings of the five that the study does not have."""
+
+    @property
+    def values(self) -> dict[str, float]:
+        """Name → mean reciprocal rank."""
+        return {name: one.value for name, one in self.means.items() if one.value is not None}
+
+
+def mrr(scores: pl.DataFrame, five: Mapping[str, str] = QUARTER) -> MRR:
+    """The mean reciprocal rank by our recipe, over exactly five encodings: `mrr(scores)`, `mrr(scores, FULL)`."""
+    return _mrr(scores, five, OURS, "unseen", "share")
+
+
+def paper_mrr(scores: pl.DataFrame, five: Mapping[str, str] = QUARTER, measure: str = "micro") -> MRR:
+    """The mean reciprocal rank by the original's recipe: ties go to who is first of Rotary, ALiBi, T5, APE, NoPE."""
+    return _mrr(scores, five, PAPERS, measure, "first")
+
+
+def _mrr(scores: pl.DataFrame, five: Mapping[str, str], recipe: str, measure: str, ties: str) -> MRR:
+    import polars as pl
+
+    if set(five) != set(ROW_ORDER):
+        raise SpecError(f"the five are {', '.join(QUARTER)}; not {', '.join(five)}")
+    there = set(scores["encoding"].to_list())
+    missing = tuple(five[name] for name in QUARTER if five[name] not in there)
+    if missing:
+        return MRR(recipe, five["Rotary"], {}, (), 0, (), missing)
+    asked = queries(scores, five.values(), measure, plain=ties == "first")
+    columns = [asked.encodings.index(five[name]) for name in ROW_ORDER]
+    _, reciprocal_QE = ranks(asked.scores_QE[:, columns], ties)
+    lines = [
+        {"task": task, "seed": seed, "encoding": name, "mrr": float(value)}
+        for (task, seed), own in zip(asked.queries, reciprocal_QE, strict=True)
+        for name, value in zip(ROW_ORDER, own, strict=True)
+    ]
+    if not lines:
+        return MRR(recipe, five["Rotary"], {}, (), 0, asked.dropped, ())
+    schema = {"task": pl.String, "seed": pl.Int64, "encoding": pl.String, "mrr": pl.Float64}
+    table = pl.DataFrame(lines, schema=schema)
+    found = aggregates(table, "mrr")
+    means = {name: found[name] for name in QUARTER}
+    return MRR(recipe, five["Rotary"], means, tuple(differences(table, "mrr")), len(asked.queries), asked.dropped, ())
+
+
+# --- all encodings ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How all encodings of a study stand to each other, query by query."""
+
+    encodings: tuple[str, ...]
+    """By mean rank, then by name."""
+    mean_rank: Mapping[str, Estimate]
+    counts: Mapping[str, Mapping[float, int]]
+    """Encoding → rank → in how many queries."""
+    wins: Mapping[tuple[str, str], float]
+    """(one, other) → the share of queries where one is strictly ahead; what is neither is a tie."""
+    interquartile: Mapping[str, Estimate]
+    queries: int
+    dropped: tuple[tuple[str, int], ...]
+
+
+def standing(scores: pl.DataFrame, encodings: Iterable[str] | None = None) -> Standing:
+    """Mean rank (ties share), win matrix and interquartile mean of all encodings of a study, by our scores."""
+    import polars as pl
+
+    asked = queries(scores, encodings)
+    n, unit = len(asked.queries), "(task, seed) queries"
+    if n == 0:
+        return Standing(asked.encodings, {}, {}, {}, {}, 0, asked.dropped)
+    rank_QE, _ = ranks(asked.scores_QE)
+    lines = [
+        {"task": task, "seed": seed, "encoding": name, "rank": float(rank_QE[q, e])}
+        for q, (task, seed) in enumerate(asked.queries)
+        for e, name in enumerate(asked.encodings)
+    ]
+    means = {name: one.seeds for name, one in aggregates(pl.DataFrame(lines), "rank").items()}
+    ordered = sorted(asked.encodings, key=lambda name: (round(means[name].value or 0.0, 12), name))
+    column = {name: asked.scores_QE[:, e] for e, name in enumerate(asked.encodings)}
+    counts = {}
+    for e, name in enumerate(asked.encodings):
+        values, many = np.unique(rank_QE[:, e], return_counts=True)
+        counts[name] = dict(zip(values.tolist(), many.tolist(), strict=True))
+    words = "no interval: a trimmed mean of (task, seed) scores"
+    return Standing(
+        tuple(ordered),
+        means,
+        counts,
+        {(a, b): float((column[a] > column[b]).mean()) for a in ordered for b in ordered if a != b},
+        {
+            name: Estimate(
+                interquartile_mean(column[name]), None, None, None, n, unit, "interquartile mean", words, "unseen"
+            )
+            for name in ordered
+        },
+        n,
+        asked.dropped,
+    )
+
+
+def interquartile_mean(values: Sequence[float] | NDArray[np.float64]) -> float:
+    """The mean of the middle half, a quarter cut off at each end in whole values: of 0, .4, .6, 1 it is .5."""
+    ordered = sorted(float(value) for value in values)
+    cut = len(ordered) // 4
+    kept = ordered[cut : len(ordered) - cut]
+    return math.fsum(kept) / len(kept)

@@ -1,0 +1,130 @@
+"""How many more seeds a comparison needs, from the seeds there are.
+
+Few seeds say little about their own spread: the plain rule, which takes the sample variance for the true one, keeps its
+promise about half of the time. Here the variance is its upper 80 % limit, and the number of seeds is such that the
+half-width, itself a matter of luck, is at most δ in 80 % of cases. Where the seeds agree, their spread says nothing
+about a rare failure, so there is no number, but what they rule out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+DELTA = 0.05
+"""The half-width that is wanted."""
+ASSURANCE = 0.8
+"""The share of cases in which it is kept."""
+LEVEL = 0.95
+MOST = 100_000
+"""Nobody trains more seeds."""
+RECIPE = "upper 80 % limit of the variance, 80 % assurance of the half-width"
+
+
+@dataclass(frozen=True)
+class Need:
+    """How many seeds are needed, or what the seeds there are rule out."""
+
+    total: int | None
+    """Seeds (of each task) in all, counting those there are; None where no number can be said."""
+    more: int | None
+    n: int
+    """Seeds (of each task) there are."""
+    delta: float
+    words: str
+    unit: str = "seeds"
+    recipe: str = RECIPE
+    rules_out: float | None = None
+    """Where all seeds agree: a failure rate above this would have shown in 95 % of cases."""
+
+
+def ruled_out(n: int) -> float:
+    """The failure rate that n agreeing seeds rule out at 95 %: 1 − .05^(1/n), which is .63 for 3 and .45 for 5."""
+    return 1 - 0.05 ** (1 / n)
+
+
+def needed(seeds: Sequence[float], delta: float = DELTA) -> Need:
+    """Seeds for a half-width of at most `delta` in one cell, or of paired differences on one task.
+
+    Seeds agree where all are within δ of each other: `needed([1., 1., 1.])` says that 3 agreeing seeds leave open a
+    failure rate of up to 63 %. It is the t interval of the mean that is planned.
+    """
+    n = len(seeds)
+    if n < 2:
+        return Need(None, None, n, delta, "one seed says nothing about the spread of seeds: at least two are needed")
+    if max(seeds) - min(seeds) <= delta + 1e-12:
+        return _agree(n, delta)
+    return _told(smallest(_variance(seeds), n - 1, n, delta), n, delta)
+
+
+def needed_over_tasks(values: Mapping[str, Sequence[float]], delta: float = DELTA, noise: float = 0.0) -> Need:
+    """Seeds of each task for a half-width of at most `delta` of a mean over tasks: task → a value for each seed.
+
+    `noise` is the variance that the test sets give the mean: more seeds do not lower it, only more examples do.
+    """
+    names = sorted(values)
+    n = min((len(values[name]) for name in names), default=0)
+    if n < 2:
+        return Need(None, None, n, delta, "a task with one seed says nothing about the spread of seeds")
+    if all(max(values[name]) - min(values[name]) <= delta + 1e-12 for name in names) and len(names) == 1:
+        return _agree(n, delta)
+    parts = [(_variance(values[name]), len(values[name]) - 1) for name in names]
+    total = math.fsum(part for part, _ in parts)
+    if total == 0:
+        return _agree(n, delta)
+    df = total**2 / math.fsum(part**2 / free for part, free in parts)
+    found = smallest(total / len(names) ** 2, df, n, delta, noise)
+    if found is None and noise > 0:
+        words = f"the test sets alone leave ± {1.96 * math.sqrt(noise):.3f}: more examples are needed, not more seeds"
+        return Need(None, None, n, delta, words)
+    return _told(found, n, delta)
+
+
+def smallest(variance: float, df: float, there: int, delta: float, noise: float = 0.0) -> int | None:
+    """The smallest number of seeds whose half-width is at most `delta` with 80 % assurance; None above 100,000.
+
+    `variance` is of one seed and known to `df` degrees of freedom, from `there` seeds; n seeds will know it to
+    df (n − 1)/(there − 1). e.g. a variance of .01 from 5 seeds asks for 52 seeds for ± .05.
+    """
+    from scipy.special import chdtri, stdtrit
+
+    upper = variance * df / float(chdtri(df, ASSURANCE))  # chdtri takes the upper tail: the lower 20 % point
+
+    def wide(n: int) -> bool:
+        free = df * (n - 1) / (there - 1)
+        unlucky = upper * float(chdtri(free, 1 - ASSURANCE)) / free
+        return float(stdtrit(free, (1 + LEVEL) / 2)) * math.sqrt(unlucky / n + noise) > delta
+
+    if wide(MOST):
+        return None
+    low, high = 1, 2  # the half-width falls with n: double, then halve
+    while wide(high):
+        low, high = high, min(high * 2, MOST)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if wide(middle) else (low, middle)
+    return high
+
+
+def _agree(n: int, delta: float) -> Need:
+    rate = ruled_out(n)
+    words = (
+        f"all {n} seeds agree within {delta:g}: that rules out a failure rate above {100 * rate:.0f} %, "
+        "and says nothing about rarer failures"
+    )
+    return Need(None, None, n, delta, words, rules_out=rate)
+
+
+def _told(total: int | None, n: int, delta: float) -> Need:
+    if total is None:
+        return Need(None, None, n, delta, f"more than {MOST:,} seeds for ± {delta:g}")
+    if total <= n:
+        return Need(total, 0, n, delta, f"{n} seeds suffice for ± {delta:g}")
+    more = total - n
+    return Need(total, more, n, delta, f"{more} more {'seed' if more == 1 else 'seeds'} for ± {delta:g}")
+
+
+def _variance(values: Sequence[float]) -> float:
+    middle = math.fsum(values) / len(values)
+    return math.fsum((value - middle) ** 2 for value in values) / (len(values) - 1)

@@ -1,0 +1,106 @@
+"""Does the order of encodings hang on a choice? The same mean over tasks, with one choice changed at a time.
+
+Conditioning on runs that learned is not offered: which runs learn is part of what an encoding does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lengthwise.statistics.aggregates import aggregates
+from lengthwise.statistics.ranks import above_chance
+from lengthwise.statistics.table import learned_by_all, scores
+
+if TYPE_CHECKING:
+    import polars as pl
+
+CHECKPOINTS = ("last", "best", "earliest_best")
+CEILING = 0.98
+"""A task is at ceiling where the median seed of every encoding has at least this."""
+FLOOR = 0.02
+"""A task is at the floor where the median seed of every encoding has at most this, or is not above chance."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """The order of encodings under one choice."""
+
+    name: str
+    """e.g. `as it is`, `without copy:variant=same`, `checkpoint best`."""
+    order: tuple[tuple[str, ...], ...]
+    """Best first; encodings with equal values stand together."""
+    values: Mapping[str, float]
+    tasks: int
+    """Over how many tasks; 0 where nothing is left to order."""
+    changed: bool
+    """The order differs from `as it is`."""
+    leader_changed: bool
+    unit: str = "tasks"
+    recipe: str = "mean over tasks of the mean over seeds"
+
+
+def saturated(table: pl.DataFrame) -> dict[str, str]:
+    """Task → `ceiling` or `floor`, for tasks that tell no encoding from another; `table` is what `scores` gives."""
+    import polars as pl
+
+    found: dict[str, list[str]] = {}
+    grouped = table.filter(pl.col("unseen").is_not_null()).group_by("task", "encoding")
+    for line in grouped.agg(
+        pl.col("unseen").median(),
+        pl.col("correct").median().floor().cast(pl.Int64),
+        pl.col("examples").max(),
+        pl.col("chance").max(),
+    ).iter_rows(named=True):
+        guess = line["chance"] is not None and not above_chance(line["correct"], line["examples"], line["chance"])
+        kind = "ceiling" if line["unseen"] >= CEILING else "floor" if line["unseen"] <= FLOOR or guess else "between"
+        found.setdefault(line["task"], []).append(kind)
+    return {task: kinds[0] for task, kinds in sorted(found.items()) if set(kinds) in ({"ceiling"}, {"floor"})}
+
+
+def sensitivity(
+    rows: pl.DataFrame, named: pl.DataFrame, others: Mapping[str, pl.DataFrame] | None = None
+) -> list[Variant]:
+    """The order as it is, then with one choice changed at a time; what the rows do not have is left out.
+
+    Choices: the checkpoint, an oracle that says where to stop, only tasks that every encoding learned, no tasks at
+    ceiling or floor for everybody, each task left out. `others` are labels of the same study with another choice, e.g.
+    {"rate 1e-3": labels of those runs}.
+    """
+    import polars as pl
+
+    base = scores(rows, named)
+    first = _variant("as it is", base, None)
+    found = [first]
+    stored = set(rows["checkpoint"].unique().to_list())
+    for rule in CHECKPOINTS:
+        if rule != "last" and rule in stored:
+            found.append(_variant(f"checkpoint {rule}", scores(rows, named, checkpoint=rule), first))
+    if base["content"].is_not_null().any():
+        found.append(_variant("told where to stop", base, first, "content"))
+    everybody = learned_by_all(base)
+    found.append(_variant("tasks that every encoding learned", base.filter(pl.col("task").is_in(everybody)), first))
+    flat = saturated(base)
+    if flat:
+        told = "without tasks at ceiling or floor for everybody"
+        found.append(_variant(told, base.filter(~pl.col("task").is_in(list(flat))), first))
+    for name, other in sorted((others or {}).items()):
+        found.append(_variant(name, scores(rows, other), first))
+    tasks = sorted(set(base["task"].to_list()))
+    if len(tasks) > 1:
+        found += [_variant(f"without {task}", base.filter(pl.col("task") != task), first) for task in tasks]
+    return found
+
+
+def _variant(name: str, table: pl.DataFrame, first: Variant | None, measure: str = "unseen") -> Variant:
+    found = aggregates(table, measure)
+    values = {encoding: one.value for encoding, one in found.items() if one.value is not None}
+    groups: dict[float, list[str]] = {}
+    for encoding, value in values.items():
+        groups.setdefault(round(value, 9), []).append(encoding)
+    order = tuple(tuple(sorted(groups[value])) for value in sorted(groups, reverse=True))
+    tasks = max((len(one.by_task) for one in found.values()), default=0)
+    if first is None or not order:
+        return Variant(name, order, values, tasks, False, False)
+    return Variant(name, order, values, tasks, order != first.order, order[0] != first.order[0])

@@ -1,0 +1,200 @@
+"""From rows to tidy tables: accuracy at each length, and a line of scores for each (task, encoding, seed).
+
+A run that is planned and not done, or was tested at fewer lengths than the others of its task, has null scores: missing
+stays missing, and is never a 0 in a mean. Sums run in order of length, so that the order of the rows changes no bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from lengthwise.spec import SpecError
+from lengthwise.statistics.reach import EXHAUSTED
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from lengthwise.study.plan import Item
+
+LEARNED = 0.95
+"""A cell is learned if its median seed is right this often at seen lengths."""
+MEASURES = {
+    "unseen": "mean accuracy at unseen lengths, L+1 to 2L",
+    "corrected": "mean of (accuracy − chance) / (1 − chance) at unseen lengths",
+    "area": "area under accuracy against length over (L, 2L], as a share of its width",
+    "content": "mean accuracy at unseen lengths if the model were told where to stop",
+    "micro": "right answers among all examples of unseen lengths, as the original study counts",
+    "seen": "mean accuracy at seen lengths",
+}
+"""One number for each run: the columns of `scores`, in words."""
+AXES = ("task", "encoding", "seed")
+
+
+def labels(items: Iterable[Item]) -> pl.DataFrame:
+    """What each run of a study is called by: `run, task, encoding, positions, model, training, seed`."""
+    import polars as pl
+
+    found = [{"run": item.run, **item.cell.labels()} for item in items if item.kind == "run"]
+    words = dict.fromkeys(("run", "task", "encoding", "positions", "model", "training"), pl.String)
+    return pl.DataFrame(found, schema={**words, "seed": pl.Int64}).unique(maintain_order=True)
+
+
+def arms(named: pl.DataFrame, axes: Sequence[str]) -> pl.DataFrame:
+    """Compare more than encodings: `arms(labels, ["encoding", "positions"])` calls an arm `rope, randomized`."""
+    import polars as pl
+
+    unknown = [axis for axis in axes if axis not in named.columns]
+    if unknown:
+        raise SpecError(f"there is no axis {unknown[0]!r}; there are {', '.join(named.columns)}")
+    return named.with_columns(pl.concat_str([pl.col(axis) for axis in axes], separator=", ").alias("encoding"))
+
+
+def accuracy(
+    rows: pl.DataFrame, named: pl.DataFrame, checkpoint: str = "last", evaluation: str = "as trained"
+) -> pl.DataFrame:
+    """Accuracy at each length: `task, encoding, seed, run, split, seen, length, examples, correct, ..., accuracy`.
+
+    `content` is the accuracy if the model were told where to stop, null where that is not known; the finer cells of a
+    length are added up; a seen length with fewer than 8 examples is left out. e.g. 250 of 256 right gives .977.
+    """
+    import polars as pl
+
+    _one_run_each(named)
+    tested = pl.col("split").str.starts_with("test_") | (pl.col("split") == "validation")
+    kept = rows.filter((pl.col("checkpoint") == checkpoint) & (pl.col("evaluation") == evaluation) & tested)
+    content = pl.col("correct_content")
+    return (
+        kept.group_by("run", "split", "seen", "length")
+        .agg(
+            pl.col("examples").sum(),
+            pl.col("correct").sum(),
+            pl.when(content.is_null().any()).then(None).otherwise(content.sum()).alias("correct_content"),
+            pl.col("chance").max(),
+        )
+        .filter(~(pl.col("seen") & (pl.col("examples") < EXHAUSTED)) & (pl.col("examples") > 0))
+        .with_columns(
+            (pl.col("correct") / pl.col("examples")).alias("accuracy"),
+            (pl.col("correct_content") / pl.col("examples")).alias("content"),
+        )
+        .join(named.select("run", *AXES), on="run", how="inner")
+        .select(*AXES, "run", "split", "seen", "length", "examples", "correct", "chance", "accuracy", "content")
+        .sort(*AXES, "split", "length")
+    )
+
+
+def scores(
+    rows: pl.DataFrame, named: pl.DataFrame, checkpoint: str = "last", evaluation: str = "as trained"
+) -> pl.DataFrame:
+    """A line for each (task, encoding, seed): the measures above, and what the noise of the test set is made of.
+
+    Beside `MEASURES`: `examples, correct, chance` over the unseen lengths, `lengths`, and for each measure
+    `noise_<measure>`, its conservative variance by the examples, Σ w² p(1 − p)/m with the weight w that the measure
+    gives a length: .5 at one length of 256 gives .25/256. The seen score is on `test_seen`, and on `validation` for
+    tasks that have no `test_seen` rows.
+    """
+    import polars as pl
+
+    table = accuracy(rows, named, checkpoint, evaluation)
+    wanted = table.filter(pl.col("split") == "test_unseen")
+    trained = table.filter(pl.col("seen")).group_by("task").agg(pl.col("length").max().alias("trained"))
+    # Every run of a task is asked the same lengths; one that was not asked all has no score.
+    asked = wanted.group_by("task").agg(pl.col("length").n_unique().alias("asked"))
+    p, m, chance, content = pl.col("accuracy"), pl.col("examples"), pl.col("chance"), pl.col("content")
+    width, noise = pl.col("width"), p * (1 - p) / m
+    before = pl.col("length").shift(1).over("run", order_by="length").fill_null(pl.col("trained"))
+    unseen = (
+        wanted.join(trained, on="task", how="left")
+        .with_columns((pl.col("length") - before).alias("width"), (chance * m).alias("guessed"))
+        .sort("run", "length")
+        .group_by("run", maintain_order=True)
+        .agg(
+            pl.len().alias("lengths"),
+            p.mean().alias("unseen"),
+            _known(((p - chance) / (1 - chance)).mean(), chance).alias("corrected"),
+            _known((p * width).sum() / width.sum(), width).alias("area"),
+            _known(content.mean(), content).alias("content"),
+            (pl.col("correct").sum() / m.sum()).alias("micro"),
+            (noise.sum() / pl.len() ** 2).alias("noise_unseen"),
+            _known((noise / (1 - chance) ** 2).sum() / pl.len() ** 2, chance).alias("noise_corrected"),
+            _known((noise * width**2).sum() / width.sum() ** 2, width).alias("noise_area"),
+            _known((content * (1 - content) / m).sum() / pl.len() ** 2, content).alias("noise_content"),
+            ((noise * m**2).sum() / m.sum() ** 2).alias("noise_micro"),
+            m.sum(),
+            pl.col("correct").sum(),
+            _known(pl.col("guessed").sum() / m.sum(), chance).alias("chance"),
+        )
+    )
+    found = (
+        named.select(*AXES, "run")
+        .join(unseen, on="run", how="left")
+        .join(_seen(table), on="run", how="left")
+        .join(asked, on="task", how="left")
+    )
+    whole = pl.col("lengths") == pl.col("asked")
+    noises = [f"noise_{name}" for name in MEASURES]
+    told = [
+        name for name in (*MEASURES, *noises, "examples", "correct", "chance") if name not in {"seen", "noise_seen"}
+    ]
+    return (
+        found.with_columns([pl.when(whole).then(pl.col(name)).otherwise(None).alias(name) for name in told])
+        .select(*AXES, "run", *MEASURES, "lengths", "examples", "correct", "chance", *noises)
+        .sort(*AXES)
+    )
+
+
+def learned(table: pl.DataFrame) -> pl.DataFrame:
+    """`task, encoding, seen, seeds, learned`: learned if the median seed has at least .95 at seen lengths.
+
+    `table` is what `scores` gives. Null where no seed was tested: e.g. seeds of .99, .97 and .40 have learned.
+    """
+    import polars as pl
+
+    return (
+        table.group_by("task", "encoding")
+        .agg(pl.col("seen").median(), pl.col("seen").count().alias("seeds"))
+        .with_columns((pl.col("seen") >= LEARNED - 1e-12).alias("learned"))
+        .sort("task", "encoding")
+    )
+
+
+def learned_by_all(table: pl.DataFrame) -> list[str]:
+    """The tasks that every encoding learned; a task where that is not known of one is not among them."""
+    import polars as pl
+
+    all_of_it = learned(table).group_by("task").agg(pl.col("learned").fill_null(False).all())
+    return sorted(all_of_it.filter(pl.col("learned"))["task"].to_list())
+
+
+def _seen(table: pl.DataFrame) -> pl.DataFrame:
+    import polars as pl
+
+    own, p = pl.col("split") == "test_seen", pl.col("accuracy")
+    noise = p * (1 - p) / pl.col("examples")
+    apart = table.filter(pl.col("seen") & (own | ((pl.col("split") == "validation") & ~own.any().over("task"))))
+    asked = apart.group_by("task").agg(pl.col("length").n_unique().alias("asked"))
+    means = (
+        apart.sort("run", "length")
+        .group_by("run", "task", maintain_order=True)
+        .agg(p.mean().alias("seen"), (noise.sum() / pl.len() ** 2).alias("noise_seen"), pl.len().alias("there"))
+        .join(asked, on="task", how="left")
+    )
+    whole = pl.col("there") == pl.col("asked")
+    return means.select("run", *(pl.when(whole).then(pl.col(name)).alias(name) for name in ("seen", "noise_seen")))
+
+
+def _known(value: pl.Expr, needed: pl.Expr) -> pl.Expr:
+    """The value, or null where one of those needed is null: a mean over the rest would be another measure."""
+    import polars as pl
+
+    return pl.when(needed.is_null().any()).then(None).otherwise(value)
+
+
+def _one_run_each(named: pl.DataFrame) -> None:
+    twice = named.filter(named.select(*AXES).is_duplicated())
+    if twice.height:
+        first = twice.sort(*AXES).row(0, named=True)
+        raise SpecError(
+            f"{first['task']}, {first['encoding']}, seed {first['seed']} has more than one run: "
+            "keep one value of the other axes, or name them with arms(labels, [axes])"
+        )
