@@ -74,6 +74,8 @@ class Table:
     rows: list[dict[str, object]]
     defects: tuple[str, ...] = ()
     """What is known to be wrong with them."""
+    digits: int = 4
+    """As many as the source has."""
 
 
 TOPICS = {

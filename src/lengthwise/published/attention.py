@@ -82,6 +82,7 @@ def tables() -> list[Table]:
             f"{PAPER}, Figures 4 and E.5; read from the vector figures in {CODE}",
             layers,
             (_NO_JSD, *_PAIRS),
+            digits=3,
         ),
         Table(
             "attended distance",
@@ -93,5 +94,6 @@ def tables() -> list[Table]:
                 "One seed (146317); addition with a full scratchpad, unseen lengths, tokens of the final answer only.",
                 "The place of the largest weight is counted, not the weights.",
             ),
+            digits=3,
         ),
     ]

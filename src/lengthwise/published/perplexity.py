@@ -26,7 +26,7 @@ CONTEXT: dict[int, dict[str, float]] = {
     1024: {"nope": 2.666, "alibi": 2.735, "rope:fraction=0.25:interleaved=true": 2.607},
     1400: {"nope": 2.504, "alibi": 2.741, "rope:fraction=0.25:interleaved=true": 156.3},
     1800: {"nope": 41.2, "alibi": 13.8, "rope:fraction=0.25:interleaved=true": 674.5},
-    2560: {"nope": 536.0, "alibi": 150.0, "rope:fraction=0.25:interleaved=true": 760.0},
+    2560: {"nope": 536, "alibi": 150, "rope:fraction=0.25:interleaved=true": 760},
 }
 """Context → encoding → perplexity of models of 1.3B trained on 1,024 tokens (Kazemnejad et al., Appendix F)."""
 

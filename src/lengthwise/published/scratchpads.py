@@ -154,6 +154,7 @@ def tables() -> list[Table]:
             f"{PAPER}, Figure 6; read from its vector figure in {CODE}",
             by_task,
             (_MERGED, "Sorting of single tokens is not in the figure."),
+            digits=3,
         ),
         Table(
             "by encoding",
@@ -162,5 +163,6 @@ def tables() -> list[Table]:
             f"{PAPER}, Figure E.6; read from its vector figure in {CODE}",
             by_model,
             (_MERGED,),
+            digits=3,
         ),
     ]

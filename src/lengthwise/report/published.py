@@ -36,8 +36,13 @@ _STYLE = {
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
-_FORMATS = ("#333333", "#0072B2", "#009E73", *("#9DB7CC",) * 5)  # none, full, minimal, full without one part
+_FORMATS = (
+    "#333333",
+    *("#5F7D95",) * 2,
+    *("#B4C6D4",) * 5,
+)  # none; full, minimal; full without a part: no encoding's colour
 WIDE = 7.0  # inches: the text of a page
+_FOOT, _LABEL = 0.14, 0.18  # inches: the line that names the source, a label under all panels
 
 
 def _bars(axes: Axes, places: Sequence[float], values: Mapping[str, float], width: float, size: float = 8) -> None:
@@ -57,7 +62,7 @@ def _one(figure: Figure) -> Rows:
     figure.set_size_inches(3.6, 2.5)
     axes = figure.subplots()
     _bars(axes, range(5), MRR["overall"], 0.72, 9)
-    axes.set(ylim=(0, 0.8), ylabel="mean reciprocal rank (↑)")
+    axes.set(ylim=(0, 0.8), yticks=(0, 0.2, 0.4, 0.6, 0.8), ylabel="mean reciprocal rank (↑)")
     axes.set_xticks(range(5), ENCODINGS.values())
     axes.tick_params(axis="x", length=0)
     return [{"encoding": name, "published as": ENCODINGS[name], "mrr": value} for name, value in MRR["overall"].items()]
@@ -99,7 +104,7 @@ def _four(figure: Figure) -> Rows:
     right.set_title("each length, mean over layers", loc="left")
     for axes in (left, right):
         axes.axhline(0.6931, color=FAINT, linewidth=0.8, linestyle=(0, (2, 2)), zorder=1)
-    left.text(12.4, 0.7, "ln 2, where a true JSD ends", ha="right", va="bottom", color=FAINT, fontsize=7)
+    left.text(2.1, 0.68, "ln 2: a true\nJSD ends here", va="top", color=FAINT, fontsize=7)
     _legend(figure, left)
     rows: Rows = []
     for name in ENCODINGS:
@@ -127,10 +132,11 @@ def _ranks(figure: Figure, panels: Mapping[str, Mapping[str, float]], titles: Se
         axes.set_title(title, loc="left", fontsize=8.5)
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
+        ticks = (0, 0.5, 1) if longest > 0.4 else (0, 0.1, 0.2)
+        axes.set_xticks(ticks, [f"{tick:g}".removeprefix("0") or "0" for tick in ticks])
     every[0].set_yticks(range(len(FORMATS)), FORMATS.values())
-    every[0].invert_yaxis()
-    every[0].set(xlim=(0, 1.24 * longest))
-    figure.supxlabel(label, fontsize=8.5, color=INK)
+    every[0].set(xlim=(0, 1.24 * longest), ylim=(len(FORMATS) - 0.5, -0.5))
+    _under(figure, label)
     return [
         {"panel": panel, "format": name, "value": value}
         for panel, values in panels.items()
@@ -179,9 +185,7 @@ def _seven(figure: Figure) -> Rows:
         axes.text(1.02, max(shares[18:]) + 0.02, f"{far:.0%}", ha="right", fontsize=7.5)
     every[0].set(ylabel="share of query tokens", ylim=(0, 0.72), xlim=(-0.06, 1.06), xticks=(0, 0.5, 1))
     every[0].set_xticklabels(["0", "½", "1"])
-    figure.supxlabel(
-        "distance from query to its most attended key, as a share of the way back", fontsize=8.5, color=INK
-    )
+    _under(figure, "distance from a query to the key it attends most, as a share of the way back to the first token")
     return [
         {"encoding": name, "distance": place, "share": round(share, 5)}
         for name, shares in FRACTIONS.items()
@@ -196,10 +200,14 @@ def _instructions(figure: Figure) -> Rows:
     every = figure.subplots(1, 2, sharex=True)
     lefts = edges()[:-1]
     rows: Rows = []
-    for axes, (name, counts), shade in zip(every, COUNTS.items(), ("#0072B2", "#E69F00"), strict=True):
-        axes.bar(lefts, [count / 1000 for count in counts], WIDTH, align="edge", color=shade, linewidth=0)
+    for axes, (name, counts) in zip(every, COUNTS.items(), strict=True):
+        axes.bar(lefts, [count / 1000 for count in counts], WIDTH, align="edge", color="#5F7D95", linewidth=0)
         axes.axvline(MEDIANS[name], color=INK, linewidth=1.1, linestyle=":")
-        axes.text(MEDIANS[name] + 60, 0.96 * axes.get_ylim()[1], f"median {MEDIANS[name]}", va="top", fontsize=8)
+        top = max(counts) / 1000
+        axes.text(MEDIANS[name] + 50, 1.14 * top, f"median {MEDIANS[name]} tokens", va="top", fontsize=8)
+        beyond = sum(count for left, count in zip(lefts, counts, strict=True) if left > 2000) / sum(counts)
+        axes.text(3950, 0.12 * top, f"{beyond:.2%} longer than 2,000", ha="right", fontsize=7.5, color=FAINT)
+        axes.set_ylim(0, 1.15 * top)
         axes.set_title(name, loc="left")
         axes.set(xlim=(0, 4000), xlabel="tokens")
         rows += [{"texts": name, "from": left, "count": count} for left, count in zip(lefts, counts, strict=True)]
@@ -225,16 +233,17 @@ def _curves(category: str) -> Callable[[Figure], Rows]:
             axes.axvspan(0, about.trained + 0.5, color=SEEN, zorder=0, linewidth=0)
             if about.chance:
                 axes.axhline(about.chance, color=FAINT, linewidth=0.8, linestyle=(0, (2, 2)), zorder=1)
-            for name, curve in CURVES[task].items():
-                points = {length: curve[length] for length in curve}
+            for place, (name, curve) in enumerate(CURVES[task].items()):
                 axes.plot(
-                    list(points),
-                    list(points.values()),
+                    list(curve),
+                    list(curve.values()),
+                    zorder=3 - place / 10,  # the first on top
                     color=colour(name),
                     linestyle=dash(name),
                     linewidth=1.3,
                     marker=marker(name),
-                    markersize=2.4,
+                    markersize=2.6,
+                    markevery=(place % 3, 3) if len(curve) > 32 else None,
                     label=ENCODINGS[name],
                 )
                 rows += [
@@ -242,13 +251,20 @@ def _curves(category: str) -> Callable[[Figure], Rows]:
                     for length, value in curve.items()
                 ]
             axes.set_title(about.label, loc="left", fontsize=8.5)
-            axes.set(xlim=(0, about.tested + 0.5), ylim=(-0.03, 1.03), xlabel=f"length ({about.unit})")
+            axes.set(xlim=(0, about.tested + 0.5), ylim=(-0.04, 1.06), xlabel=f"length ({about.unit})")
+            axes.set_yticks((0, 0.5, 1))
+        every[0].text(TASKS[tasks[0]].trained, 0.02, "trained ", ha="right", va="bottom", color=FAINT, fontsize=7)
         for line in grid:
             line[0].set_ylabel("exact match")
         _legend(figure, every[0])
         return rows
 
     return drawn
+
+
+def _under(figure: Figure, words: str) -> None:
+    """One label under all panels, above the line that names the source."""
+    figure.supxlabel(words, y=_FOOT / figure.get_figheight(), fontsize=8.5, color=INK)
 
 
 def _legend(figure: Figure, axes: Axes) -> None:
@@ -282,6 +298,7 @@ FIGURES: dict[str, tuple[str, Callable[[Figure], Rows]]] = {
     },
 }
 """The publication's number of a figure → what it shows, and how it is drawn."""
+_MERGED = ("6", "E.6", "E.10", "E.11", "E.13")
 
 
 def draw(number: str, folder: Path) -> list[Path]:
@@ -304,8 +321,12 @@ def draw(number: str, folder: Path) -> list[Path]:
         figure = plt.figure(layout="constrained")
         rows = drawn(figure)
         source = f"Redrawn from the numbers of {PAPER}, Figure {number}."
-        figure.get_layout_engine().set(rect=(0, 0.045, 1, 0.955))  # pyrefly: ignore[missing-attribute]
-        figure.text(0.995, 0.008, source, ha="right", va="bottom", fontsize=6, color=FAINT)
+        if number in _MERGED:
+            source = f"In sort and LEGO 'full − step input' is two formats under one label. {source}"
+        foot = _FOOT / figure.get_figheight()
+        taken = foot + bool(figure.get_supxlabel()) * _LABEL / figure.get_figheight()
+        figure.get_layout_engine().set(rect=(0, taken, 1, 1 - taken))  # pyrefly: ignore[missing-attribute]
+        figure.text(0.995, 0.1 * foot, source, ha="right", va="bottom", fontsize=6, color=FAINT)
         figure.savefig(paths[0], metadata={"Date": None, "Title": title, "Source": CODE})
         figure.savefig(paths[1], metadata={"CreationDate": None, "Title": title})
         plt.close(figure)

@@ -237,6 +237,11 @@ class Study(Part):
         """The encodings, as they are written."""
         return self._values("encoding")
 
+    @property
+    def positions(self) -> list[str]:
+        """The kinds of positions, as they are written."""
+        return self._values("positions")
+
     def _values(self, axis: str) -> list[str]:
         listed = getattr(self.vary, axis) or [getattr(entry, axis) or getattr(self.base, axis) for entry in self.pair]
         return list(dict.fromkeys(listed or [getattr(self.base, axis)]))
@@ -312,7 +317,8 @@ def load(where: str | Path) -> object:
 def recipes() -> dict[str, Path]:
     """The studies that ship with the project, by name."""
     shipped, checkout = Path(__file__).parent / "recipes", Path(__file__).parents[3] / "studies"
-    return {path.stem: path for path in sorted((shipped if shipped.is_dir() else checkout).glob("*.yaml"))}
+    files = sorted((shipped if shipped.is_dir() else checkout).glob("*.yaml"))
+    return {path.stem: path for path in files if path.stem != "claims"}  # claims are about studies
 
 
 def lengths_of(text: str) -> list[int]:
