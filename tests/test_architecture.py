@@ -30,7 +30,8 @@ MAY_IMPORT = {
     "corpora": set(),
     "study": {"run", "evaluation", "model", "encodings", "tasks", "training"},
     "statistics": {"study"},
-    "report": {"statistics", "study"},
+    "published": set(),
+    "report": {"statistics", "study", "published"},
     "compare": {"run", "study", "report", "statistics"},
     "hf": {"model", "encodings"},
     "cli": None,  # the verbs may import anything, inside the verb
@@ -49,6 +50,7 @@ NO_TORCH = [
     *("lengthwise.statistics.aggregates", "lengthwise.statistics.ranks", "lengthwise.statistics.seeds"),
     *("lengthwise.statistics.sensitivity", "lengthwise.statistics.summary"),
     *("lengthwise.statistics.reach", "lengthwise.report.curve", "lengthwise.evaluation.rows", "lengthwise.compare"),
+    *("lengthwise.published", "lengthwise.published.citations", "lengthwise.report.published"),
 ]
 
 

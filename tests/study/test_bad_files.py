@@ -529,7 +529,6 @@ def test_the_mark_is_left_when_it_may_be(place, evil):
     assert evil.exists() and "has no class 'Evil'" in lines[0]
 
 
-@pytest.mark.xfail(reason="cli/study.py: --add of anything consents to all code of the file", strict=True)
 def test_one_more_encoding_is_no_consent_to_what_the_file_names(place, evil):
     write(place, FOREIGN["an encoding"])
     done = cli("study", "check", "bad.yaml", "--add", "nope", cwd=place)

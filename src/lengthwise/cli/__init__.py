@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 
 from lengthwise import __version__
-from lengthwise.cli import encodings, lists, new, runs, stored, study, tasks
+from lengthwise.cli import encodings, lists, new, published, runs, stored, study, tasks
 from lengthwise.cli.terminal import app
 from lengthwise.spec import SpecError
 
-__all__ = ["app", "encodings", "lists", "main", "new", "runs", "stored", "study", "tasks"]
+__all__ = ["app", "encodings", "lists", "main", "new", "published", "runs", "stored", "study", "tasks"]
 
 
 def main() -> None:
@@ -24,7 +24,8 @@ def main() -> None:
     try:
         app()
     except SpecError as error:
-        print(f"lengthwise: error: {error}", file=sys.stderr)
+        for line in str(error).splitlines() or [""]:
+            print(f"lengthwise: error: {line}", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:
         # The reader of our output (`| head`) has left; that is no error.

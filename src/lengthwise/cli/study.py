@@ -48,10 +48,11 @@ def check(
     """Find every mistake of a study before anything starts; one of each distinct component is built."""
     from lengthwise.study.check import check as find
 
-    planned = planned_of(file, add, tasks)
-    errors = find(planned, allow_code or bool(add))
+    planned = planned_of(file, add, tasks, allow_code)
+    errors = find(planned, allow_code=True)  # what was not allowed has been refused
     if as_json:
-        print(json.dumps({"study": planned.study.name, "errors": errors, **planned.counted()}, indent=2))
+        counts = {} if errors else planned.counted()
+        print(json.dumps({"study": planned.study.name, "errors": errors, **counts}, indent=2))
     else:
         for error in errors:
             print(f"lengthwise: error: {error}", file=sys.stderr)
@@ -194,13 +195,12 @@ def run(
         with_ = committed(whole.study)
     bundle = None if with_ is None else Bundle(with_)
     planned = _only(whole, add or []) if add and bundle is not None else whole
-    if not checked and (errors := find(planned, allow_code or bool(add))):
+    if not checked and (errors := find(planned, allow_code=True)):
         for error in errors:
             print(f"lengthwise: error: {error}", file=sys.stderr)
         raise typer.Exit(2)
     kept = Store(store)
-    code = allow_code or bool(add)
-    launch = Launch(file, kept, inline, workers, address, no_ray, code, add or [], tasks, with_)
+    launch = Launch(file, kept, inline, workers, address, no_ray, allow_code, add or [], tasks, with_)
     guard: Guard | None = None
     with working() if not quiet else nullcontext(lambda words: None) as tell:
         if add and bundle is not None:
@@ -309,14 +309,14 @@ def _figure(planned: Planned, task: str, many: int) -> str:
 # --- what the verbs share --------------------------------------------------------------------------------------------
 
 
-def planned_of(file: str, add: list[str] | None, tasks: str | None, allow_code: bool = True) -> Planned:
+def planned_of(file: str, add: list[str] | None, tasks: str | None, allow_code: bool) -> Planned:
     from lengthwise.study.add import chosen_tasks, read
     from lengthwise.study.check import refuse_foreign
     from lengthwise.study.plan import Planned
 
     made = read(file, add or [])
     planned = Planned(made, None if tasks is None else chosen_tasks(made, tasks))
-    own = {name.rpartition(":")[0] + ":" + name.rpartition(":")[2] for name in planned.outside()} - _said(add)
+    own = [name for name in planned.outside() if name not in _said(add)]
     refuse_foreign(own, allow_code)
     return planned
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import hashlib
 from typing import TypeAlias
 
+from lengthwise.published import ROTARY
 from lengthwise.spec import Spec, SpecError
 
 Dash: TypeAlias = str | tuple[int, tuple[float, ...]]
-
-ROTARY = "rope:fraction=0.25:interleaved=true"
-"""The published Rotary; `rope:fraction=0.25`, whose halves lie side by side, has its look."""
 
 _FIXED: dict[str, tuple[str, str, Dash]] = {
     "nope": ("#0072B2", "o", "-"),

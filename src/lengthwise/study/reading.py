@@ -55,7 +55,8 @@ def load(where: str | Path) -> object:
 def recipes() -> dict[str, Path]:
     """The studies that ship with the project, by name."""
     shipped, checkout = Path(__file__).parent / "recipes", Path(__file__).parents[3] / "studies"
-    return {path.stem: path for path in sorted((shipped if shipped.is_dir() else checkout).glob("*.yaml"))}
+    files = sorted((shipped if shipped.is_dir() else checkout).glob("*.yaml"))
+    return {path.stem: path for path in files if path.stem != "claims"}  # claims are about studies
 
 
 def cut(text: str) -> str:
