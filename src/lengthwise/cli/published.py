@@ -119,7 +119,8 @@ def _papers(name: str, outside: bool = True) -> list[str]:
     from lengthwise.encodings.outline import canonical_encoding, outline
     from lengthwise.published.citations import STUDY
     from lengthwise.spec import canonical, resolve, specs
-    from lengthwise.study.file import Study, recipes
+    from lengthwise.study.file import Study
+    from lengthwise.study.reading import recipes
     from lengthwise.tasks import TASKS
 
     if name == "lengthwise":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lengthwise.statistics.aggregates import Aggregate, Difference, aggregates, differences
 from lengthwise.statistics.cells import Cell, Reaches, reach_cells, score_cells
@@ -58,7 +58,7 @@ def numbers(found: Findings) -> Numbers:
     means = aggregates(table, "unseen", names, each)
     pairs = None
     if len(names) > PAIRS:
-        lead = max(names, key=lambda name: means[name].value if means[name].value is not None else -1.0)
+        lead = max(names, key=lambda name: means[name].value or 0.0)
         pairs = [(lead, name) for name in names if name != lead]
     five: dict[str, MRR] = {}
     for words, kind in (("a quarter of each head, as published", _quarter(names)), ("full", FULL)):
@@ -72,8 +72,8 @@ def numbers(found: Findings) -> Numbers:
         scores=table,
         cells=score_cells(table, "unseen"),
         seen=score_cells(table, "seen"),
-        reach=_filled(reach_cells(lines, named)),
-        halfway=_filled(reach_cells(half, named)),
+        reach=reach_cells(lines, named),
+        halfway=reach_cells(half, named),
         means=means,
         differences=differences(table, "unseen", names, each, pairs) if len(names) > 1 else [],
         mrr=five,
@@ -102,7 +102,3 @@ def _outcomes(found: Findings) -> Outcomes | None:
         return None
     whole = found.kinds.with_columns(pl.lit("last").alias("checkpoint"), pl.lit("as trained").alias("evaluation"))
     return outcomes(whole)
-
-
-def _filled(found: Mapping[tuple[str, str], Reaches]) -> Mapping[tuple[str, str], Any]:
-    return found

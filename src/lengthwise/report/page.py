@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from lengthwise import __version__
@@ -13,28 +12,22 @@ from lengthwise.folder import Folder
 from lengthwise.report import figures, overview
 from lengthwise.report.drawing import ACROSS, Drawing
 from lengthwise.report.findings import Findings
-from lengthwise.report.numbers import numbers
-from lengthwise.report.words import protocol, span, verdict
-from lengthwise.statistics.seeds import needed
+from lengthwise.report.tables import Line, Tables
+from lengthwise.report.words import protocol, verdict
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-Line = dict[str, Any]
 OPEN = 3
 """So many tasks are unfolded."""
-ANSWERS = 6
-"""Wrong answers shown for each task."""
-_LONG = 240
 
 
-class Page:
+class Page(Tables):
     """A report: `Page(found).write("report")` writes index.html and, with figures, each with its data."""
 
-    def __init__(self, found: Findings, published: Any = None, claims: Sequence[Line] = (), command: str = "") -> None:  # noqa: ANN401
-        self.found, self.numbers = found, numbers(found)
-        self._published, self._claims, self._command = published, list(claims), command
-        self._drawings: dict[str, Drawing] = {}
+    def __init__(self, found: Findings, claims: Sequence[Line] = (), command: str = "") -> None:
+        super().__init__(found)
+        self._claims, self._command = list(claims), command
 
     # --- what is on it -----------------------------------------------------------------------------------------------
 
@@ -42,211 +35,6 @@ class Page:
     def verdict(self) -> str:
         """The paragraph that answers the question."""
         return verdict(self.found, self.numbers)
-
-    def warnings(self) -> list[str]:
-        """What a reader must know before the numbers."""
-        found, told = self.found, []
-        if len(found.items) < found.planned:
-            told.append(
-                f"{found.planned - len(found.items)} of {found.planned} runs are not done; they are missing, not 0."
-            )
-        if found.failed:
-            told.append(f"{len(found.failed)} runs failed: {next(iter(found.failed.values()))}")
-        one = [item for item in found.items]
-        if len({item.cell.seed for item in one}) == 1:
-            told.append("There is one seed: no seed interval.")
-        edge = [choice for choice in found.choices if choice.rate is not None and choice.edge]
-        if edge:
-            told.append(f"{len(edge)} of {len(found.choices)} learning rates lie at the edge of what was tried.")
-        for kind in ("ceiling", "floor"):
-            flat = [figures.short(task) for task, where in self.numbers.flat.items() if where == kind]
-            if flat:
-                told.append(f"At the {kind} for every encoding, and so telling nothing: {', '.join(flat)}.")
-        return told
-
-    def rank_table(self) -> list[Line]:
-        """A line for each encoding, best mean first."""
-        found, here = self.found, self.numbers
-        lines = []
-        for name in self._order():
-            one = here.means[name]
-            seen = [cell.median.value for (_, other), cell in here.seen.items() if other == name]
-            known = [value for value in seen if value is not None]
-            factors = [
-                reached.median.length / found.trained[task][0]
-                for (task, other), reached in here.reach.items()
-                if other == name and reached.median.length is not None
-            ]
-            line: Line = {
-                "encoding": name,
-                "unseen": span(one.seeds),
-                "other tasks": span(one.tasks) if one.tasks.low is not None else "one family",
-                "mean rank": f"{here.standing.mean_rank[name].value:.2f}" if name in here.standing.mean_rank else "–",
-                "seen": f"{sum(known) / len(known):.3f}" if known else "–",
-                "reach ÷ L": f"{median(factors):.2f} ({len(factors)} of {len(found.tasks)} tasks)"
-                if factors
-                else "not learned",
-                "missing": len(one.missing) or "",
-            }
-            for words, five in here.mrr.items():
-                which = next((key for key, spec in _five(five.rotary).items() if spec == name), None)
-                if which is not None and words.startswith("ours"):
-                    line["MRR"] = f"{five.values.get(which, float('nan')):.3f}"
-            lines.append(line)
-        if any("MRR" in line for line in lines):
-            lines = [{**line, "MRR": line.get("MRR", "–")} for line in lines]
-        return lines
-
-    def _order(self) -> list[str]:
-        means = self.numbers.means
-        return sorted(
-            self.found.encodings, key=lambda name: -(means[name].value if means[name].value is not None else -1.0)
-        )
-
-    def rank_words(self) -> str:
-        """Whose numbers these are, and by which recipe."""
-        here = self.numbers
-        one = here.means[self._order()[0]]
-        noise = {"crossed": "each example's outcomes", "binomial": "p(1 − p)/m", "not counted": "not counted"}
-        return (
-            f"unseen: mean accuracy over lengths L+1..2L, then over tasks, with the 95 % interval “{one.seeds.words}” "
-            f"(n = {one.seeds.n} {one.seeds.unit}; test-set noise by {noise[one.seeds.examples]}); other tasks: “{one.tasks.words}”, "
-            f"over families (n = {one.tasks.n}). Mean rank over {here.standing.queries} (task, seed) queries, ties shared. MRR is over "
-            "exactly the five published encodings, scores rounded to .005, those not above chance set to chance. reach ÷ L: median "
-            "over tasks of the median seed's reach at .9."
-        )
-
-    def difference_table(self) -> list[Line]:
-        """A line for each pair."""
-        order = sorted(self.numbers.differences, key=lambda one: -(one.seeds.value or 0.0))
-        return [
-            {
-                "pair": f"{one.one} − {one.other}",
-                "these tasks, other seeds": span(one.seeds, 3),
-                "other tasks like these": span(one.tasks, 3) if one.tasks.low is not None else "–",
-                "p (Holm)": "–" if one.corrected is None else f"{one.corrected:.3g}",
-                "verdict": one.words,
-            }
-            for one in order[:60]
-        ]
-
-    def sensitivity_table(self) -> list[Line]:
-        """The order of encodings when one choice is changed; tasks left out are told only where the order moves."""
-        shown = [one for one in self.numbers.variants if not one.name.startswith("without ") or one.leader_changed]
-        lines = [
-            {
-                "choice": one.name,
-                "tasks": one.tasks,
-                "order": " > ".join(" = ".join(group) for group in one.order[:8]) or "nothing to order",
-                "": "leader changes" if one.leader_changed else "order changes" if one.changed else "",
-            }
-            for one in shown[:20]
-        ]
-        kept = sum(one.name.startswith("without ") and not one.leader_changed for one in self.numbers.variants)
-        if kept:
-            lines.append(
-                {
-                    "choice": f"leaving out any one of {kept} other tasks",
-                    "tasks": "",
-                    "order": "the leader stays",
-                    "": "",
-                }
-            )
-        return lines
-
-    def task_table(self, task: str) -> list[Line]:
-        """A line for each encoding on one task."""
-        here, lines = self.numbers, []
-        for name in self.found.encodings:
-            if (task, name) not in here.cells:
-                continue
-            unseen, seen = here.cells[task, name], here.seen[task, name]
-            level = f"{100 * unseen.median.level:.4g} %" if unseen.median.level is not None else unseen.median.words
-            lines.append(
-                {
-                    "encoding": name,
-                    "seen": "–" if seen.median.value is None else f"{seen.median.value:.3f}",
-                    "unseen, median": span(unseen.median, 3),
-                    "level": level,
-                    "every seed": ", ".join(f"{value:.2f}" for value in unseen.seeds),
-                    "test-set noise": "–" if unseen.noise.value is None else f"± {unseen.noise.value:.3f}",
-                    "reach at .9": str(here.reach[task, name].median) + _ends(here.reach[task, name]),
-                    "at .5": str(here.halfway[task, name].median),
-                    "more seeds for ± .05": needed(unseen.seeds).words
-                    if len(unseen.seeds) > 1
-                    else "at least two are needed",
-                }
-            )
-        return lines
-
-    def published_table(self) -> list[Line]:
-        """Ours beside the published mean accuracy at unseen lengths."""
-        return [] if self._published is None else self._published(self.found, self.numbers)
-
-    def answers(self, task: str) -> list[Line]:
-        """Some wrong answers at the first lengths where each encoding fails, with the right ones."""
-        import polars as pl
-
-        if self.found.wrong is None:
-            return []
-        keys = {item.key: item for item in self.found.items if item.cell.task == task}
-        own = self.found.wrong.filter(
-            pl.col("run").is_in(list(keys)) & (pl.col("checkpoint") == "last") & (pl.col("split") != "validation")
-        ).sort("length", "run", "first")
-        shown: dict[str, Line] = {}
-        for line in own.iter_rows(named=True):
-            name = self.found.names[line["run"]]
-            longer = line["length"] > self.found.trained[task][0]
-            if longer and name not in shown and len(shown) < ANSWERS:
-                words = figures.KINDS.get(line["kind"], (line["kind"], ""))[0]
-                texts = {key: _cut(line[key]) for key in ("prompt", "answer", "said")}
-                shown[name] = {
-                    "encoding": name,
-                    "length": line["length"],
-                    "seed": keys[line["run"]].cell.seed,
-                    "kind": words,
-                    **texts,
-                }
-        return list(shown.values())
-
-    def rates(self) -> list[Line]:
-        """The chosen learning rates."""
-        return [
-            {
-                "encoding": one.encoding,
-                "chosen on": figures.short(one.group),
-                "rate": "waits" if one.rate is None else f"{one.rate:g}",
-                "exact match of each": ", ".join(
-                    f"{rate:g}: {'missing' if score is None else f'{score[0]:.3f}'}"
-                    for rate, score in zip(one.rates, one.scores, strict=True)
-                ),
-                "": "at the edge" if one.rate is not None and one.edge else "",
-            }
-            for one in self.found.choices
-        ]
-
-    def costs(self) -> list[Line]:
-        """Runs, hours, machines, versions."""
-        found, records = self.found, self.found.records.values()
-        seconds = [one["done"].get("seconds") for one in records]
-        known = [value for value in seconds if value is not None]
-        recorded = [one["run"].get("recorded", {}) for one in records]
-
-        def all_of(name: str) -> str:
-            values = sorted({str(one.get(name)) for one in recorded if one.get(name) is not None})
-            return ", ".join(values[:4]) + (", ..." if len(values) > 4 else "") or "not recorded"
-
-        lines = [
-            {"what": "runs", "value": f"{len(found.items)} of {found.planned}"},
-            {"what": "core hours", "value": f"{sum(known) / 3600:.2f}" if known else "not recorded"},
-            {"what": "processor", "value": all_of("cpu")},
-            {"what": "threads of a run", "value": all_of("threads")},
-            {"what": "lengthwise", "value": all_of("lengthwise")},
-            {"what": "commit", "value": all_of("git")},
-            {"what": "torch", "value": all_of("torch")},
-            {"what": "rows", "value": f"{found.rows.height:,} from {found.source}"},
-        ]
-        return lines
 
     # --- figures -----------------------------------------------------------------------------------------------------
 
@@ -264,7 +52,7 @@ class Page:
                 "tasks low": one.tasks.low,
                 "tasks high": one.tasks.high,
             }
-            for name in self._order()
+            for name in self.order()
             if (one := here.means[name]).value is not None
         ]
         alt = "Mean accuracy at unseen lengths: " + "; ".join(
@@ -328,7 +116,9 @@ class Page:
             rank_table=self.rank_table(),
             rank_words=self.rank_words(),
             differences=self.difference_table(),
-            difference_words=(
+            difference_words="Paired by seed; a single task has an interval, never a p."
+            if self.alone
+            else (
                 "Paired by (task, seed). p: sign flips over (task, seed), Holm over the pairs. Settled: the interval "
                 "leaves out 0 and so does the test; a single task has an interval, never a p."
             ),
@@ -343,9 +133,9 @@ class Page:
             deviations=found.study.deviations,
             protocol=protocol(found),
             published=self.published_table(),
-            published_words="Published: Kazemnejad et al. 2023, mean of three seeds of a 110M decoder; sizes, lengths and budgets differ.",
+            published_words=_PUBLISHED,
             claims=self._claims,
-            claims_words="The rule of each claim was committed before the study was run; lengthwise claims prints both dates.",
+            claims_words=_CLAIMS,
             costs=self.costs(),
             command=self._command,
             footer=f"made by lengthwise {__version__}; {len(found.items)} runs, {here.scores.height} scores",
@@ -402,19 +192,6 @@ class Page:
         }
 
 
-def _five(rotary: str) -> dict[str, str]:
-    return {"NoPE": "nope", "T5": "t5", "ALiBi": "alibi", "Rotary": rotary, "APE": "sinusoidal"}
-
-
-def _ends(one: Any) -> str:  # noqa: ANN401
-    return "" if one.low is None or one.high is None else f" [{one.low}, {one.high}]"
-
-
-def _cut(text: str | None) -> str:
-    told = text or ""
-    return told if len(told) <= _LONG else f"{told[: _LONG - 40]} … {told[-30:]}"
-
-
 def _told_failures(found: Findings) -> str:
     import polars as pl
 
@@ -454,6 +231,15 @@ def _table(lines: Sequence[Mapping[str, Any]]) -> Markup:
         )
         for line in lines
     )
-    return Markup(
-        '<div class="scroll" tabindex="0" role="region" aria-label="table"><table><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>'
-    ).format(head, rows)
+    return Markup(_SCROLLS).format(head, rows)
+
+
+_SCROLLS = (
+    '<div class="scroll" tabindex="0" role="region" aria-label="table"><table><thead><tr>{}</tr></thead>'
+    "<tbody>{}</tbody></table></div>"
+)
+_PUBLISHED = (
+    "Published / ours: mean accuracy at unseen lengths. Published: Kazemnejad et al. 2023, three seeds of a 110M "
+    "decoder; sizes, lengths and budgets differ from ours."
+)
+_CLAIMS = "The rule of each claim was committed before the study was run; lengthwise claims prints both dates."

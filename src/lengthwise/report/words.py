@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
 from typing import TYPE_CHECKING
 
 from lengthwise.report.figures import short
@@ -26,8 +25,8 @@ def span(one: Estimate, digits: int = 2) -> str:
 
 
 def _dot(value: float, digits: int) -> str:
-    text = f"{value:.{digits}f}"
-    return text.replace("0.", ".", 1) if abs(value) < 1 else text
+    text = f"{round(value, digits) + 0.0:.{digits}f}"  # no −0
+    return text.replace("0.", ".", 1).replace("-", "−") if abs(round(value, digits)) < 1 else text.replace("-", "−")
 
 
 def verdict(found: Findings, numbers: Numbers) -> str:
@@ -122,27 +121,22 @@ def protocol(found: Findings) -> str:
     told = (
         f"Decoder-only Transformers with {_range(layers)} layers of width {model.width} ({model.heads} heads; "
         f"{model.norm} norm, {model.feed_forward}) were trained from scratch on {len(found.tasks)} tasks for "
-        f"{_range(steps)} steps of {training.batch} sequences with AdamW (peak rate {_range(rates)}, {training.schedule} "
-        f"schedule), with {_seeds(found)} each. All encodings of a seed begin with the same shared weights and see the same "
-        "batches in the same order. "
+        f"{_range(steps)} steps of {training.batch} sequences with AdamW (peak rate {_range(rates)}, "
+        f"{training.schedule} schedule), with {_seeds(found)} each. All encodings of a seed begin with the same shared "
+        "weights and see the same batches in the same order. "
     )
     if found.study.rate is not None:
         told += (
-            f"The rate was chosen per encoding and group of tasks from {_range(sorted(found.study.rate.choose))} at seen "
-            "lengths, with half the steps and a seed that no run uses. "
+            f"The rate was chosen per encoding and group of tasks from {_range(sorted(found.study.rate.choose))} at "
+            "seen lengths, with half the steps and a seed that no run uses. "
         )
     return told + (
-        f"The score is exact match by greedy decoding of the last weights on up to {max(tested)} held-out examples of each "
-        "length, the same for every run. Intervals: in a cell, order statistics of the seeds; over tasks, a t interval "
-        "stratified by task, and one over families of tasks."
+        f"The score is exact match by greedy decoding of the last weights on up to {max(tested)} held-out examples of "
+        "each length, the same for every run. Intervals: in a cell, order statistics of the seeds; over tasks, a t "
+        "interval stratified by task, and one over families of tasks."
     )
 
 
 def _range(values: Sequence[float]) -> str:
     words = [f"{value:g}" for value in values]
     return words[0] if len(words) == 1 else ", ".join(words) if len(words) <= 3 else f"{words[0]} to {words[-1]}"
-
-
-def middle(values: Sequence[float]) -> float | None:
-    """The median, if there is one."""
-    return median(values) if values else None

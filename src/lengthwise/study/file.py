@@ -308,6 +308,11 @@ class Study(Part):
         """The encodings, as they are written."""
         return self._values("encoding")
 
+    @property
+    def positions(self) -> list[str]:
+        """The kinds of positions, as they are written."""
+        return self._values("positions")
+
     def _values(self, axis: str) -> list[str]:
         listed = getattr(self.vary, axis) or [getattr(entry, axis) or getattr(self.base, axis) for entry in self.pair]
         return list(dict.fromkeys(listed or [getattr(self.base, axis)]))
