@@ -58,7 +58,7 @@ class Page(Tables):
         alt = "Mean accuracy at unseen lengths: " + "; ".join(
             f"{line['encoding']} {line['value']:.2f}" for line in lines[:12]
         )
-        title = "mean accuracy at unseen lengths   (thick: these tasks, other seeds; thin: other tasks like these)"
+        title = "mean accuracy at unseen lengths"
         return overview.intervals("means", title, alt + ".", lines)
 
     def overview(self) -> list[Drawing]:
@@ -112,6 +112,7 @@ class Page(Tables):
             verdict=self.verdict,
             warnings=self.warnings(),
             main=main,
+            main_words=_CURVES if self.alone else _MEANS,
             overview=rest,
             rank_table=self.rank_table(),
             rank_words=self.rank_words(),
@@ -241,5 +242,10 @@ _SCROLLS = (
 _PUBLISHED = (
     "Published / ours: mean accuracy at unseen lengths. Published: Kazemnejad et al. 2023, three seeds of a 110M "
     "decoder; sizes, lengths and budgets differ from ours."
+)
+_CURVES = "Thin: every seed. Thick: the median seed. Grey: lengths that were trained on. Dotted: chance."
+_MEANS = (
+    "Dot: mean over tasks. Thick: 95 % interval for these tasks and other seeds. Thin: for other tasks like these, "
+    "over families of tasks."
 )
 _CLAIMS = "The rule of each claim was committed before the study was run; lengthwise claims prints both dates."

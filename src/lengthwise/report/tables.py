@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
@@ -11,7 +12,7 @@ from lengthwise.report import figures
 from lengthwise.report.findings import Findings
 from lengthwise.report.numbers import numbers
 from lengthwise.report.words import span
-from lengthwise.statistics.aggregates import task_difference
+from lengthwise.statistics.aggregates import Difference, task_difference
 from lengthwise.statistics.seeds import needed
 
 Line = dict[str, Any]
@@ -155,7 +156,7 @@ class Tables:
                 "these tasks, other seeds": span(one.seeds, 3),
                 "other tasks like these": span(one.tasks, 3) if one.tasks.low is not None else "–",
                 "p (Holm)": "–" if one.corrected is None else f"{one.corrected:.3g}",
-                "verdict": one.words,
+                "verdict": _settled(one),
             }
             for one in order[:60]
         ]
@@ -202,9 +203,7 @@ class Tables:
                     "test-set noise": "–" if unseen.noise.value is None else f"± {unseen.noise.value:.3f}",
                     "reach at .9": str(here.reach[task, name].median) + _ends(here.reach[task, name]),
                     "at .5": str(here.halfway[task, name].median),
-                    "more seeds for ± .05": needed(unseen.seeds).words
-                    if len(unseen.seeds) > 1
-                    else "at least two are needed",
+                    "more seeds for ± .05": _more(unseen.seeds),
                 }
             )
         return lines
@@ -289,6 +288,22 @@ class Tables:
             {"what": "rows", "value": f"{found.rows.height:,} from {found.source}"},
         ]
         return lines
+
+
+def _settled(one: Difference) -> str:
+    if one.seeds.value is None:
+        return one.words
+    if not one.settled:
+        return "not settled"
+    return "settled, also beyond these tasks" if one.settled_beyond else "settled for these tasks"
+
+
+def _more(seeds: Sequence[float]) -> str:
+    """How many more seeds, in few words."""
+    need = needed(seeds)
+    if need.rules_out is not None:
+        return f"agree: up to {100 * need.rules_out:.0f} % may fail"
+    return f"{need.more}" if need.more is not None else "at least two" if need.n < 2 else need.words
 
 
 def _five(rotary: str) -> dict[str, str]:
