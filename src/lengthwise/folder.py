@@ -10,12 +10,20 @@ import errno
 import json
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from lengthwise.spec import SpecError
+from lengthwise.spec import SpecError, one_line
+
+_BUCKETS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl"}
+"""Stores without folders: to make one there is to make a bucket."""
+_SERVERS = {"botocore", "aiobotocore", "aiohttp", "gcsfs", "google", "azure", "requests"}
+"""Libraries that speak with servers, whose errors are not Python's own."""
+_CONTESTS = 6
+"""How often a name is asked for that others ask for at the same moment."""
 
 
 class Folder:
@@ -57,7 +65,8 @@ class Folder:
     def parent(self) -> Folder:
         """The folder this one is in."""
         above = Folder(self)
-        above.path, above.name = self.path.rpartition("/")[0], str(Path(self.name).parent)
+        above.path = self.path.rpartition("/")[0]
+        above.name = self.name.rpartition("/")[0] if self.local is None else str(Path(self.name).parent)
         return above
 
     def names(self) -> list[str]:
@@ -78,8 +87,11 @@ class Folder:
 
     def read(self, name: str) -> bytes:
         """The content of a file."""
-        with _spoken("read", f"{self.name}/{name}"), self.fs.open(f"{self.path}/{name}", "rb") as file:
-            return file.read()
+        with _spoken("read", f"{self.name}/{name}"):
+            if self.local is None:  # in one request: a file that is written meanwhile is read whole, old or new
+                return self.fs.cat_file(f"{self.path}/{name}")
+            with open(f"{self.path}/{name}", "rb") as file:
+                return file.read()
 
     def write(self, name: str, content: bytes | str) -> None:
         """Write a file: readers see the old content or the new, never a part."""
@@ -96,6 +108,8 @@ class Folder:
     def create(self, name: str, content: bytes | str) -> bool:
         """Write a file unless there is one; of several who do, one gets True. The content must be this writer's own."""
         data = content.encode() if isinstance(content, str) else content
+        if not data:
+            raise ValueError("a file that is created is not empty: s3fs writes an empty one whoever was first")
         target = f"{self.path}/{name}"
         with _spoken("write", f"{self.name}/{name}"):
             self._room(name)
@@ -115,13 +129,26 @@ class Folder:
             return self._create_open(target, data)
 
     def _create_open(self, target: str, data: bytes) -> bool:
-        try:
-            with self.fs.open(target, "xb") as file:
-                file.write(data)
-        except FileExistsError:
-            # A server that stored the file, but whose answer was lost, refuses the second try: it is ours all the same.
-            return self.local is None and self.fs.cat_file(target) == data
-        return True
+        for contest in range(1, _CONTESTS + 1):
+            try:
+                with self.fs.open(target, "xb") as file:
+                    file.write(data)
+                return True
+            except Exception as error:
+                if self.local is not None:
+                    if isinstance(error, FileExistsError):
+                        return False
+                    raise
+                if isinstance(error, PermissionError) or not (isinstance(error, OSError) or _of_server(error)):
+                    raise
+                # Whatever the server said, what is there decides. A file that was stored, but whose answer was lost,
+                # is ours although the second try is refused, or none was answered; some servers refuse in other words.
+                with suppress(FileNotFoundError):
+                    return self.fs.cat_file(target, start=0) == data  # without `start`, s3fs asks for the size first
+                if "Conflict" not in str(error) or contest == _CONTESTS:  # S3's 409: others ask for it too, ask again
+                    raise
+                time.sleep(0.05 * 2**contest)
+        raise AssertionError
 
     def append(self, name: str, lines: str) -> None:
         """Add lines to a file on this disk; elsewhere files have no end to add to, and it is written anew."""
@@ -131,7 +158,9 @@ class Folder:
                 with open(f"{self.path}/{name}", "a") as file:
                     file.write(lines)
             else:
-                before = self.read(name) if self.exists(name) else b""
+                before = b""
+                with suppress(FileNotFoundError):
+                    before = self.fs.cat_file(f"{self.path}/{name}")
                 self.fs.pipe_file(f"{self.path}/{name}", before + lines.encode())
 
     def remove(self, name: str) -> None:
@@ -147,7 +176,8 @@ class Folder:
             raise SpecError(f"{self.name}/{name} is damaged: {error}") from error
 
     def _room(self, name: str) -> None:
-        self.fs.makedirs(f"{self.path}/{name}".rpartition("/")[0], exist_ok=True)
+        if _BUCKETS.isdisjoint([self.fs.protocol] if isinstance(self.fs.protocol, str) else self.fs.protocol):
+            self.fs.makedirs(f"{self.path}/{name}".rpartition("/")[0], exist_ok=True)
 
 
 @contextmanager
@@ -183,10 +213,22 @@ def _spoken(doing: str, where: str) -> Iterator[None]:
     except SpecError:
         raise
     except FileNotFoundError as error:
-        raise SpecError(f"there is no {where}") from error
+        told = (
+            f"there is no {where}" if doing != "write" else f"cannot write {where}: there is no such bucket or folder"
+        )
+        raise SpecError(told) from error
     except PermissionError as error:
         raise SpecError(f"cannot {doing} {where}: permission denied; give another folder") from error
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
             raise SpecError(f"cannot write {where}: the disk is full; free some room, then run it again") from error
         raise SpecError(f"cannot {doing} {where}: {error.strerror or error}") from error
+    except Exception as error:
+        if not _of_server(error):
+            raise
+        raise SpecError(f"cannot {doing} {where}: {one_line(str(error))}") from error
+
+
+def _of_server(error: Exception) -> bool:
+    """Whether a library that speaks with servers raised it."""
+    return any(kind.__module__.partition(".")[0] in _SERVERS for kind in type(error).__mro__)

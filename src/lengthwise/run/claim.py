@@ -6,6 +6,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from lengthwise.folder import Folder
@@ -49,6 +50,9 @@ def claim(
                 found[0] = lease.number
         except SpecError as error:
             found[2] = (type(error).__name__, str(error))
+            if lease is not None:  # it is ours, and nobody will be at it
+                with suppress(SpecError):
+                    lease.fail(str(error))
     found = processes.agree(found)
     if found[2] is not None:
         kind, told = found[2]

@@ -121,7 +121,13 @@ class Lease:
             raise Held(f"run {id} has just been started by somebody else")
         _OURS.add(content["token"])
         lease = cls(store, id, number, content)
-        if finished(store, id) is not None:  # it was finished between our look and our lease
+        try:
+            over = finished(store, id) is not None  # between our look and our lease
+        except SpecError:
+            with suppress(SpecError):
+                lease.release("stopped")
+            raise
+        if over:
             lease.release("stopped")
             return None
         return lease
@@ -180,16 +186,18 @@ class Lease:
     def fail(self, why: str) -> None:
         """The attempt failed for a reason that would fail it again."""
         told = {"attempt": self.number, "why": one_line(why)[:500], "token": self._content["token"]}
-        (self.store / "failed").create(f"{self.id}.{self.number}", json.dumps(told))
-        self.release("failed")
+        try:
+            (self.store / "failed").create(f"{self.id}.{self.number}", json.dumps(told))
+        finally:
+            self.release("failed")
 
     def release(self, state: str) -> None:
         """Let it go, so that nobody waits for it."""
         with self._writing:
             self._over.set()
             self._content["state"] = state
+            _OURS.discard(self._content["token"])  # also if it cannot be told: this process knows that it let go
             (self.store / "leases" / self.id).write(str(self.number), json.dumps(self._content))
-            _OURS.discard(self._content["token"])
 
 
 def finished(store: Folder, id: str) -> dict[str, Any] | None:

@@ -22,6 +22,8 @@ PATIENCE = 60.0
 AHEAD = 4
 """Tasks beyond those that can run at once, so that no worker waits for the driver."""
 _OBJECTS = 100_000_000
+_LOOK = 5.0
+"""Seconds between two looks at the nodes of the cluster."""
 _watch = Watch()
 """What this worker process has seen of other owners' leases."""
 
@@ -92,7 +94,7 @@ class RayEngine:
 
     @property
     def slots(self) -> int:
-        if time.monotonic() - self._counted_at > 5.0:  # a cluster grows and shrinks
+        if time.monotonic() - self._counted_at > _LOOK:  # a cluster grows and shrinks
             self._counted, self._counted_at = self._count(), time.monotonic()
         return self._counted
 
@@ -111,7 +113,8 @@ class RayEngine:
     def room(self) -> int:
         return self.slots + AHEAD - len(self._refs)
 
-    _counted, _counted_at = 1, -5.0
+    _counted, _counted_at = 1, -_LOOK
+    _alive, _looked_at = frozenset[str](), -_LOOK
 
     def submit(self, job: Job) -> None:
         self._refs[self._do.remote(job)] = job.key
@@ -124,7 +127,21 @@ class RayEngine:
         ready, _ = ray.wait(list(self._refs), num_returns=1, timeout=seconds)
         if ready:  # and whatever else has ended meanwhile
             ready, _ = ray.wait(list(self._refs), num_returns=len(self._refs), timeout=0)
-        return [self._outcome(ref) for ref in ready]
+        ended = [self._outcome(ref) for ref in ready]
+        if self._node_lost():
+            # Of a task on a node whose link is cut Ray tells only when its connection times out, after many minutes.
+            # The store knows it sooner: who is still at work holds a lease, and whatever has none is begun again.
+            ended += [Outcome(key, "died", "a node of the cluster is gone") for key in self._refs.values()]
+            self._refs.clear()
+        return ended
+
+    def _node_lost(self) -> bool:
+        """Whether a node has gone since the last look."""
+        if time.monotonic() - self._looked_at < _LOOK:
+            return False
+        alive = frozenset(node["NodeID"] for node in self._ray.nodes() if node["Alive"])
+        lost, self._alive, self._looked_at = self._alive - alive, alive, time.monotonic()
+        return bool(lost)
 
     def _outcome(self, ref: Any) -> Outcome:  # noqa: ANN401
         key, ray = self._refs.pop(ref), self._ray
