@@ -121,7 +121,8 @@ def served(host="127.0.0.1", port=0):
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     door = Door(create_backend_app("s3"))
-    server = make_server(host, port, door, threaded=True, request_handler=MotoRequestHandler)
+    handler = type("Handler", (MotoRequestHandler,), {"disable_nagle_algorithm": True})
+    server = make_server(host, port, door, threaded=True, request_handler=handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     try:

@@ -22,6 +22,9 @@ COLUMN = 3.3
 """Inches of a column of a paper, and twice that and a gap for a figure across both."""
 ACROSS = 6.9
 
+ON_DARK, ON_LIGHT = "#fffffe", "#010101"
+"""Words on a colour of their own, which stay as they are in the dark."""
+
 _STYLE = {
     "svg.fonttype": "none",  # words stay words
     "svg.hashsalt": "lengthwise",
@@ -39,7 +42,7 @@ _STYLE = {
 # What is dark on white is light in the dark; the colours of encodings are legible on both.
 _DARK = (
     "<style>@media (prefers-color-scheme: dark){"
-    'text,g[id^="text"] path,tspan{fill:#d8d8d8 !important}'
+    'text:not([style*="fill: #fffffe"]):not([style*="fill: #010101"]){fill:#d8d8d8 !important}'
     'path[style*="stroke: #555555"],use[style*="stroke: #555555"]{stroke:#9a9a9a !important}'
     'path[style*="fill: #f2f2f2"]{fill:#2a2e35 !important}'
     'path[style*="stroke: #222222"]{stroke:#e8e8e8 !important}'
@@ -105,7 +108,8 @@ def _small(svg: str) -> str:
     """Without what nobody sees: the fourth decimal of a place, comments, metadata; with colours for the dark."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)
-    svg = re.sub(r"(\d+\.\d)\d+(?=[ \"\n,)])", r"\1", svg)
+    # Places inside tags are rounded; what is between tags are words, and "0.03" is one.
+    svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\d+\.\d)\d+(?=[ \"\n,)])", r"\1", tag.group()), svg)
     svg = re.sub(r"\s*\n\s*", "\n", svg)
     end = svg.index(">") + 1
     return svg[:end] + _DARK + svg[end:]

@@ -222,5 +222,7 @@ def _legend(figure: Figure, axes: Axes, many: int, width: float) -> None:
 
 def columns_of(names: Sequence[str], width: float) -> int:
     """How many names stand side by side above a figure."""
+    if sum(len(name) + 7 for name in names) <= 14.5 * width:
+        return max(1, len(names))
     longest = max((len(name) for name in names), default=1)
     return max(1, min(len(names), int(width * 13 / (longest + 5))))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lengthwise.report.drawing import Drawing
+from lengthwise.report.drawing import ON_DARK, ON_LIGHT, Drawing
 from lengthwise.report.figures import MANY, columns_of, short
 from lengthwise.report.palette import colour
 from lengthwise.statistics.reach import reach
@@ -51,7 +51,7 @@ def reaches(found: Findings) -> Drawing:
         tasks, names = found.tasks, found.encodings
         gap = 0.8 / max(len(names), 1)
         figure, axes = plt.subplots(
-            figsize=(width, max(1.8, 0.16 * len(tasks) * max(2, len(names) * 0.5) + 0.8)), layout="constrained"
+            figsize=(width, max(1.8, 0.17 * len(tasks) * max(2.5, len(names) * 0.5) + 0.9)), layout="constrained"
         )
         axes.axvline(1, color="#222222", linewidth=1, linestyle="--")
         for row, task in enumerate(tasks):
@@ -117,7 +117,7 @@ def heat(found: Findings) -> Drawing:
                     axes.text(column, row, "–", ha="center", va="center", fontsize="small")
                 elif few:
                     mark = "" if got is None or got >= 0.95 else " *"
-                    tint = "white" if unseen < 0.6 else "black"
+                    tint = ON_DARK if unseen < 0.6 else ON_LIGHT
                     words = f"{unseen:.2f}{mark}"
                     axes.text(column, row, words, ha="center", va="center", fontsize="small", color=tint)
         axes.set(yticks=range(len(tasks)), yticklabels=[short(task) for task in tasks])
@@ -168,7 +168,7 @@ def rank_shares(found: Findings, shares: Mapping[str, Sequence[float]]) -> Drawi
                         ha="center",
                         va="center",
                         fontsize="small",
-                        color="white" if dark else "black",
+                        color=ON_DARK if dark else ON_LIGHT,
                     )
                 left += share
         axes.set(

@@ -13,6 +13,8 @@ from lengthwise.study.plan import Item, Planned
 from lengthwise.study.store import State, Store
 from lengthwise.study.work import Job, Outcome, job_of, work
 
+_PATIENT = 6
+"""Looks at a store that is away, over about two minutes, before the driver gives up."""
 LOOK = 5.0
 """Seconds between two looks at what other drivers have done."""
 
@@ -197,7 +199,7 @@ class Driver:
 
     def _look(self) -> list[Item]:
         """What can be begun now."""
-        state = self.store.state()
+        state = self._state()
         items, waiting = self._items(state.done)
         done = {item.key for item in items if item.key in state.done or item.key in self.given}
         self.tally.done, self.tally.total, self.tally.waiting = done, len(items) + waiting, waiting
@@ -220,6 +222,16 @@ class Driver:
             todo.append(item)
         self._held = held
         return todo
+
+    def _state(self) -> State:
+        """A look at the store; one that is away for a moment is waited for."""
+        for tried in range(_PATIENT):
+            try:
+                return self.store.state()
+            except SpecError as error:
+                self.tell(f"the store cannot be read, trying again: {error}")
+                time.sleep(min(30.0, 2.0**tried))
+        return self.store.state()
 
     def _failures(self, items: Sequence[Item], state: State) -> None:
         keys = {item.key for item in items}
