@@ -102,11 +102,11 @@ def cells(table: pl.DataFrame, named: pl.DataFrame | None = None) -> list[dict[s
 
     keys = ["task", "encoding", "split", "seen", "length"]
     grouped = table.group_by(keys).agg(pl.col("accuracy"), pl.col("examples").max(), pl.col("chance").max())
-    planned = {} if named is None else dict(named.group_by("task", "encoding").len().rows_by_key(["task", "encoding"]))
+    counted = [] if named is None else named.group_by("task", "encoding").len().iter_rows()
+    planned = {(task, encoding): many for task, encoding, many in counted}
     found = []
     for line in grouped.sort("task", "encoding", "split", "length").iter_rows(named=True):
-        many = planned.get((line["task"], line["encoding"]), [(0,)])[0][0]
-        lacking = [None] * (many - len(line["accuracy"]))
+        lacking = [None] * (planned.get((line["task"], line["encoding"]), 0) - len(line["accuracy"]))
         one = cell([*line["accuracy"], *lacking], line["examples"])
         found.append({key: line[key] for key in (*keys, "examples", "chance")} | {"cell": one})
     return found

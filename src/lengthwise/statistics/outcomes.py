@@ -41,7 +41,7 @@ class Outcomes:
         right_SN = np.array([self.right[run] for run in runs], dtype=np.float64)
         if minus:
             right_SN -= np.array([self.right[run] for run in minus], dtype=np.float64)
-        return crossed(right_SN, [many for _, many in self.lengths[runs[0]]])
+        return float(crossed(right_SN, [many for _, many in self.lengths[runs[0]]]))
 
     def mean(self, run: str) -> float:
         """The mean over lengths of a run's accuracy."""
@@ -78,21 +78,22 @@ def outcomes(
     return Outcomes(right, lengths)
 
 
-def crossed(right_SN: NDArray[np.float64], counts: Sequence[int]) -> float:
-    """The variance that the examples give the mean over lengths; seeds × examples, `counts` examples of each length.
+def crossed(right_SN: NDArray[np.float64], counts: Sequence[int]) -> NDArray[np.float64]:
+    """The variance that the examples give the mean over lengths: seeds × examples, `counts` examples of each length.
 
-    One seed: all of the spread between examples, since nothing tells the two apart. Never below 0.
+    One seed: all of the spread between examples, since nothing tells the two apart. Never below 0. Any axes before
+    these two are studies of their own. e.g. two seeds that are right on the same one of two examples give .25.
     """
-    seeds = len(right_SN)
+    seeds = right_SN.shape[-2]
     begins = np.concatenate([[0], np.cumsum(counts)[:-1]])
     m_L = np.asarray(counts, dtype=np.float64)
-    by_example_N = right_SN.mean(axis=0)
-    by_seed_SL = np.add.reduceat(right_SN, begins, axis=1) / m_L
-    mean_L = by_seed_SL.mean(axis=0)
-    between_L = seeds * (np.add.reduceat(by_example_N**2, begins) - m_L * mean_L**2)
-    seeds_L = m_L * ((by_seed_SL - mean_L) ** 2).sum(axis=0)
-    all_L = np.add.reduceat((right_SN**2).sum(axis=0), begins) - seeds * m_L * mean_L**2
+    by_example_N = right_SN.mean(axis=-2)
+    by_seed_SL = np.add.reduceat(right_SN, begins, axis=-1) / m_L
+    mean_L = by_seed_SL.mean(axis=-2)
+    between_L = seeds * (np.add.reduceat(by_example_N**2, begins, axis=-1) - m_L * mean_L**2)
+    seeds_L = m_L * ((by_seed_SL - mean_L[..., None, :]) ** 2).sum(axis=-2)
+    all_L = np.add.reduceat((right_SN**2).sum(axis=-2), begins, axis=-1) - seeds * m_L * mean_L**2
     free_L = np.maximum(m_L - 1, 1)  # one example has no spread: its term is 0
-    both_L = (all_L - between_L - seeds_L) / (free_L * (seeds - 1)) if seeds > 1 else np.zeros_like(m_L)
+    both_L = (all_L - between_L - seeds_L) / (free_L * (seeds - 1)) if seeds > 1 else 0.0
     term_L = (between_L / free_L - both_L) / (seeds * m_L)
-    return max(float(term_L.sum()) / len(counts) ** 2, 0.0)
+    return np.maximum(term_L.sum(axis=-1) / len(counts) ** 2, 0.0)

@@ -67,12 +67,10 @@ def needed_over_tasks(values: Mapping[str, Sequence[float]], delta: float = DELT
     n = min((len(values[name]) for name in names), default=0)
     if n < 2:
         return Need(None, None, n, delta, "a task with one seed says nothing about the spread of seeds")
-    if all(max(values[name]) - min(values[name]) <= delta + 1e-12 for name in names) and len(names) == 1:
-        return _agree(n, delta)
+    if all(max(values[name]) - min(values[name]) <= delta + 1e-12 for name in names):
+        return _agree(n, delta, "of each task ")
     parts = [(_variance(values[name]), len(values[name]) - 1) for name in names]
     total = math.fsum(part for part, _ in parts)
-    if total == 0:
-        return _agree(n, delta)
     df = total**2 / math.fsum(part**2 / free for part, free in parts)
     found = smallest(total / len(names) ** 2, df, n, delta, noise)
     if found is None and noise > 0:
@@ -85,7 +83,7 @@ def smallest(variance: float, df: float, there: int, delta: float, noise: float 
     """The smallest number of seeds whose half-width is at most `delta` with 80 % assurance; None above 100,000.
 
     `variance` is of one seed and known to `df` degrees of freedom, from `there` seeds; n seeds will know it to
-    df (n − 1)/(there − 1). e.g. a variance of .01 from 5 seeds asks for 52 seeds for ± .05.
+    df (n − 1)/(there − 1). e.g. a variance of .01 from 5 seeds asks for 47 seeds for ± .05.
     """
     from scipy.special import chdtri, stdtrit
 
@@ -107,11 +105,11 @@ def smallest(variance: float, df: float, there: int, delta: float, noise: float 
     return high
 
 
-def _agree(n: int, delta: float) -> Need:
+def _agree(n: int, delta: float, of: str = "") -> Need:
     rate = ruled_out(n)
     words = (
-        f"all {n} seeds agree within {delta:g}: that rules out a failure rate above {100 * rate:.0f} %, "
-        "and says nothing about rarer failures"
+        f"all {n} seeds {of}agree within {delta:g}: that rules out a failure rate above {100 * rate:.0f} % "
+        f"{'there' if of else 'here'}, and nothing about rarer failures"
     )
     return Need(None, None, n, delta, words, rules_out=rate)
 

@@ -15,7 +15,7 @@ from lengthwise.statistics.reach import EXHAUSTED
 if TYPE_CHECKING:
     import polars as pl
 
-    from lengthwise.study.plan import Item
+    from lengthwise.study.plan import Cell, Item
 
 LEARNED = 0.95
 """A cell is learned if its median seed is right this often at seen lengths."""
@@ -31,11 +31,15 @@ MEASURES = {
 AXES = ("task", "encoding", "seed")
 
 
-def labels(items: Iterable[Item]) -> pl.DataFrame:
-    """What each run of a study is called by: `run, task, encoding, positions, model, training, seed`."""
+def labels(items: Iterable[Item], waiting: Iterable[Cell] = ()) -> pl.DataFrame:
+    """What each run of a study is called by: `run, task, encoding, positions, model, training, seed`.
+
+    `labels(*Planned(study).items(summaries))`: cells that wait for their learning rate have no run yet, and no score.
+    """
     import polars as pl
 
     found = [{"run": item.run, **item.cell.labels()} for item in items if item.kind == "run"]
+    found += [{"run": None, **cell.labels()} for cell in waiting]
     words = dict.fromkeys(("run", "task", "encoding", "positions", "model", "training"), pl.String)
     return pl.DataFrame(found, schema={**words, "seed": pl.Int64}).unique(maintain_order=True)
 

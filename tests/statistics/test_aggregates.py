@@ -1,0 +1,304 @@
+"""Means over tasks and differences: by hand, whatever the order, and never a p for a single task."""
+
+import itertools
+import math
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from lengthwise.spec import SpecError
+from lengthwise.statistics.aggregates import aggregates, differences, task_difference
+from lengthwise.statistics.estimate import OTHER_TASKS, THESE_TASKS
+from lengthwise.statistics.flips import _VALUES, EXACT, _signs, holm, sign_flips
+from lengthwise.statistics.intervals import FAMILIES, family, other_tasks, these_tasks
+from lengthwise.statistics.outcomes import crossed, outcomes
+from lengthwise.statistics.table import scores
+from lengthwise.tasks import PUBLISHED
+from tests.statistics.planted import L, made, named, predictions, run
+
+
+def table(values: dict[tuple[str, str, int], float | None]) -> pl.DataFrame:
+    """Scores without rows behind them."""
+    lines = [{"task": t, "encoding": e, "seed": s, "unseen": value} for (t, e, s), value in values.items()]
+    return pl.DataFrame(
+        lines, schema={"task": pl.String, "encoding": pl.String, "seed": pl.Int64, "unseen": pl.Float64}
+    )
+
+
+# --- the two intervals -----------------------------------------------------------------------------------------------
+
+
+def test_these_tasks_by_hand():
+    one = these_tasks({"a": [0.4, 0.6], "b": [0.5, 0.7]})
+    assert one.value == pytest.approx(0.55) and one.df == pytest.approx(2) and one.words == THESE_TASKS
+    assert one.half == pytest.approx(stats.t.ppf(0.975, 2) * math.sqrt(0.005)) and (one.n, one.unit) == (
+        4,
+        "(task, seed) pairs",
+    )
+    noisy = these_tasks({"a": [0.4, 0.6], "b": [0.5, 0.7]}, {"a": 0.004, "b": 0.0}, "binomial")
+    assert noisy.examples == "binomial" and one.examples == "not counted"
+    total, df = 0.01 + 0.01 + 0.004, 0.024**2 / (2 * 0.01**2)
+    assert noisy.df == pytest.approx(df) and noisy.half == pytest.approx(stats.t.ppf(0.975, df) * math.sqrt(total) / 2)
+
+
+def test_one_task_is_the_plain_t_interval():
+    values = [0.3, 0.5, 0.9, 0.4]
+    one = these_tasks({"a": values})
+    low, high = stats.t.interval(0.95, 3, np.mean(values), stats.sem(values))
+    assert (one.low, one.high) == (pytest.approx(low), pytest.approx(high))
+
+
+def test_one_seed_anywhere_means_no_seed_interval():
+    for values in ({"a": [0.4]}, {"a": [0.4, 0.6], "b": [0.5]}):
+        one = these_tasks(values)
+        assert one.value is not None and one.low is None and one.level is None and "no seed interval" in one.words
+    assert these_tasks({}).value is None and these_tasks({"a": [0.5], "b": []}).value is None
+
+
+def test_seeds_that_all_agree_say_so():
+    one = these_tasks({"a": [1.0, 1.0], "b": [0.0, 0.0]})
+    assert one.low == one.high == 0.5 and one.df is None and "agree" in one.words
+
+
+def test_other_tasks_are_families():
+    values = {"copy:variant=same": 0.9, "copy:variant=random": 0.7, "sort:variant=single": 0.4, "parity": 0.6}
+    one = other_tasks(values)
+    means = [0.8, 0.4, 0.6]
+    assert one.value == pytest.approx(0.6) and (one.n, one.unit, one.words) == (3, "task families", OTHER_TASKS)
+    assert one.half == pytest.approx(stats.t.ppf(0.975, 2) * np.std(means, ddof=1) / math.sqrt(3))
+    assert other_tasks(values, of=str).n == 4
+    assert other_tasks({"copy:variant=same": 0.1, "copy": 0.2}).low is None
+
+
+def test_the_published_variants_are_of_ten_families():
+    assert len(PUBLISHED) == 17 and {family(task) for task in PUBLISHED} == set(FAMILIES) and len(FAMILIES) == 10
+    assert family("count") == "count" and family("my_task.py:Mine:alpha=2") == "my_task.py:Mine"
+
+
+# --- the crossed term ------------------------------------------------------------------------------------------------
+
+
+def test_the_crossed_term_by_hand():
+    """Against the textbook's two-way analysis of variance."""
+    dice = np.random.default_rng(0)
+    for n, m in ((2, 5), (4, 30), (7, 11)):
+        y = (dice.random((n, m)) < dice.random(m)).astype(float)
+        seeds, items, all_of_it = y.mean(1, keepdims=True), y.mean(0, keepdims=True), y.mean()
+        between = n * ((items - all_of_it) ** 2).sum() / (m - 1)
+        both = ((y - seeds - items + all_of_it) ** 2).sum() / ((n - 1) * (m - 1))
+        assert crossed(y, [m]) == pytest.approx(max((between - both) / (n * m), 0))
+    assert crossed(np.array([[1.0, 0.0], [1.0, 0.0]]), [2]) == pytest.approx(0.25)
+    assert crossed(np.array([[1.0, 0.0], [0.0, 1.0]]), [2]) == 0  # all is between seed and example: nothing is left
+    assert crossed(np.array([[1.0, 0.0, 1.0, 1.0]]), [4]) == pytest.approx(0.25 / 4)  # one seed: all of it
+
+
+def test_lengths_have_each_their_own_examples():
+    dice = np.random.default_rng(1)
+    first, second = dice.random((3, 6)).round(), dice.random((3, 20)).round()
+    whole = crossed(np.hstack([first, second]), [6, 20])
+    apart = []
+    for part in (first, second):
+        n, m = part.shape
+        between = n * part.mean(0).var() * m / (m - 1)
+        both = ((part - part.mean(1, keepdims=True) - part.mean(0) + part.mean()) ** 2).sum() / ((n - 1) * (m - 1))
+        apart.append((between - both) / (n * m))
+    assert whole == pytest.approx(max(sum(apart) / 4, 0))
+
+
+@pytest.fixture
+def answered():
+    """A study with every outcome known: two encodings that find the same examples hard."""
+    dice, right, planted = np.random.default_rng(2), {}, {}
+    for task in ("copy", "sort", "parity"):
+        hard = {length: dice.random(40) for length in range(L + 1, 2 * L + 1)}
+        for encoding, skill in (("nope", 0.7), ("rope", 0.4)):
+            for seed in range(4):
+                own = {length: z < skill + dice.normal(0, 0.1) for length, z in hard.items()}
+                right[run(task, encoding, seed)] = own
+                planted[task, encoding, seed] = [float(one.mean()) for one in own.values()]
+    return planted, right
+
+
+def test_outcomes_narrow_the_interval_and_say_so(answered):
+    planted, right = answered
+    told, found = scores(made(planted, examples=40), named(planted)), outcomes(predictions(right))
+    for name, one in aggregates(told, outcomes=found).items():
+        without = aggregates(told)[name]
+        assert (one.seeds.examples, without.seeds.examples) == ("crossed", "binomial") and one.value == without.value
+    (one,), (without,) = differences(told, outcomes=found), differences(told)
+    assert (one.one, one.other, one.seeds.examples) == (
+        "nope",
+        "rope",
+        "crossed",
+    ) and one.seeds.half < without.seeds.half
+    noise, by_seed = {}, {}
+    for task in ("copy", "sort", "parity"):
+        whole = {
+            name: np.array([np.hstack(list(right[run(task, name, seed)].values())) for seed in range(4)], dtype=float)
+            for name in ("nope", "rope")
+        }
+        apart = whole["nope"] - whole["rope"]
+        noise[task], by_seed[task] = float(crossed(apart, [40] * L)), apart.mean(axis=1).tolist()
+    wanted = these_tasks(by_seed, noise, "crossed")
+    assert one.seeds.half == pytest.approx(wanted.half)
+
+
+def test_outcomes_of_another_evaluation_are_refused(answered):
+    planted, right = answered
+    told = scores(made(planted, examples=40), named(planted))
+    name = run("copy", "nope", 0)
+    wrong = {**right, name: {length: ~one for length, one in right[name].items()}}
+    with pytest.raises(SpecError, match="two evaluations"):
+        aggregates(told, outcomes=outcomes(predictions(wrong)))
+
+
+def test_some_of_the_predictions_are_refused_and_none_fall_back(answered):
+    planted, right = answered
+    told, lines = scores(made(planted, examples=40), named(planted)), predictions(right)
+    with pytest.raises(SpecError, match="not all there"):
+        outcomes(lines.filter(pl.col("kind") != "right"))
+    with pytest.raises(SpecError, match="not all there"):
+        outcomes(pl.concat([lines, lines.head(1)]))
+    only_nope = outcomes(lines.filter(pl.col("run").str.contains("nope")))
+    found = aggregates(told, outcomes=only_nope)
+    assert found["nope"].seeds.examples == "crossed" and found["rope"].seeds.examples == "binomial"
+
+
+# --- encodings -------------------------------------------------------------------------------------------------------
+
+
+def test_a_task_that_one_encoding_lacks_is_left_out_of_all_and_listed():
+    values = {(t, e, s): 0.5 for t in ("copy", "sort") for e in ("a", "b") for s in range(3)}
+    values |= {("sort", "b", s): None for s in range(3)} | {("copy", "a", 1): None, ("copy", "a", 2): 0.8}
+    found = aggregates(table(values))
+    assert found["a"].value == pytest.approx(0.65) and set(found["a"].by_task) == {"copy"} == set(found["b"].by_task)
+    assert found["a"].left_out == ("sort",) and found["a"].missing == (("copy", 1),) and found["a"].seeds.n == 2
+    assert len(found["b"].missing) == 3
+
+
+def test_differences_are_paired_by_task_and_seed():
+    """The seed decides everything, the encoding adds .1: paired, nothing of the seeds' spread is left."""
+    values = {
+        (t, e, s): 0.2 * s + add for t in ("copy", "sort") for e, add in (("a", 0.1), ("b", 0.0)) for s in range(4)
+    }
+    (one,) = differences(table(values))
+    assert (one.one, one.other) == ("a", "b") and one.seeds.value == pytest.approx(0.1) and one.seeds.half < 1e-9
+    values["copy", "b", 3] = None
+    (one,) = differences(table(values))
+    assert one.seeds.n == 7 and one.missing == (("copy", 3),) and one.seeds.value == pytest.approx(0.1)
+    (turned,) = differences(table(values), pairs=[("b", "a")])
+    assert turned.seeds.value == pytest.approx(-0.1) and turned.test == one.test
+
+
+def test_settled_takes_the_interval_and_the_corrected_test():
+    dice = np.random.default_rng(3)
+    values = {
+        (t, e, s): float(add + dice.normal(0, 0.05))
+        for t in ("copy", "sort", "lego", "scan")
+        for e, add in (("a", 0.5), ("b", 0.3), ("c", 0.29))
+        for s in range(5)
+    }
+    found = {(one.one, one.other): one for one in differences(table(values))}
+    assert found["a", "b"].settled and "settled for these tasks" in found["a", "b"].words
+    close = found.get(("b", "c")) or found["c", "b"]
+    assert not close.settled and close.words.startswith("not settled for these tasks")
+    assert all(one.corrected >= one.test.p for one in found.values())
+    two_pairs = {(t, e, 0): 0.9 if e == "a" else 0.1 for t in ("copy", "sort") for e in ("a", "b")}
+    (few,) = differences(table(two_pairs))
+    assert not few.settled and few.test.p == 0.5
+
+
+def test_a_single_task_has_an_interval_and_settled_but_no_p():
+    values = {("copy", e, s): v for e, vs in (("a", (0.9, 0.8, 0.7)), ("b", (0.5, 0.5, 0.4))) for s, v in enumerate(vs)}
+    one = task_difference(table(values), "copy", "a", "b")
+    assert one.median.value == pytest.approx(0.3) and (one.median.low, one.median.high) == (
+        pytest.approx(0.3),
+        pytest.approx(0.4),
+    )
+    assert not one.settled and "3 seeds give 75 % at most" in one.words
+    more = {("copy", e, s): 0.8 + 0.01 * s if e == "a" else 0.1 for e in ("a", "b") for s in range(5)}
+    assert task_difference(table(more), "copy", "a", "b").settled
+    assert not {"p", "test", "corrected"} & set(dir(one))
+    (alone,) = differences(table(values))
+    assert alone.test is None and alone.corrected is None and not alone.settled
+    with pytest.raises(SpecError, match="two tasks"):
+        sign_flips({"copy": [0.4, 0.3, 0.3]})
+    with pytest.raises(SpecError, match="two tasks"):
+        sign_flips({"copy": [0.4, 0.3, 0.3], "sort": []})
+
+
+# --- sign flips ------------------------------------------------------------------------------------------------------
+
+
+def test_sign_flips_by_hand():
+    assert sign_flips({"a": [0.1, 0.2, 0.3], "b": [0.1, 0.2, 0.3]}).p == 2 / 64
+    values = {"a": [0.3, -0.1, 0.2], "b": [0.05, 0.4]}
+    weighted = [v / len(own) for own in values.values() for v in own]
+    seen = abs(sum(weighted))
+    hits = sum(
+        abs(sum(s * v for s, v in zip(signs, weighted, strict=True))) >= seen - 1e-12
+        for signs in itertools.product((1, -1), repeat=5)
+    )
+    found = sign_flips(values)
+    assert found.p == hits / 32 and found.exact and found.patterns == 32
+
+
+def test_drawn_patterns_agree_with_all_of_them(monkeypatch):
+    from lengthwise.statistics import flips
+
+    dice = np.random.default_rng(4)
+    values = {str(task): dice.normal(0.25, 0.5, 3).tolist() for task in range(4)}
+    exact = sign_flips(values)
+    monkeypatch.setattr(flips, "EXACT", 0)
+    flips._signs.cache_clear()
+    drawn = sign_flips(values)
+    flips._signs.cache_clear()
+    assert not drawn.exact and abs(drawn.p - exact.p) < 4 * math.sqrt(exact.p / flips.DRAWN)
+
+
+def test_under_no_difference_the_p_is_uniform():
+    dice = np.random.default_rng(5)
+    ps = [
+        sign_flips({"a": dice.normal(0, 1, 4).tolist(), "b": dice.standard_cauchy(4).tolist()}).p for _ in range(2000)
+    ]
+    for share in (0.05, 0.2, 0.5):
+        assert np.mean(np.array(ps) <= share) <= share + 3 * math.sqrt(share / 2000)
+
+
+def test_many_pairs_are_drawn_in_bounded_memory():
+    dice = np.random.default_rng(6)
+    found = sign_flips({str(task): dice.normal(0.0, 1, 10).tolist() for task in range(60)})
+    assert found.n == 600 > EXACT and found.patterns == 20_000 and not found.exact
+    assert _signs(600, 0, _VALUES // 600).nbytes <= 40e6
+    assert 0 < found.p <= 1
+
+
+def test_holm():
+    assert holm([0.01, 0.04, 0.03]) == [pytest.approx(0.03), pytest.approx(0.06), pytest.approx(0.06)]
+    assert holm([0.5, 0.9]) == [1.0, 1.0] and holm([]) == []
+
+
+# --- whatever the order ----------------------------------------------------------------------------------------------
+
+SCORES = st.dictionaries(
+    st.tuples(
+        st.sampled_from(["copy", "sort", "lego:x=1", "copy:variant=same"]), st.sampled_from("abc"), st.integers(0, 4)
+    ),
+    st.none() | st.floats(0, 1),
+    min_size=1,
+    max_size=40,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(SCORES, st.integers(0, 1000))
+def test_listing_order_changes_no_number(values, seed):
+    one = table(values)
+    other = one.sample(fraction=1, shuffle=True, seed=seed)
+    assert aggregates(one) == aggregates(other)
+    assert differences(one) == differences(other)
+    assert differences(one, encodings=["a", "b"]) == differences(other, encodings=["b", "a"])
