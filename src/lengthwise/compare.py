@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from lengthwise.report.curve import Curves, bars, draw
 from lengthwise.spec import SpecError, digest
-from lengthwise.statistics.reach import Reach, accuracies, mean_reach, reach
+from lengthwise.statistics.cells import reaches
+from lengthwise.statistics.reach import Reach, accuracies, reach
 
 if TYPE_CHECKING:
     import polars as pl
@@ -36,12 +37,14 @@ class Comparison:
     def sentence(self) -> str:
         """What was seen, best reach first."""
         parts = []
-        for name, found in sorted(self.reaches.items(), key=lambda pair: -_mean(pair[1])):
-            told = mean_reach(found)
-            factor = f" ({_mean(found) / self.trained:.1f} ×)" if told != "not learned" else ""
-            parts.append(f"{name} did not learn the seen lengths" if not factor else f"{name} reaches {told}{factor}")
+        middles = {name: reaches(found).median for name, found in self.reaches.items()}
+        for name, told in sorted(middles.items(), key=lambda pair: -(pair[1].length or -1)):
+            if told.length is None:
+                parts.append(f"{name} did not learn the seen lengths")
+            else:
+                parts.append(f"{name} reaches {told} ({told.length / self.trained:.1f} ×)")
         seeds = sorted({len(found) for found in self.reaches.values()})
-        many = "one seed each, so no seed interval" if seeds == [1] else f"mean of {'–'.join(map(str, seeds))} seeds"
+        many = "one seed each, so no seed interval" if seeds == [1] else f"median of {'–'.join(map(str, seeds))} seeds"
         return f"Trained on {self.task} up to {self.trained} {self.unit}, {'; '.join(parts)} ({many})."
 
     def bars(self, width: int = 78) -> list[str]:
@@ -67,7 +70,7 @@ def compared(
     """Rows of runs on one task side by side: for each name, the rows of each seed."""
     import polars as pl
 
-    curves, reaches, table, chance = {}, {}, [], {}
+    curves, found_reach, table, chance = {}, {}, [], {}
     for name, group in groups.items():
         tested = pl.col("split").str.starts_with("test_") | (pl.col("split") == "validation")
         kept = (pl.col("checkpoint") == checkpoint) & (pl.col("evaluation") == "as trained") & tested
@@ -76,18 +79,18 @@ def compared(
         curves[name] = [dict(zip(one["length"].to_list(), one["accuracy"].to_list(), strict=True)) for one in found]
         for one in found:
             chance |= dict(zip(one["length"].to_list(), one["chance"].to_list(), strict=True))
-        reaches[name] = [reach(rows) for rows in tables]
+        found_reach[name] = [reach(rows) for rows in tables]
         table.append(
             {
                 "encoding": name,
                 "seeds": len(group),
                 "seen": _spread([_share(rows.filter(pl.col("seen"))) for rows in tables]),
                 "unseen": _spread([_share(rows.filter(pl.col("split") == "test_unseen")) for rows in tables]),
-                "reach of each seed": ", ".join(map(str, reaches[name])),
-                "mean reach": mean_reach(reaches[name]),
+                "reach of each seed": ", ".join(map(str, found_reach[name])),
+                "median reach": str(reaches(found_reach[name])),
             }
         )
-    return Comparison(task, trained, unit, curves, dict(sorted(chance.items())), reaches, table)
+    return Comparison(task, trained, unit, curves, dict(sorted(chance.items())), found_reach, table)
 
 
 def compare(runs: Sequence[Run], checkpoint: str = "last") -> Comparison:
@@ -172,8 +175,3 @@ def _spread(values: Sequence[float | None]) -> str:
     if len(there) == 1:
         return f"{there[0]:.3f}"
     return f"{median(there):.3f} [{min(there):.3f}–{max(there):.3f}]"
-
-
-def _mean(found: Sequence[Reach]) -> float:
-    learned = [one.length for one in found if one.length is not None]
-    return sum(learned) / len(learned) if learned else -1.0

@@ -9,7 +9,7 @@ from lengthwise.compare import compare
 from lengthwise.run import Plan, Run, train
 from lengthwise.run.attempt import chosen
 from lengthwise.spec import SpecError
-from lengthwise.statistics.reach import Reach, mean_reach, reach
+from lengthwise.statistics.reach import Reach, reach
 
 OPTIONS = {
     "model": "laptop:width=32:heads=2:feed_forward_width=64",
@@ -139,13 +139,6 @@ def test_an_exhausted_seen_length_does_not_count_against_a_run():
         }
     )
     assert reach(rows) == Reach(2)
-
-
-def test_mean_reach_says_who_learned_and_what_is_only_known_to_be_at_least():
-    assert mean_reach([Reach(24), Reach(25)]) == "24.5"
-    assert mean_reach([Reach(24), Reach(64, beyond=True)]) == "≥ 44"
-    assert mean_reach([Reach(24), Reach(None)]) == "24 (1 of 2 seeds learned)"
-    assert mean_reach([Reach(None)]) == "not learned"
 
 
 def test_the_answer_of_a_file_with_steps_counts(tmp_path):

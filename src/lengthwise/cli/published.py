@@ -135,10 +135,12 @@ def _papers(name: str, outside: bool = True) -> list[str]:
         canonical_encoding(spec)  # an option that does not exist is told
         cls = outline(spec.name)
     elif spec.name in TASKS:
-        canonical("task", TASKS, spec)
+        if spec.options:  # a bare `file` names no file, and need not
+            canonical("task", TASKS, spec)
         cls = resolve("task", TASKS, spec.name)
     elif spec.name in POSITIONS:
-        canonical("positions", POSITIONS, spec)
+        if spec.options:
+            canonical("positions", POSITIONS, spec)
         cls = resolve("positions", POSITIONS, spec.name)
     elif ":" in spec.name or spec.name.endswith(".py"):
         cls = resolve("encoding or task", {}, spec.name) if outside else object
@@ -146,5 +148,5 @@ def _papers(name: str, outside: bool = True) -> list[str]:
         known = [*ENCODINGS, *TASKS, *POSITIONS, *recipes(), "lengthwise"]
         raise SpecError(f"there is nothing to cite under {name!r}.{did_you_mean(name, known)}")
     if spec.name == "consecutive":
-        return []  # 0, 1, 2, ... is nobody's
+        return ["consecutive: 0, 1, 2, ... is nobody's"] if outside else []
     return [getattr(cls, "paper", "") or f"{name}: names no publication; cite where it comes from"]

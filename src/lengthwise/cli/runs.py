@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lengthwise.cli.terminal import Json, app, console, escape, print_table, working
-from lengthwise.spec import SpecError, specs
+from lengthwise.spec import Spec, SpecError, specs
 
 if TYPE_CHECKING:
     from lengthwise.compare import Comparison
+    from lengthwise.report.page import Page
     from lengthwise.run import Run
 
 TaskName = Annotated[str, typer.Argument(help="a task, e.g. copy:variant=same or my_task.py:Mine")]
@@ -119,14 +120,20 @@ def _warn(run: Run) -> None:
 
 
 def print_comparison(found: Comparison) -> None:
+    """The sentence, the curves, the table."""
+    console().print(f"[bold]{escape(found.sentence)}[/]", highlight=False)
+    console().print()
+    print_curves(found)
+    print_table(found.table, False)
+
+
+def print_curves(found: Comparison) -> None:
+    """Accuracy against length as rows of blocks."""
     screen = console()
-    screen.print(f"[bold]{escape(found.sentence)}[/]", highlight=False)
-    screen.print()
     for line in found.bars(min(screen.width, 100)):
         screen.print(escape(line), highlight=False, no_wrap=True)
     screen.print("exact match by length, ▁ 0 to █ 1; | ends what was trained", style="dim", highlight=False)
     screen.print()
-    print_table(found.table, False)
 
 
 @app.command()
@@ -170,14 +177,47 @@ def compare(
     runs.sort(key=lambda run: [spec.name for spec in named].index(run.plan.encoding_specs[0].name))
     found = side_by_side(runs)
     paths = found.draw(to, f"compare-{runs[0].plan.task.name}")
+    page = _page(task, named, seeds, shared, store, str(paths[0].parent / paths[0].stem))
     if as_json:
         told = {"sentence": found.sentence, "table": found.table, "curves": found.curves, "figure": str(paths[0])}
+        told |= {"verdict": page.verdict, "page": f"{paths[0].with_suffix('.html')}"}
         print(json.dumps(told, indent=2))
         return
-    print_comparison(found)
+    from lengthwise.cli.report import print_report
+
+    console().print(f"[bold]{escape(found.sentence)}[/]\n", highlight=False)
+    print_curves(found)
+    print_report(page)
     for run in runs:
         _warn(run)
-    console().print(f"figure: {', '.join(escape(str(path)) for path in paths)}")
+    shown = [*paths, paths[0].with_suffix(".html")]
+    console().print(f"figure: {', '.join(escape(str(path)) for path in shown)}")
+
+
+def _page(task: str, named: list[Spec], seeds: int, shared: dict[str, Any], store: str, where: str) -> Page:
+    """The report of a comparison: a study of one task that was not written down."""
+    from lengthwise.folder import Folder
+    from lengthwise.report.findings import gather
+    from lengthwise.report.page import Page
+    from lengthwise.study.file import Study
+    from lengthwise.study.plan import Planned
+    from lengthwise.study.store import Store
+
+    study = Study.of(
+        {
+            "name": "compare",
+            "question": f"Which encoding carries {task} furthest beyond its training length?",
+            "base": {**shared, "task": task},
+            "vary": {"encoding": [str(spec) for spec in named]},
+            "seeds": seeds,
+        }
+    )
+    listed = ",".join(map(str, named))
+    command = f"lengthwise compare {task} --encodings {listed} --seeds {seeds}"
+    page = Page(gather(Planned(study), Store(store)), command=command)
+    target = Path(f"{where}.html")
+    Folder(target.parent).write(target.name, page.html())
+    return page
 
 
 def _together(commands: list[list[str]], jobs: int, quiet: bool) -> None:

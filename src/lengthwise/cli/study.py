@@ -5,20 +5,21 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lengthwise.cli.runs import print_comparison
+from lengthwise.cli.runs import print_curves
 from lengthwise.cli.terminal import Json, app, console, escape, print_table, working
+from lengthwise.spec import SpecError
 
 if TYPE_CHECKING:
     from lengthwise.study.add import Guard
     from lengthwise.study.drive import Tally
-    from lengthwise.study.plan import Item, Planned
+    from lengthwise.study.plan import Choice, Item, Planned
     from lengthwise.study.status import Status
     from lengthwise.study.store import Bundle, Store
 
@@ -241,29 +242,41 @@ def _say(quiet: bool, words: str) -> None:
 def _report(
     planned: Planned, store: Store, bundle: Bundle | None, tally: Tally, guard: Guard | None, to: Path, as_json: bool
 ) -> None:
+    """The figure in the terminal and as a file, the verdict, and the page."""
+    from lengthwise.cli.report import print_report
     from lengthwise.compare import compare_study
+    from lengthwise.report.findings import gather
+    from lengthwise.report.page import Page
 
-    items, rows = rows_of(planned, store, bundle)
-    found = compare_study(items, rows) if rows.height else {}
-    paths = [path for task, one in found.items() for path in one.draw(to, _figure(planned, task, len(found)))]
     told: dict[str, Any] = {"study": planned.study.name, "done": len(tally.done), "of": tally.total}
     told |= {"failed": tally.failed, "waiting": tally.waiting, "guard": None if guard is None else guard.sentence}
-    if as_json:
-        tables = {task: {"sentence": one.sentence, "table": one.table} for task, one in found.items()}
-        print(json.dumps({**told, "tasks": tables, "figures": [str(path) for path in paths]}, indent=2))
-        return
     screen = console()
-    for task, one in found.items():
-        if len(found) > 1:
-            screen.rule(escape(task))
-        print_comparison(one)
-    _print_rates(planned, store, bundle)
+    try:
+        found = gather(planned, store, bundle, failed=tally.failed, guard=told["guard"])
+    except SpecError:  # nothing is done: what failed is all there is to tell
+        print(json.dumps(told, indent=2)) if as_json else print_failed(tally.failed, tally.waiting)
+        return
+    compared = compare_study(found.items, found.rows.drop("task", "encoding", "seed"))
+    page = Page(found, command=f"lengthwise study run {planned.study.name}")
+    where = to / f"report-{planned.study.name}"
+    figures = [path for task, one in compared.items() for path in one.draw(to, _figure(planned, task, len(compared)))]
+    page.write(where)
+    if as_json:
+        tables = {task: {"sentence": one.sentence, "table": one.table} for task, one in compared.items()}
+        paths = [str(path) for path in (*figures, where / "index.html")]
+        print(json.dumps({**told, "verdict": page.verdict, "tasks": tables, "figures": paths}, indent=2))
+        return
+    for one in list(compared.values())[:3]:
+        screen.print(f"[bold]{escape(one.sentence)}[/]\n", highlight=False)
+        print_curves(one)
+    print_report(page)
+    _print_rates(found.choices)
     if guard is not None:
         screen.print(escape(guard.sentence), highlight=False)
     for line in planned.study.deviations:
         screen.print(f"deviation: {escape(line)}", style="dim", highlight=False)
-    if paths:
-        screen.print(f"figures: {', '.join(escape(str(path)) for path in paths if path.suffix == '.svg')}")
+    shown = [str(path) for path in figures if path.suffix == ".svg"][:3]
+    screen.print(f"figures: {escape(', '.join(shown))}; page: {escape(str(where / 'index.html'))}", highlight=False)
     print_failed(tally.failed, tally.waiting)
     screen.print(f"{len(tally.done)} of {tally.total} done in {escape(str(store))}", highlight=False)
 
@@ -280,8 +293,7 @@ def print_failed(failed: Mapping[str, str], waiting: int) -> None:
         screen.print(f"{waiting} runs have no learning rate yet: a tuning run they need is not done", highlight=False)
 
 
-def _print_rates(planned: Planned, store: Store, bundle: Bundle | None) -> None:
-    choices = status_of(planned, store, None if bundle is None else Path(str(bundle.folder))).choices
+def _print_rates(choices: Sequence[Choice]) -> None:
     if not choices:
         return
     console().print("learning rates, chosen at seen lengths with a seed that no run uses:", style="bold")

@@ -22,7 +22,7 @@ _ABOUT = {
     "maths": (21, "Figure 2: what 51 x overall leaves after the other two"),
     "classic": (6, "Figure 2: SCAN and PCFG"),
     "with scratchpads": (173, "not published as a figure: every scratchpad format a query of its own"),
-    "seed means": (17, "not published: ranks of means over seeds"),
+    "seed means": (17, "not published: ranks of means over seeds; a tie has the better rank twice"),
 }
 
 

@@ -76,7 +76,7 @@ def _two(figure: Figure) -> Rows:
     rows: Rows = []
     for group, category in enumerate(CATEGORIES):
         _bars(axes, [group + (place - 2) * 0.165 for place in range(5)], MRR[category], 0.15)
-        rows += [{"category": category, "encoding": name, "mrr": value} for name, value in MRR[category].items()]
+        rows.extend({"category": category, "encoding": name, "mrr": value} for name, value in MRR[category].items())
     counts = (24, 21, 6)
     labels = [f"{words}\n{count} queries" for words, count in zip(CATEGORIES.values(), counts, strict=True)]
     axes.set(ylim=(0, 0.9), ylabel="mean reciprocal rank (↑)")
@@ -210,7 +210,7 @@ def _instructions(figure: Figure) -> Rows:
         axes.set_ylim(0, 1.15 * top)
         axes.set_title(name, loc="left")
         axes.set(xlim=(0, 4000), xlabel="tokens")
-        rows += [{"texts": name, "from": left, "count": count} for left, count in zip(lefts, counts, strict=True)]
+        rows.extend({"texts": name, "from": left, "count": count} for left, count in zip(lefts, counts, strict=True))
     every[0].set_ylabel("texts (thousands)")
     return rows
 
@@ -246,10 +246,10 @@ def _curves(category: str) -> Callable[[Figure], Rows]:
                     markevery=(place % 3, 3) if len(curve) > 32 else None,
                     label=ENCODINGS[name],
                 )
-                rows += [
+                rows.extend(
                     {"task": task, "encoding": name, "length": length, "exact match": value}
                     for length, value in curve.items()
-                ]
+                )
             axes.set_title(about.label, loc="left", fontsize=8.5)
             axes.set(xlim=(0, about.tested + 0.5), ylim=(-0.04, 1.06), xlabel=f"length ({about.unit})")
             axes.set_yticks((0, 0.5, 1))

@@ -55,10 +55,14 @@ def _one_task(found: Findings, numbers: Numbers) -> str:
         else:
             parts.append(f"{name} {reached.median} ({reached.median.length / trained:.1f} ×)")
     first = f"Trained on {short(task)} up to {trained} {unit}, the median seed of each encoding is right up to length: "
-    pair = _pair(task_difference(numbers.scores, task, order[0], order[1]))
-    return (
-        f"{first}{'; '.join(parts)}. At unseen lengths {order[0]} leads with {_cell(numbers, task, order[0])}. {pair}"
-    )
+    told = f"{first}{'; '.join(parts)}."
+    if all(numbers.reach[task, name].median.length is None for name in order):
+        return f"Nothing can be said about longer lengths: no encoding learned {short(task)} up to {trained} {unit}."
+    lead, other = order[0], order[1]
+    if (cells[task, lead].median.value or 0.0) <= (cells[task, other].median.value or 0.0):
+        return f"{told} At unseen lengths nobody leads: {lead} and {other} both have {_cell(numbers, task, lead)}."
+    pair = _pair(task_difference(numbers.scores, task, lead, other))
+    return f"{told} At unseen lengths {lead} leads with {_cell(numbers, task, lead)}. {pair}"
 
 
 def _cell(numbers: Numbers, task: str, name: str) -> str:

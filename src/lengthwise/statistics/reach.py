@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -51,13 +50,3 @@ def reach(rows: pl.DataFrame, threshold: float = THRESHOLD) -> Reach:
             return Reach(None) if one["seen"] else Reach(held)
         held = one["length"]
     return Reach(held, beyond=held is not None)
-
-
-def mean_reach(found: Sequence[Reach]) -> str:
-    """The mean over seeds in words: `≥` where one is only known to be at least so much, and who learned at all."""
-    learned = [one for one in found if one.length is not None]
-    if not learned:
-        return "not learned"
-    mean = sum(one.length or 0 for one in learned) / len(learned)
-    words = f"{'≥ ' if any(one.beyond for one in learned) else ''}{mean:.1f}".removesuffix(".0")
-    return words if len(learned) == len(found) else f"{words} ({len(learned)} of {len(found)} seeds learned)"
