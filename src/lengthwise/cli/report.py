@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lengthwise.cli.study import STORE, Add, AllowCode, File, StoreName, Tasks, With, planned_of, status_of, study
-from lengthwise.cli.terminal import Json, console, escape, print_table, working
+from lengthwise.cli.terminal import Json, app, console, escape, print_table, working
+from lengthwise.spec import SpecError
 
 if TYPE_CHECKING:
+    from lengthwise.report.findings import Findings
     from lengthwise.report.tables import Tables
 
 
@@ -42,7 +44,7 @@ def report(
         failed = status_of(planned, kept, with_).failed
         found = gather(planned, kept, bundle, failed=failed, say=tell)
         tell("computing intervals")
-        page = Page(found, command=_command(file, store, with_, add, tasks))
+        page = Page(found, claims_of(found), _command(file, store, with_, add, tasks))
         if text or as_json:
             if as_json:
                 print(json.dumps(page.plain(), indent=2))
@@ -60,6 +62,42 @@ def report(
     console().print(
         f"page: {escape(str(where / 'index.html'))}; {len(paths) - 1} other files beside it", highlight=False
     )
+
+
+@app.command()
+def claims(
+    store: StoreName = STORE,
+    with_: With = None,
+    as_json: Json = False,
+) -> None:
+    """What the publications claim, and what our rows say to it, by rules that were committed before."""
+    from lengthwise.report.claims import committed_on, judge, read_claims
+    from lengthwise.report.findings import gather
+    from lengthwise.report.numbers import numbers
+    from lengthwise.study.add import committed
+    from lengthwise.study.file import Study
+    from lengthwise.study.plan import Planned
+    from lengthwise.study.reading import recipes, shipped
+    from lengthwise.study.store import Bundle, Store
+
+    listed, rows = read_claims(), dict[str, Any]()
+    dates = {"claims": committed_on(shipped("claims.yaml"))}
+    for name in dict.fromkeys(claim.study for claim in listed if claim.study in recipes()):
+        study = Study.read(str(name))
+        where = with_ or committed(study)
+        try:
+            found = gather(Planned(study), Store(store), None if where is None else Bundle(where))
+        except SpecError:
+            continue  # nothing of it is done: its claims are not tested
+        rows[str(name)] = (found, numbers(found))
+        dates[f"rows of {name}"] = None if where is None else committed_on(Path(where) / "rows.parquet")
+    made = [judge(claim, *rows.get(claim.study or "", (None, None))) for claim in listed]
+    if as_json:
+        print(json.dumps({"committed": dates, "claims": [one.line() for one in made]}, indent=2))
+        return
+    print_table([{**one.line(), "source": one.claim.source} for one in made], False)
+    told = ", ".join(f"{what} {when or 'not committed'}" for what, when in dates.items())
+    console().print(f"committed: {escape(told)}", style="dim", highlight=False)
 
 
 def print_report(page: Tables) -> None:
@@ -80,6 +118,15 @@ def print_report(page: Tables) -> None:
         screen.print()
         screen.print(f"[bold]{escape(task)}[/]", highlight=False)
         print_table(page.task_table(task), False)
+
+
+def claims_of(found: Findings) -> list[dict[str, Any]]:
+    """The claims that are about this study, with the day on which their rules were committed."""
+    from lengthwise.report.claims import judged, read_claims
+    from lengthwise.report.numbers import numbers
+
+    about = [claim for claim in read_claims() if claim.study == found.study.name]
+    return [one.line() for one in judged(about, found.study.name, found, numbers(found))] if about else []
 
 
 def _command(file: str, store: str, with_: Path | None, add: list[str] | None, tasks: str | None) -> str:

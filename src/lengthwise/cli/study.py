@@ -243,7 +243,7 @@ def _report(
     planned: Planned, store: Store, bundle: Bundle | None, tally: Tally, guard: Guard | None, to: Path, as_json: bool
 ) -> None:
     """The figure in the terminal and as a file, the verdict, and the page."""
-    from lengthwise.cli.report import print_report
+    from lengthwise.cli.report import claims_of, print_report
     from lengthwise.compare import compare_study
     from lengthwise.report.findings import gather
     from lengthwise.report.page import Page
@@ -257,7 +257,7 @@ def _report(
         print(json.dumps(told, indent=2)) if as_json else print_failed(tally.failed, tally.waiting)
         return
     compared = compare_study(found.items, found.rows.drop("task", "encoding", "seed"))
-    page = Page(found, command=f"lengthwise study run {planned.study.name}")
+    page = Page(found, claims_of(found), f"lengthwise study run {planned.study.name}")
     where = to / f"report-{planned.study.name}"
     figures = [path for task, one in compared.items() for path in one.draw(to, _figure(planned, task, len(compared)))]
     page.write(where)

@@ -51,11 +51,16 @@ def load(where: str | Path) -> object:
         raise SpecError(cut(f"{where}: no YAML: {error}")) from None
 
 
+def shipped(name: str) -> Path:
+    """A file of `studies/`, in a checkout or inside the installed package."""
+    inside, checkout = Path(__file__).parent / "recipes", Path(__file__).parents[3] / "studies"
+    return (inside if inside.is_dir() else checkout) / name
+
+
 @lru_cache(maxsize=1)
 def recipes() -> dict[str, Path]:
     """The studies that ship with the project, by name."""
-    shipped, checkout = Path(__file__).parent / "recipes", Path(__file__).parents[3] / "studies"
-    files = sorted((shipped if shipped.is_dir() else checkout).glob("*.yaml"))
+    files = sorted(shipped("").glob("*.yaml"))
     return {path.stem: path for path in files if path.stem != "claims"}  # claims are about studies
 
 
