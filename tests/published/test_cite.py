@@ -13,7 +13,7 @@ from lengthwise import __version__
 from lengthwise.cli import app
 from lengthwise.encodings import ENCODINGS, POSITIONS
 from lengthwise.published.citations import _FIELDS, entry, itself
-from lengthwise.study.file import recipes
+from lengthwise.study.reading import recipes
 from lengthwise.tasks import TASKS
 
 NOBODYS = {"file", "consecutive", "given"}

@@ -6,7 +6,8 @@ import pytest
 import yaml
 
 from lengthwise.spec import Spec
-from lengthwise.study.file import Study, recipes
+from lengthwise.study.file import Study
+from lengthwise.study.reading import recipes
 
 CLAIMS = yaml.safe_load((Path(__file__).parents[2] / "studies" / "claims.yaml").read_text())["claims"]
 FIELDS = ["id", "claim", "source", "published", "study", "measure", "encodings", "against", "tasks", "rule"]

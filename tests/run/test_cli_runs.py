@@ -59,7 +59,7 @@ def test_train_says_what_was_seen_and_a_second_time_that_it_is_done(place):
     assert again.returncode == 0
     assert f"run {run_of(place)} is done already" in again.stdout
     assert "Trained on copy:alphabet=120:longest=4:variant=same up to 4 symbols, rope" in again.stdout
-    assert "mean reach" in again.stdout and "|" in again.stdout
+    assert "median reach" in again.stdout and "|" in again.stdout
     told = json.loads(cli("train", TASK, "--encoding", "rope", *FAST, "--json", cwd=place).stdout)
     assert told["run"] == run_of(place) and told["checkpoints"]["last"] == 30 and len(told["curve"]) == 11
 
