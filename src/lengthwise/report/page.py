@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 from lengthwise import __version__
 from lengthwise.folder import Folder
 from lengthwise.report import figures, overview
+from lengthwise.report.claims import committed_on
 from lengthwise.report.drawing import ACROSS, Drawing
 from lengthwise.report.findings import Findings
 from lengthwise.report.tables import Line, Tables
 from lengthwise.report.words import protocol, verdict
+from lengthwise.study.reading import shipped
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -116,6 +118,9 @@ class Page(Tables):
             overview=rest,
             rank_table=self.rank_table(),
             rank_words=self.rank_words(),
+            mrr=self.mrr_table(),
+            categories=self.category_table(),
+            wins=self.wins_table(),
             differences=self.difference_table(),
             difference_words="Paired by seed; a single task has an interval, never a p."
             if self.alone
@@ -136,13 +141,18 @@ class Page(Tables):
             published=self.published_table(),
             published_words=_PUBLISHED,
             claims=self._claims,
-            claims_words=_CLAIMS,
+            claims_words=self._claims_words(),
             costs=self.costs(),
             command=self._command,
             footer=f"made by lengthwise {__version__}; {len(found.items)} runs, {here.scores.height} scores",
             figure=_figure,
             table=_table,
         )
+
+    def _claims_words(self) -> str:
+        """When the rules were committed, and when the rows."""
+        rules, rows = committed_on(shipped("claims.yaml")), committed_on(Path(self.found.source) / "rows.parquet")
+        return f"Rules committed {rules or 'not yet'}, rows {rows or 'not yet'}."
 
     def _task(self, number: int, task: str, made: Mapping[str, Drawing]) -> Line:
         trained, unit = self.found.trained[task]
@@ -248,4 +258,3 @@ _MEANS = (
     "Dot: mean over tasks. Thick: 95 % interval for these tasks and other seeds. Thin: for other tasks like these, "
     "over families of tasks."
 )
-_CLAIMS = "The rule of each claim was committed before the study was run; lengthwise claims prints both dates."

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from lengthwise.published import published_encoding, published_task
+from lengthwise.published import CATEGORIES, ENCODINGS, TASKS, published_encoding, published_task
 from lengthwise.published.accuracy import UNSEEN
+from lengthwise.published.mrr import MRR as PUBLISHED_MRR
 from lengthwise.report import figures
 from lengthwise.report.findings import Findings
 from lengthwise.report.numbers import numbers
 from lengthwise.report.words import span
-from lengthwise.statistics.aggregates import Difference, task_difference
+from lengthwise.statistics.aggregates import Difference, aggregates, task_difference
+from lengthwise.statistics.estimate import Estimate
 from lengthwise.statistics.seeds import needed
 
 Line = dict[str, Any]
@@ -72,6 +74,7 @@ class Tables:
                 "unseen": span(one.seeds),
                 "other tasks": span(one.tasks) if one.tasks.low is not None else "one family",
                 "mean rank": f"{here.standing.mean_rank[name].value:.2f}" if name in here.standing.mean_rank else "–",
+                "middle half": _value(here.standing.interquartile.get(name)),
                 "seen": f"{sum(known) / len(known):.3f}" if known else "–",
                 "reach ÷ L": f"{median(factors):.2f} ({len(factors)} of {len(found.tasks)} tasks)"
                 if factors
@@ -130,7 +133,8 @@ class Tables:
             f"unseen: mean accuracy over lengths L+1..2L, then over tasks, with the 95 % interval “{one.seeds.words}” "
             f"(n = {one.seeds.n} {one.seeds.unit}; test-set noise by {noise[one.seeds.examples]}); other tasks: "
             f"“{one.tasks.words}”, over families (n = {one.tasks.n}). Mean rank over {here.standing.queries} (task, "
-            "seed) queries, ties shared. MRR is over exactly the five published encodings, scores rounded to .005, "
+            "seed) queries, ties shared; middle half: their interquartile mean. MRR is over exactly the five published "
+            "encodings, scores rounded to .005, "
             "those not above chance set to chance. reach ÷ L: median over tasks of the median seed's reach at .9."
         )
 
@@ -160,6 +164,48 @@ class Tables:
             }
             for one in order[:60]
         ]
+
+    def mrr_table(self) -> list[Line]:
+        """Mean reciprocal ranks of exactly the five published encodings, by both recipes, and as published."""
+        lines: list[Line] = []
+        for words, one in self.numbers.mrr.items():
+            told = {name: span(got.seeds, 3) for name, got in one.means.items()}
+            lines.append({"recipe": words, **told, "queries": one.queries})
+        if lines:
+            theirs = {ENCODINGS[name]: f"{value:.3f}" for name, value in PUBLISHED_MRR["overall"].items()}
+            lines.append({"recipe": "published, the paper's recipe", **theirs, "queries": 51})
+        return lines
+
+    def wins_table(self) -> list[Line]:
+        """The share of (task, seed) queries in which the row's encoding is strictly ahead of the column's."""
+        here = self.numbers.standing
+        if len(here.encodings) > figures.MANY or self.alone or not here.queries:
+            return []
+        return [
+            {
+                "ahead": one,
+                **{other: "" if one == other else f"{here.wins[one, other]:.2f}" for other in here.encodings},
+            }
+            for one in here.encodings
+        ]
+
+    def category_table(self) -> list[Line]:
+        """Mean unseen accuracy by category of the publication, with the interval over these tasks and other seeds."""
+        import polars as pl
+
+        lines: list[Line] = []
+        for category, words in CATEGORIES.items():
+            tasks = [
+                task
+                for task in self.found.tasks
+                if (known := published_task(task)) and TASKS[known].category == category
+            ]
+            if not tasks or self.alone:
+                continue
+            table = self.numbers.scores.filter(pl.col("task").is_in(tasks))
+            made = aggregates(table, "unseen", self.found.encodings)
+            lines.append({"category": f"{words} ({len(tasks)})", **{n: span(made[n].seeds) for n in self.order()}})
+        return lines
 
     def sensitivity_table(self) -> list[Line]:
         """The order of encodings when one choice is changed; tasks left out are told only where the order moves."""
@@ -304,6 +350,10 @@ def _more(seeds: Sequence[float]) -> str:
     if need.rules_out is not None:
         return f"agree: up to {100 * need.rules_out:.0f} % may fail"
     return f"{need.more}" if need.more is not None else "at least two" if need.n < 2 else need.words
+
+
+def _value(one: Estimate | None) -> str:
+    return "–" if one is None or one.value is None else f"{one.value:.2f}"
 
 
 def _five(rotary: str) -> dict[str, str]:
