@@ -205,7 +205,7 @@ def _instructions(figure: Figure) -> Rows:
         axes.axvline(MEDIANS[name], color=INK, linewidth=1.1, linestyle=":")
         top = max(counts) / 1000
         axes.text(MEDIANS[name] + 50, 1.14 * top, f"median {MEDIANS[name]} tokens", va="top", fontsize=8)
-        beyond = sum(count for left, count in zip(lefts, counts, strict=True) if left > 2000) / sum(counts)
+        beyond = sum(count for left, count in zip(lefts, counts, strict=True) if left >= 2000) / sum(counts)
         axes.text(3950, 0.12 * top, f"{beyond:.2%} longer than 2,000", ha="right", fontsize=7.5, color=FAINT)
         axes.set_ylim(0, 1.15 * top)
         axes.set_title(name, loc="left")
