@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933")
-"""Okabe and Ito's, which colour-blind readers tell apart."""
+from lengthwise.report.palette import colour
+
 BARS = " ▁▂▃▄▅▆▇█"
 
 Curves = Mapping[str, Sequence[Mapping[int, float]]]
@@ -38,14 +38,12 @@ def draw(
         if any(chance.values()):
             axes.plot(list(chance), list(chance.values()), color="#888888", linewidth=1, linestyle=":", zorder=1)
             axes.text(max(chance), chance[max(chance)], "chance ", ha="right", va="bottom", color="#666666", fontsize=9)
-        ends = []
-        for number, (name, seeds) in enumerate(curves.items()):
-            colour = COLOURS[number % len(COLOURS)]
+        for name, seeds in curves.items():
+            tint = colour(name)
             for seed in seeds:
-                axes.plot(list(seed), list(seed.values()), color=colour, linewidth=0.8, alpha=0.45, zorder=2)
+                axes.plot(list(seed), list(seed.values()), color=tint, linewidth=0.8, alpha=0.45, zorder=2)
             line = middle(seeds)
-            axes.plot(list(line), list(line.values()), color=colour, linewidth=2.2, label=name, zorder=3)
-            ends.append(name)
+            axes.plot(list(line), list(line.values()), color=tint, linewidth=2.2, label=name, zorder=3)
         axes.set(xlabel=f"length ({unit})", ylabel="exact match", ylim=(-0.03, 1.1), xlim=(0, None))
         axes.set_title(title, loc="left", fontsize=11)
         axes.spines[["top", "right"]].set_visible(False)
