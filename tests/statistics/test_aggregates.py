@@ -168,6 +168,32 @@ def test_some_of_the_predictions_are_refused_and_none_fall_back(answered):
     assert found["nope"].seeds.examples == "crossed" and found["rope"].seeds.examples == "binomial"
 
 
+def test_outcomes_are_read_from_what_an_examination_stores():
+    """A model that is right on some: what its predictions say is what its rows say."""
+    import torch
+
+    from lengthwise.evaluation.cases import cases
+    from lengthwise.evaluation.examination import examine
+    from lengthwise.tasks import build_task
+
+    task = build_task("parity")
+    places = [("test_unseen", length) for length in (17, 20)]
+    first = cases(task, *places[0])[0]
+    *_, last = first.ids[: first.prompt]  # what asks for the answer
+    said, end = first.answer
+
+    def model(ids_BT, lengths_B):  # the same answer to all, and then the end
+        wanted_BT = torch.where(ids_BT == last, said, end)
+        return torch.nn.functional.one_hot(wanted_BT, len(task.vocabulary)).float()
+
+    seen = examine(model, task, splits=places, labels={"run": "r"})
+    lines = seen.predictions.with_columns(pl.lit("r").alias("run"))
+    found = outcomes(lines)
+    shares = seen.rows.sort("length").select(pl.col("correct") / pl.col("examples")).to_series().to_list()
+    assert found.lengths["r"] == tuple(seen.rows.sort("length").select("length", "examples").iter_rows())
+    assert found.mean("r") == pytest.approx(np.mean(shares)) and 0 < np.mean(shares) < 1
+
+
 # --- encodings -------------------------------------------------------------------------------------------------------
 
 
