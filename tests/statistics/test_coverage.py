@@ -64,6 +64,13 @@ def test_aggregates_hold_the_truth_over_seeds_and_examples(drawn, means, figure)
                     hits[at] += one.low <= wanted <= one.high
             measured[name, n] = hits / STUDIES
         figure(f"{name:>20}" + "".join(f"{share:20.3f}" for n in SEEDS for share in measured[name, n]))
+    bells = [drawn["bell", task, 10][:, :10] for task in range(TASKS)]
+    bare = [
+        these_tasks({str(task): table[study].tolist() for task, table in enumerate(bells)}) for study in range(STUDIES)
+    ]
+    ignoring = np.mean([one.low <= means["bell"] <= one.high for one in bare])
+    figure(f"all bell, 10 seeds, the test set's noise left out: {ignoring:.3f}")
+    assert ignoring < measured["all bell", 10][0] - 0.01
     for (name, n), (with_outcomes, without) in measured.items():
         assert with_outcomes >= (0.91 if n == 3 else 0.92), (name, n)
         assert n == 3 or with_outcomes <= 0.98, (name, n)
@@ -76,7 +83,7 @@ def test_a_bootstrap_of_the_same_aggregates_fails(means, figure):
     """Of seeds, then examples: with few seeds, percentiles of resampled seeds are too narrow."""
     dice, mix = np.random.default_rng(2), MIXTURES["one after the other"]
     wanted, shown = np.mean([means[kind] for kind in mix]), {}
-    tables = [sim.studies(kind, STUDIES // 2, 5, dice).mean(axis=2) for kind in mix]
+    tables = [sim.studies(kind, STUDIES, 5, dice).mean(axis=2) for kind in mix]
     for n in (3, 5):
         low, high = sim.percentiles(
             np.mean([sim.hierarchical_bootstrap(table[:, :n], dice, 200) for table in tables], axis=0)
@@ -84,7 +91,7 @@ def test_a_bootstrap_of_the_same_aggregates_fails(means, figure):
         shown[n] = ((low <= wanted) & (wanted <= high)).mean()
     told = ", ".join(f"{n} seeds {share:.3f}" for n, share in shown.items())
     figure(f"hierarchical percentile bootstrap of the first mixture: {told}")
-    assert shown[3] < 0.88 and shown[5] < 0.92
+    assert shown[3] < 0.9 and shown[5] < 0.92
 
 
 @pytest.mark.slow
