@@ -98,7 +98,7 @@ def test_the_crossed_term_by_hand():
 
 def test_lengths_have_each_their_own_examples():
     dice = np.random.default_rng(1)
-    first, second = dice.random((3, 6)).round(), dice.random((3, 20)).round()
+    first, second = ((dice.random((3, m)) < dice.random(m).round() * 0.8 + 0.1).astype(float) for m in (6, 20))
     whole = crossed(np.hstack([first, second]), [6, 20])
     apart = []
     for part in (first, second):
@@ -106,7 +106,7 @@ def test_lengths_have_each_their_own_examples():
         between = n * part.mean(0).var() * m / (m - 1)
         both = ((part - part.mean(1, keepdims=True) - part.mean(0) + part.mean()) ** 2).sum() / ((n - 1) * (m - 1))
         apart.append((between - both) / (n * m))
-    assert whole == pytest.approx(max(sum(apart) / 4, 0))
+    assert whole == pytest.approx(sum(apart) / 4) and min(apart) > 0
 
 
 @pytest.fixture
@@ -166,6 +166,32 @@ def test_some_of_the_predictions_are_refused_and_none_fall_back(answered):
     only_nope = outcomes(lines.filter(pl.col("run").str.contains("nope")))
     found = aggregates(told, outcomes=only_nope)
     assert found["nope"].seeds.examples == "crossed" and found["rope"].seeds.examples == "binomial"
+
+
+def test_outcomes_are_read_from_what_an_examination_stores():
+    """A model that is right on some: what its predictions say is what its rows say."""
+    import torch
+
+    from lengthwise.evaluation.cases import cases
+    from lengthwise.evaluation.examination import examine
+    from lengthwise.tasks import build_task
+
+    task = build_task("parity")
+    places = [("test_unseen", length) for length in (17, 20)]
+    first = cases(task, *places[0])[0]
+    *_, last = first.ids[: first.prompt]  # what asks for the answer
+    said, end = first.answer
+
+    def model(ids_BT, lengths_B):  # the same answer to all, and then the end
+        wanted_BT = torch.where(ids_BT == last, said, end)
+        return torch.nn.functional.one_hot(wanted_BT, len(task.vocabulary)).float()
+
+    seen = examine(model, task, splits=places, labels={"run": "r"})
+    lines = seen.predictions.with_columns(pl.lit("r").alias("run"))
+    found = outcomes(lines)
+    shares = seen.rows.sort("length").select(pl.col("correct") / pl.col("examples")).to_series().to_list()
+    assert found.lengths["r"] == tuple(seen.rows.sort("length").select("length", "examples").iter_rows())
+    assert found.mean("r") == pytest.approx(np.mean(shares)) and 0 < np.mean(shares) < 1
 
 
 # --- encodings -------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import pytest
 from lengthwise.statistics.cells import median_seed
 from lengthwise.statistics.intervals import these_tasks
 from lengthwise.statistics.outcomes import crossed
+from lengthwise.statistics.ranks import ranks
 from tests.statistics import simulated as sim
 
 STUDIES = 2000
@@ -28,7 +29,7 @@ def drawn():
         for task in range(TASKS):
             parts = {n: [] for n in SEEDS}
             for _ in range(0, STUDIES, 250):
-                right_SNM = sim.studies(kind, 250, max(SEEDS), dice).astype(np.float64)
+                right_SNM = sim.studies(kind, 250, max(SEEDS), dice).astype(np.float32)
                 for n in SEEDS:
                     values_SN = right_SNM[:, :n].mean(axis=2)
                     p = values_SN.mean(axis=1)
@@ -63,6 +64,13 @@ def test_aggregates_hold_the_truth_over_seeds_and_examples(drawn, means, figure)
                     hits[at] += one.low <= wanted <= one.high
             measured[name, n] = hits / STUDIES
         figure(f"{name:>20}" + "".join(f"{share:20.3f}" for n in SEEDS for share in measured[name, n]))
+    bells = [drawn["bell", task, 10][:, :10] for task in range(TASKS)]
+    bare = [
+        these_tasks({str(task): table[study].tolist() for task, table in enumerate(bells)}) for study in range(STUDIES)
+    ]
+    ignoring = np.mean([one.low <= means["bell"] <= one.high for one in bare])
+    figure(f"all bell, 10 seeds, the test set's noise left out: {ignoring:.3f}")
+    assert ignoring < measured["all bell", 10][0] - 0.01
     for (name, n), (with_outcomes, without) in measured.items():
         assert with_outcomes >= (0.91 if n == 3 else 0.92), (name, n)
         assert n == 3 or with_outcomes <= 0.98, (name, n)
@@ -83,7 +91,7 @@ def test_a_bootstrap_of_the_same_aggregates_fails(means, figure):
         shown[n] = ((low <= wanted) & (wanted <= high)).mean()
     told = ", ".join(f"{n} seeds {share:.3f}" for n, share in shown.items())
     figure(f"hierarchical percentile bootstrap of the first mixture: {told}")
-    assert shown[3] < 0.88 and shown[5] < 0.92
+    assert shown[3] < 0.9 and shown[5] < 0.92
 
 
 @pytest.mark.slow
@@ -111,6 +119,26 @@ def test_differences_paired_on_shared_examples_hold_the_truth(means, figure):
 
 
 @pytest.mark.slow
+def test_mean_reciprocal_ranks_hold_the_truth(figure):
+    """Five encodings, one of each kind, on 17 tasks; the shared test set is hard for all of them alike, and cancels."""
+    dice, found = np.random.default_rng(8), []
+    for _ in range(TASKS):
+        z_SM = dice.standard_normal((STUDIES, sim.EXAMPLES), dtype=np.float32)
+        own = [sim.answers(sim.accuracies(kind, dice, (STUDIES, 5)), z_SM, dice).mean(axis=2) for kind in sim.KINDS]
+        steps_QE = np.round(np.stack(own, axis=-1) / 0.005).reshape(-1, 5)
+        found.append(ranks(steps_QE)[1].reshape(STUDIES, 5, 5))
+    wanted_E = np.mean(found, axis=(0, 1, 2))
+    for n in (3, 5):
+        hits_E = np.zeros(5)
+        for study in range(STUDIES):
+            for e in range(5):
+                one = these_tasks({str(task): own[study, :n, e].tolist() for task, own in enumerate(found)})
+                hits_E[e] += one.low <= wanted_E[e] <= one.high
+        figure(f"mean reciprocal ranks, {n} seeds: " + ", ".join(f"{share:.3f}" for share in hits_E / STUDIES))
+        assert (hits_E / STUDIES >= (0.91 if n == 3 else 0.915)).all()  # one is nearly always last: hardly a spread
+
+
+@pytest.mark.slow
 def test_a_cell_holds_the_median_seed_on_the_same_test_set(figure):
     dice, sets, each = np.random.default_rng(3), 40, 200
     figure(f"coverage of the median seed, {sets * each:,} studies on {sets} test sets:")
@@ -124,7 +152,7 @@ def test_a_cell_holds_the_median_seed_on_the_same_test_set(figure):
         hits = dict.fromkeys(SEEDS, 0)
         for one in range(sets):
             z_1M = z_SM[one : one + 1]
-            wanted = np.median(sim.answers(sim.accuracies(kind, dice, (1, 4001)), z_1M, dice).mean(axis=2))
+            wanted = np.median(sim.answers(sim.accuracies(kind, dice, (1, 2001)), z_1M, dice).mean(axis=2))
             values_SN = (
                 sim.answers(sim.accuracies(kind, dice, (1, each * 10)), z_1M, dice).mean(axis=2).reshape(each, 10)
             )

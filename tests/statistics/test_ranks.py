@@ -137,6 +137,8 @@ def test_rotary_is_a_quarter_or_the_whole_and_never_both():
     assert (quarter.rotary, full.rotary) == ("rope:fraction=0.25", "rope")
     assert quarter.values["Rotary"] == 1 / 4 and full.values["Rotary"] == 1.0 and set(full.values) == set(QUARTER)
     assert sum(full.values.values()) == pytest.approx(HARMONIC)  # a sixth encoding is not ranked
+    lacking = told({**study(values), ("copy", "kerple", 0): None})
+    assert mrr(lacking).queries == 1 and mrr(lacking).values == quarter.values  # nor does it cost a query
     without = mrr(table.filter(pl.col("encoding") != "rope"), FULL)
     assert without.missing == ("rope",) and without.values == {} and without.queries == 0
     with pytest.raises(SpecError, match="the five"):

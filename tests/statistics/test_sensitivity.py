@@ -1,9 +1,16 @@
 """Does the order hang on a choice? Each choice, planted so that it decides."""
 
-import polars as pl
+import time
 
-from lengthwise.statistics.sensitivity import saturated, sensitivity
-from lengthwise.statistics.table import scores
+import numpy as np
+import polars as pl
+import pytest
+
+from lengthwise.statistics.aggregates import aggregates, differences
+from lengthwise.statistics.cells import cells
+from lengthwise.statistics.ranks import mrr, standing
+from lengthwise.statistics.sensitivity import CHECKPOINTS, saturated, sensitivity
+from lengthwise.statistics.table import accuracy, scores
 from tests.statistics.planted import made, named
 
 TASKS = ("copy", "sort", "parity")
@@ -78,3 +85,38 @@ def test_the_order_of_rows_changes_nothing():
     rows, labels = made(planted, content=0.1), named(planted)
     again = sensitivity(rows.sample(fraction=1, shuffle=True, seed=1), labels.sample(fraction=1, shuffle=True, seed=2))
     assert again == sensitivity(rows, labels)
+
+
+@pytest.mark.slow
+def test_ten_thousand_runs_are_worked_out_in_seconds(figure):
+    """50 tasks, 40 encodings, 5 seeds, 40 lengths, 3 checkpoints: all that a report asks for."""
+    dice, lengths = np.random.default_rng(0), 40
+    names = ["nope", "t5", "alibi", "rope:fraction=0.25", "sinusoidal", *(f"e{number}" for number in range(35))]
+    keys = {(f"task{number}", name, seed): None for number in range(50) for name in names for seed in range(5)}
+    labels = named(keys)
+    length = np.tile(np.arange(1, lengths + 1), len(keys))
+    share = np.where(
+        length <= 20, 0.99, np.clip(np.repeat(dice.random(len(keys)), lengths) - 0.01 * (length - 20), 0, 1)
+    )
+    one = pl.DataFrame(
+        {
+            "run": np.repeat(labels["run"].to_numpy(), lengths),
+            "evaluation": "as trained",
+            "split": np.where(length <= 20, "test_seen", "test_unseen"),
+            "seen": length <= 20,
+            "length": length,
+            "examples": np.full(len(length), 256),
+            "correct": dice.binomial(256, share),
+            "correct_content": dice.binomial(256, share),
+            "chance": 0.01,
+        }
+    )
+    rows = pl.concat([one.with_columns(pl.lit(rule).alias("checkpoint")) for rule in CHECKPOINTS])
+    began = time.perf_counter()
+    table = scores(rows, labels)
+    assert len(cells(accuracy(rows, labels), labels)) == 50 * 40 * lengths and len(aggregates(table)) == 40
+    assert len(differences(table)) == 780 and mrr(table).queries == 250 and standing(table).queries == 250
+    assert len(sensitivity(rows, labels)) == 55
+    took = time.perf_counter() - began
+    figure(f"statistics of {len(keys):,} runs, {rows.height:,} rows, 780 pairs of encodings in {took:.1f} s")
+    assert took < 30

@@ -14,7 +14,7 @@ from lengthwise.spec import SpecError
 from lengthwise.statistics.cells import LEVEL as CELL_LEVEL
 from lengthwise.statistics.cells import median_seed
 from lengthwise.statistics.estimate import Estimate, Examples
-from lengthwise.statistics.flips import SignFlips, holm, sign_flips
+from lengthwise.statistics.flips import SignFlips, holm, sign_flips_of_each
 from lengthwise.statistics.intervals import family, mean, other_tasks, these_tasks
 
 if TYPE_CHECKING:
@@ -160,17 +160,21 @@ def differences(
     board = _Board(scores, measure, outcomes)
     names = sorted(board.encodings if encodings is None else set(encodings))
     chosen = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]] if pairs is None else list(pairs)
-    made = [_difference(board, one, other, measure, of, turn=pairs is None) for one, other in chosen]
-    tested = [number for number, one in enumerate(made) if one.test is not None]
-    corrected = holm([test.p for one in made if (test := one.test) is not None])
-    by_number = dict(zip(tested, corrected, strict=True))
-    return [
-        Difference(
-            *(one.one, one.other, one.measure, one.seeds, one.tasks, one.by_task),
-            *(one.test, by_number.get(number), one.missing),
-        )
-        for number, one in enumerate(made)
-    ]
+    paired = [_paired(board, one, other, turn=pairs is None) for one, other in chosen]
+    several = [number for number, (_, _, values) in enumerate(paired) if len(values) > 1]
+    tests = sign_flips_of_each([_lists(paired[number][2]) for number in several])
+    test = dict(zip(several, tests, strict=True))
+    corrected = dict(zip(several, holm([one.p for one in tests]), strict=True))
+    found = []
+    for number, (one, other, values) in enumerate(paired):
+        lists = _lists(values)
+        noise, kind = board.noise({task: list(own) for task, own in values.items()}, one, other)
+        means = {task: mean(own) for task, own in lists.items()}
+        missing = tuple(sorted({*board.missing(one), *board.missing(other)}))
+        seeds, tasks = these_tasks(lists, noise, kind, measure), other_tasks(means, of, measure)
+        said = (seeds, tasks, means, test.get(number), corrected.get(number), missing)
+        found.append(Difference(one, other, measure, *said))
+    return found
 
 
 def task_difference(scores: pl.DataFrame, task: str, one: str, other: str, measure: str = "unseen") -> TaskDifference:
@@ -181,23 +185,21 @@ def task_difference(scores: pl.DataFrame, task: str, one: str, other: str, measu
     return TaskDifference(task, one, other, measure, median_seed([first[s] - second[s] for s in shared], measure))
 
 
-def _difference(board: _Board, one: str, other: str, measure: str, of: Callable[[str], str], turn: bool) -> Difference:
+def _paired(board: _Board, one: str, other: str, turn: bool) -> tuple[str, str, dict[str, dict[int, float]]]:
+    """Task → seed → difference; turned round, if asked to, so that it is not below 0."""
     values: dict[str, dict[int, float]] = {}
     for task in board.common([one, other]):
         first, second = board.values(task, one), board.values(task, other)
         shared = sorted(set(first) & set(second))
         if shared:
             values[task] = {seed: first[seed] - second[seed] for seed in shared}
-    total = math.fsum(mean(list(own.values())) for own in values.values())
-    if turn and total < 0:
-        return _difference(board, other, one, measure, of, turn=False)
-    noise, kind = board.noise({task: list(own) for task, own in values.items()}, one, other)
-    means = {task: mean(list(own.values())) for task, own in values.items()}
-    lists = {task: list(own.values()) for task, own in values.items()}
-    test = sign_flips(lists) if len(lists) > 1 else None
-    missing = tuple(sorted({*board.missing(one), *board.missing(other)}))
-    seeds, tasks = these_tasks(lists, noise, kind, measure), other_tasks(means, of, measure)
-    return Difference(one, other, measure, seeds, tasks, means, test, None, missing)
+    if turn and math.fsum(mean(list(own.values())) for own in values.values()) < 0:
+        return other, one, {task: {seed: -gap for seed, gap in own.items()} for task, own in values.items()}
+    return one, other, values
+
+
+def _lists(values: dict[str, dict[int, float]]) -> dict[str, list[float]]:
+    return {task: list(own.values()) for task, own in values.items()}
 
 
 class _Board:

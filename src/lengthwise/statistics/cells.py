@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from lengthwise.statistics.estimate import NO_SEEDS, Estimate
@@ -25,6 +26,7 @@ MEAN = "mean over seeds"
 NOISE = "binomial standard error of the test set"
 
 
+@lru_cache(maxsize=1024)
 def depth(n: int) -> tuple[int, float]:
     """How many values to count in from both ends, and the level: the innermost that keeps 93.75 %, else min–max.
 
@@ -142,6 +144,7 @@ class Reaches:
     high: Reach | None
     level: float | None
     words: str
+    unit: str = "seeds"
     recipe: str = "median reach, order-statistic interval"
 
     @property

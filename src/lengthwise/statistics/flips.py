@@ -24,6 +24,8 @@ DRAWN = 19_999
 """Patterns that are drawn where there are more; the one that was seen is the twenty-thousandth."""
 _VALUES = 4_000_000
 """Signs that are in memory at once: 32 MB."""
+_TOGETHER = 64
+"""Differences whose sums are in memory at once."""
 RECIPE = "sign flips over (task, seed)"
 
 
@@ -46,24 +48,40 @@ def sign_flips(differences: Mapping[str, Sequence[float]]) -> SignFlips:
 
     e.g. two tasks with three seeds each, all positive, give 2/64. A single task is refused.
     """
+    return sign_flips_of_each([differences])[0]
+
+
+def sign_flips_of_each(many: Sequence[Mapping[str, Sequence[float]]]) -> list[SignFlips]:
+    """The same of many differences, those with as many (task, seed) pairs together."""
+    weighted = [_weighted(one) for one in many]
+    found: dict[int, SignFlips] = {}
+    for n in sorted({len(one) for one in weighted}):
+        alike = [number for number, one in enumerate(weighted) if len(one) == n]
+        # All signs are flipped anyway: sizes in order of size, so that neither listing order nor who is first is seen.
+        sizes_ND = np.array([sorted(map(abs, weighted[number])) for number in alike]).T
+        # Sums in another order differ in the last bits; a pattern that equals what was seen must count.
+        near_D = np.array([abs(math.fsum(weighted[d])) - 1e-9 * math.fsum(map(abs, weighted[d])) for d in alike])
+        exact = n <= EXACT
+        patterns = 2**n if exact else DRAWN
+        rows = patterns if exact else max(_VALUES // n, 1)
+        hits_D = np.zeros(len(alike), dtype=np.int64)
+        for start in range(0, patterns, rows):
+            signs_PN = _signs(n, start, min(rows, patterns - start))
+            for at in range(0, len(alike), _TOGETHER):
+                sums_PD = np.abs(signs_PN @ sizes_ND[:, at : at + _TOGETHER])
+                hits_D[at : at + _TOGETHER] += (sums_PD >= near_D[at : at + _TOGETHER]).sum(axis=0)
+        for number, hits in zip(alike, hits_D.tolist(), strict=True):
+            p = hits / patterns if exact else (hits + 1) / (patterns + 1)
+            found[number] = SignFlips(p, n, patterns + (not exact), exact)
+    return [found[number] for number in range(len(many))]
+
+
+def _weighted(differences: Mapping[str, Sequence[float]]) -> list[float]:
+    """What each pair adds to the sum over tasks of the mean over seeds."""
     names = sorted(name for name in differences if differences[name])
     if len(names) < 2:
         raise SpecError("a test needs at least two tasks; a single task has an interval, and settled or not")
-    weighted = [value / len(differences[name]) for name in names for value in differences[name]]
-    n = len(weighted)
-    # All signs are flipped anyway: sizes in order of size, so that neither listing order nor who is first is seen.
-    sizes_N = np.array(sorted(map(abs, weighted)))
-    # Sums in another order differ in the last bits; a pattern that equals what was seen must count.
-    near = abs(math.fsum(weighted)) - 1e-9 * math.fsum(sizes_N)
-    exact = n <= EXACT
-    patterns = 2**n if exact else DRAWN
-    rows = patterns if exact else max(_VALUES // n, 1)
-    hits = sum(
-        int((np.abs(_signs(n, start, min(rows, patterns - start)) @ sizes_N) >= near).sum())
-        for start in range(0, patterns, rows)
-    )
-    p = hits / patterns if exact else (hits + 1) / (patterns + 1)
-    return SignFlips(p, n, patterns + (not exact), exact)
+    return [value / len(differences[name]) for name in names for value in differences[name]]
 
 
 @lru_cache(maxsize=4)

@@ -72,7 +72,7 @@ def queries(
 
 
 def above_chance(correct: int, examples: int, chance: float) -> bool:
-    """Whether guessing gets so many right with at most 1 %: of 256 coin flips 147 are above chance, 146 are not."""
+    """Whether guessing gets so many right with at most 1 %: of 256 coin flips 148 are above chance, 147 are not."""
     from scipy.special import bdtrc
 
     if correct == 0:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lengthwise.statistics.aggregates import aggregates
+from lengthwise.statistics.intervals import mean
 from lengthwise.statistics.ranks import above_chance
 from lengthwise.statistics.table import learned_by_all, scores
 
@@ -87,20 +88,27 @@ def sensitivity(
         found.append(_variant(told, base.filter(~pl.col("task").is_in(list(flat))), first))
     for name, other in sorted((others or {}).items()):
         found.append(_variant(name, scores(rows, other), first))
-    tasks = sorted(set(base["task"].to_list()))
+    by_task = {encoding: one.by_task for encoding, one in aggregates(base).items()}
+    tasks = sorted({task for own in by_task.values() for task in own})
     if len(tasks) > 1:
-        found += [_variant(f"without {task}", base.filter(pl.col("task") != task), first) for task in tasks]
+        for left in tasks:
+            rest = {name: {task: own[task] for task in own if task != left} for name, own in by_task.items()}
+            found.append(_ordered(f"without {left}", rest, first))
     return found
 
 
 def _variant(name: str, table: pl.DataFrame, first: Variant | None, measure: str = "unseen") -> Variant:
-    found = aggregates(table, measure)
-    values = {encoding: one.value for encoding, one in found.items() if one.value is not None}
+    return _ordered(name, {who: one.by_task for who, one in aggregates(table, measure).items()}, first)
+
+
+def _ordered(name: str, by_task: Mapping[str, Mapping[str, float]], first: Variant | None) -> Variant:
+    """Encoding → task → value, in order of the mean over tasks."""
+    values = {encoding: mean(list(own.values())) for encoding, own in by_task.items() if own}
     groups: dict[float, list[str]] = {}
     for encoding, value in values.items():
         groups.setdefault(round(value, 9), []).append(encoding)
     order = tuple(tuple(sorted(groups[value])) for value in sorted(groups, reverse=True))
-    tasks = max((len(one.by_task) for one in found.values()), default=0)
+    tasks = max((len(own) for own in by_task.values()), default=0)
     if first is None or not order:
         return Variant(name, order, values, tasks, False, False)
     return Variant(name, order, values, tasks, order != first.order, order[0] != first.order[0])
