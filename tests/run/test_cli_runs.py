@@ -69,7 +69,7 @@ def test_compare_trains_draws_and_tells(place):
     done = cli(*arguments, cwd=place)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Trained on copy:alphabet=120:longest=4:variant=same up to 4 symbols, ")
-    assert "(mean of 2 seeds)" in done.stdout
+    assert "(median of 2 seeds)" in done.stdout
     for name in ("svg", "png", "json"):
         assert (place / "figures" / f"compare-copy.{name}").stat().st_size > 1000
     svg = (place / "figures" / "compare-copy.svg").read_text()
