@@ -9,12 +9,12 @@ from __future__ import annotations
 import errno
 import json
 import os
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from lengthwise.spec import SpecError, one_line
 
@@ -183,7 +183,7 @@ class Folder:
 @contextmanager
 def _partial(target: str, data: bytes) -> Iterator[str]:
     """A file beside the target with all of the data, on the disk; it is gone afterwards."""
-    partial = f"{target}.{os.getpid()}.{threading.get_ident()}.part"
+    partial = f"{target}.{uuid4().hex}.part"
     try:
         with open(partial, "wb") as file:
             file.write(data)

@@ -55,6 +55,15 @@ def test_each_verdict_can_be_had(made, word):
     assert found.ours
 
 
+def test_a_claim_about_all_tasks_is_not_judged_on_some():
+    from lengthwise.study.plan import Planned
+
+    made = study(TASKS, FIVE, seeds=3)
+    some = [item for item in Planned(made).items({})[0] if item.cell.task != TASKS[0]]
+    found = findings(made, some)
+    assert judge(claim(), found, numbers(found)).ours == "only 2 of its 3 tasks are there"
+
+
 def test_an_interval_across_the_bound_settles_nothing():
     across = Estimate(0.01, -0.05, 0.07, 0.95, 3, "seeds", "t", "words")
     assert Rule(above=0).side(across) == 0 and Rule(within=[-1, 1]).side(across) == 1

@@ -129,6 +129,36 @@ def test_missing_runs_are_missing_and_not_zero():
     assert line and whole.numbers.means["nope"].by_task.keys() == set(TASKS[:2])
 
 
+def test_those_that_tie_share_the_places_they_take():
+    page = Page(findings(study(TASKS[:2], FIVE)))
+    flat = page.numbers.scores.with_columns(unseen=0.5, correct=200, examples=256, chance=0.0)
+    object.__setattr__(page.numbers, "scores", flat)
+    for shares in page._rank_shares().values():
+        assert all(abs(share - 0.2) < 1e-9 for share in shares)
+
+
+def test_planned_runs_that_are_not_there_are_counted_as_missing():
+    from lengthwise.study.plan import Planned
+
+    made = study(TASKS[:2], FIVE[:3])
+    items = Planned(made).items({})[0]
+    lost = [item for item in items if not (item.cell.encoding == "nope" and item.cell.seed == 2)]
+    page = Page(findings(made, lost, wanted=items))
+    (line,) = [line for line in page.rank_table() if line["encoding"] == "nope"]
+    assert line["missing"] == 2
+    whole = [item for item in items if not (item.cell.encoding == "t5" and item.cell.task == TASKS[0])]
+    told = Page(findings(made, whole, wanted=items)).warnings()
+    assert any("In no mean" in words and "copy same" in words for words in told)
+
+
+def test_the_rank_table_has_one_ranking():
+    page = Page(findings(study(TASKS, [*FIVE, "rope"])))
+    shown = {line["encoding"]: line["MRR"] for line in page.rank_table()}
+    ours = next(one for words, one in page.numbers.mrr.items() if words.startswith("ours"))
+    assert shown["alibi"] == f"{ours.values['ALiBi']:.3f}" and shown["rope"] == "–"
+    assert abs(sum(float(value) for value in shown.values() if value != "–") - 2.2833) < 0.003
+
+
 def test_listing_order_changes_no_number():
     from lengthwise.study.plan import Planned
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -321,6 +322,7 @@ def test_one_more_encoding_beside_committed_rows(written, tmp_path):
     assert all(line["seeds"] == 2 for line in table)
     # Committed rows that do not come out here: refused, unless accepted.
     bundle = tmp_path / "results" / "tiny" / "rows.parquet"
+    (tmp_path / "results" / "tiny" / "kinds.parquet").unlink()  # it would tell that the rows were changed
     rows = pl.read_parquet(bundle)
     rows.with_columns(
         pl.when(pl.col("length") > 3).then(pl.col("examples")).otherwise(pl.col("correct")).alias("correct")
@@ -329,6 +331,70 @@ def test_one_more_encoding_beside_committed_rows(written, tmp_path):
     assert refused.returncode == 2 and "--accept" in refused.stderr and "Traceback" not in refused.stderr
     accepted = lengthwise(*command, "--to", tmp_path / "g", "--accept", cwd=tmp_path)
     assert accepted.returncode == 0 and "differ by up to" in json.loads(accepted.stdout)["guard"]
+
+
+def test_an_added_name_may_be_written_in_any_order():
+    study = added(tiny(), ["rope:theta=500.0:fraction=0.5"])
+    assert study.encodings[-1] == "rope:fraction=0.5:theta=500.0"
+
+
+def test_a_run_that_kills_its_worker_ends_also_when_it_is_tried_again(tmp_path, monkeypatch):
+    """The deaths after a retry count, or it would be retried for ever."""
+    code = "import sys, pickle, os; from lengthwise.run.lease import Lease; from lengthwise.folder import Folder\n"
+    code += "Lease.take(Folder(sys.argv[1]), sys.argv[2], again=sys.argv[3] == 'True'); os._exit(9)"
+    tried = []
+
+    def dies(job, watch):
+        tried.append(job.again)
+        assert len(tried) < 20, "it is retried for ever"
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path), job.key, str(job.again)], capture_output=True, check=False
+        )
+        return Outcome(job.key, "died") if done.returncode == 9 else Outcome(job.key, "failed", "died twice")
+
+    planned, store = Planned(tiny(seeds=1, vary={"encoding": ["nope"]})), Store(tmp_path)
+    first = Driver(planned, store, Inline(dies)).run()
+    assert len(first.failed) == 1 and len(tried) == 3
+    again = Driver(planned, store, Inline(dies), retry=True).run()
+    assert len(again.failed) == 1 and tried[3:] == [True, False, False]
+
+
+def test_a_failure_that_nobody_recorded_is_not_tried_for_ever(tmp_path):
+    """A worker that cannot even begin, beside a lease that somebody let go."""
+    from lengthwise.run.lease import Lease
+
+    planned, store, tried = Planned(tiny(seeds=1, vary={"encoding": ["nope"]})), Store(tmp_path), []
+    Lease.take(store.folder, planned.items({})[0][0].key).release("stopped")
+
+    def refuses(job, watch):
+        tried.append(job.key)
+        assert len(tried) < 10
+        return Outcome(job.key, "failed", "another version")
+
+    assert len(Driver(planned, store, Inline(refuses)).run().failed) == 1 and len(tried) == 1
+
+
+def test_an_edited_encoding_at_test_time_is_another_evaluation(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    keys = []
+    for factor in ("2 *", "3 *"):
+        Path("my_pe.py").write_text(MINE.replace("2 *", factor))
+        items, _ = Planned(tiny(seeds=1, evaluations=[{"encoding": "my_pe.py:Mine"}])).items({})
+        keys.append([item.key for item in items if item.kind == "evaluation"])
+    assert not set(keys[0]) & set(keys[1])
+
+
+def test_rows_of_a_run_that_was_made_again_are_its_own(tmp_path, monkeypatch):
+    monkeypatch.setattr("lengthwise.study.store._COMPACT", 1)
+    planned, store, _ = driven(tiny(seeds=1), tmp_path)
+    keys = [item.key for item in planned.items({})[0]]
+    assert store.rows(keys).height and (tmp_path / "rows").exists()
+    for kind in ("done", "runs", "leases"):
+        path = tmp_path / kind / keys[0]
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert set(store.rows(keys)["run"]) == set(keys[1:]), "what is not done has no rows"
+    Driver(planned, store, Inline()).run()
+    assert set(store.rows(keys)["run"]) == set(keys)
 
 
 def test_tasks_are_chosen_by_name():

@@ -16,7 +16,9 @@ from lengthwise.study import Study
 from lengthwise.study.file import Base, Rate, Together, Vary, lengths_of, schema
 from lengthwise.study.plan import Planned
 
-STUDIES = sorted((Path(lengthwise.__file__).parents[2] / "studies").glob("*.yaml"))
+STUDIES = [
+    path for path in sorted((Path(lengthwise.__file__).parents[2] / "studies").glob("*.yaml")) if path.stem != "claims"
+]
 TEXT = """
 name: both
 question: Is it the same?

@@ -44,7 +44,7 @@ def report(
         failed = status_of(planned, kept, with_).failed
         found = gather(planned, kept, bundle, failed=failed, say=tell)
         tell("computing intervals")
-        page = Page(found, claims_of(found), _command(file, store, with_, add, tasks))
+        page = Page(found, claims_of(found), command_of(file, store, with_, add, tasks))
         if text or as_json:
             if as_json:
                 print(json.dumps(page.plain(), indent=2))
@@ -129,7 +129,7 @@ def claims_of(found: Findings) -> list[dict[str, Any]]:
     return [one.line() for one in judged(about, found.study.name, found, numbers(found))] if about else []
 
 
-def _command(file: str, store: str, with_: Path | None, add: list[str] | None, tasks: str | None) -> str:
+def command_of(file: str, store: str, with_: Path | None, add: list[str] | None, tasks: str | None) -> str:
     """The commands that make the page again, from nothing."""
     more = [part for name in add or [] for part in ("--add", name)]
     more += ["--tasks", tasks] if tasks else []

@@ -54,7 +54,7 @@ def status(
             if watch and sys.stdout.isatty():
                 console().clear()
             _print_status(planned, found, store)
-        if not watch or found.complete:
+        if not watch or not (found.running or found.missing or found.waiting):
             return
         time.sleep(2)
 

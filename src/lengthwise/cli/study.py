@@ -204,11 +204,16 @@ def run(
     launch = Launch(file, kept, inline, workers, address, no_ray, allow_code, add or [], tasks, with_)
     guard: Guard | None = None
     with working() if not quiet else nullcontext(lambda words: None) as tell:
-        if add and bundle is not None:
+        if add and bundle is not None and not checked:
             plain = planned_of(file, None, tasks, allow_code)
             again_made = guards(plain, bundle)
+            if not again_made:
+                raise SpecError(
+                    f"{with_} has no run of this study as it is now (another version?), so nothing guards the "
+                    "comparison; run the whole study here instead, without --with"
+                )
             if again_made:
-                beside = Store(kept.folder / "guard")
+                beside = Store(kept.folder / "guard" / _machine())
                 _say(quiet, f"{len(again_made)} committed runs are made again first, as a guard")
                 _stop_if(launch.drive(_just(plain, again_made), beside, tell, bundle.summaries, only=again_made))
                 guard = guarded(again_made, bundle, beside)
@@ -220,12 +225,25 @@ def run(
         raise typer.Exit(75 if tally is None else 0)
     _stop_if(tally)
     assert tally is not None
-    _report(whole, kept, bundle, tally, guard, to, as_json)
-    if tally.failed or tally.waiting:
+    from lengthwise.cli.report import command_of
+
+    command = command_of(file, store, with_, add, tasks)
+    _report(whole, kept, bundle, tally, guard, to, as_json, command)
+    if len(tally.done) < tally.total:
         raise typer.Exit(1)
 
 
 study.command("retry", help="Like run, and the runs that failed are tried once more.")(run)
+
+
+def _machine() -> str:
+    """What the guard's runs depend on: made again after an upgrade, and on another processor."""
+    from importlib.metadata import version
+
+    from lengthwise.run.machine import cpu_name
+    from lengthwise.spec import digest
+
+    return f"{digest(cpu_name(), version('torch'), version('lengthwise'), bits=32):08x}"
 
 
 def _stop_if(tally: Tally | None) -> None:
@@ -240,7 +258,14 @@ def _say(quiet: bool, words: str) -> None:
 
 
 def _report(
-    planned: Planned, store: Store, bundle: Bundle | None, tally: Tally, guard: Guard | None, to: Path, as_json: bool
+    planned: Planned,
+    store: Store,
+    bundle: Bundle | None,
+    tally: Tally,
+    guard: Guard | None,
+    to: Path,
+    as_json: bool,
+    command: str,
 ) -> None:
     """The figure in the terminal and as a file, the verdict, and the page."""
     from lengthwise.cli.report import claims_of, print_report
@@ -257,7 +282,7 @@ def _report(
         print(json.dumps(told, indent=2)) if as_json else print_failed(tally.failed, tally.waiting)
         return
     compared = compare_study(found.items, found.rows.drop("task", "encoding", "seed"))
-    page = Page(found, claims_of(found), f"lengthwise study run {planned.study.name}")
+    page = Page(found, claims_of(found), command)
     where = to / f"report-{planned.study.name}"
     figures = [path for task, one in compared.items() for path in one.draw(to, _figure(planned, task, len(compared)))]
     page.write(where)
@@ -341,9 +366,10 @@ def _said(add: list[str] | None) -> set[str]:
 
 
 def _only(planned: Planned, encodings: list[str]) -> Planned:
+    from lengthwise.study.add import written
     from lengthwise.study.plan import Planned
 
-    return Planned(planned.study, planned._tasks, encodings)
+    return Planned(planned.study, planned._tasks, map(written, encodings))
 
 
 def _just(planned: Planned, items: list[Item]) -> Planned:

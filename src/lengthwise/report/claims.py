@@ -144,8 +144,11 @@ def _estimates(claim: Claim, found: Findings, here: Numbers) -> list[tuple[str, 
     if missing:
         return f"the study has no {missing[0]}"
     tasks = [task for task in found.tasks if claim.about(task)]
+    meant = [task for task in found.study.tasks if claim.about(task)]
     if not tasks:
         return "the study has none of its tasks"
+    if len(tasks) < len(meant):
+        return f"only {len(tasks)} of its {len(meant)} tasks are there"
     table = here.scores.filter(pl.col("task").is_in(tasks))
     if claim.measure == "reach":
         return "reach has no mean, and so no interval over tasks"
@@ -167,6 +170,8 @@ def _by_rank(claim: Claim, table: pl.DataFrame) -> list[tuple[str, Estimate]] | 
     made = mrr(table, QUARTER)
     if made.missing:
         return f"the study has no {made.missing[0]}, and ranks are over exactly the five"
+    if not made.means:
+        return "no task and seed has all five encodings yet"
     named = {spec: name for name, spec in QUARTER.items()}
     if claim.rule.order:
         pairs = list(zip(claim.encodings, claim.encodings[1:], strict=False))
@@ -178,16 +183,8 @@ def _by_rank(claim: Claim, table: pl.DataFrame) -> list[tuple[str, Estimate]] | 
     found = []
     for one, other in pairs:
         pair = both[frozenset((named[one], named[other]))]
-        found.append((f"{one} − {other}", pair.seeds if pair.one == named[one] else _turned(pair.seeds)))
+        found.append((f"{one} − {other}", pair.seeds if pair.one == named[one] else pair.seeds.turned()))
     return found
-
-
-def _turned(one: Estimate) -> Estimate:
-    """The same difference the other way round."""
-    from dataclasses import replace
-
-    ends = (None if one.high is None else -one.high, None if one.low is None else -one.low)
-    return replace(one, value=None if one.value is None else -one.value, low=ends[0], high=ends[1])
 
 
 def committed_on(path: Path) -> str | None:

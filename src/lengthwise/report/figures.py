@@ -26,14 +26,6 @@ KINDS = {
 }
 
 
-def short(task: str) -> str:
-    """A task as a person calls it: `copy same`, `sort multi`, `addition`."""
-    name, *options = task.split(":")
-    kept = [part.partition("=") for part in options]
-    words = [value for key, _, value in kept if key in {"variant", "scratchpad"}]
-    return " ".join([name, *words])
-
-
 def curves(found: Findings, task: str) -> Drawing:
     """Accuracy against length: every seed's line, the median thick, the training boundary, chance."""
     import polars as pl
@@ -77,7 +69,7 @@ def curves(found: Findings, task: str) -> Drawing:
 
     return Drawing(
         f"curve-{slug(task)}",
-        f"Exact match against length on {short(task)}, trained up to {trained} {unit}. {_said(found, task)}",
+        f"Exact match against length on {found.short(task)}, trained up to {trained} {unit}. {_said(found, task)}",
         data,
         paint,
     )
@@ -148,7 +140,7 @@ def anatomy(found: Findings, task: str) -> Drawing:
     told = "no answer is wrong" if worst is None else f"the most frequent failure is: {KINDS[worst][0]}"
     return Drawing(
         f"anatomy-{slug(task)}",
-        f"How answers fail at each length on {short(task)}; beyond the trained lengths {told}.",
+        f"How answers fail at each length on {found.short(task)}; beyond the trained lengths {told}.",
         data,
         paint,
     )
@@ -189,7 +181,7 @@ def training(found: Findings) -> Drawing | None:
                 own = data.filter((pl.col("task") == task) & (pl.col("encoding") == name))
                 by = own.group_by("step").agg(pl.col("loss").median()).sort("step")
                 axes.semilogy(by["step"], by["loss"].clip(1e-5), color=colour(name), linewidth=1.1)
-            axes.set_title(short(task), fontsize="small", loc="left")
+            axes.set_title(found.short(task), fontsize="small", loc="left")
             axes.tick_params(labelsize="x-small")
         for axes in list(grid.flat)[len(tasks) :]:
             axes.axis("off")

@@ -30,6 +30,8 @@ class Findings:
     """The runs of the study that are done."""
     planned: int
     """How many there should be."""
+    wanted: Sequence[Item] = field(kw_only=True, default=())
+    """All of them, those that are not done among them."""
     rows: pl.DataFrame
     """Their rows, with `task, encoding, seed` beside each."""
     records: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -56,12 +58,17 @@ class Findings:
     @cached_property
     def names(self) -> dict[str, str]:
         """Run → what it is called in the report: its encoding, and whatever else varies within a task."""
-        return labels_of(self.items)
+        return labels_of(self.wanted or self.items)
 
     @cached_property
     def trained(self) -> dict[str, tuple[int, str]]:
         """Task → the longest trained length, and its unit."""
         return {item.cell.task: (item.plan.task.longest, item.plan.task.unit) for item in self.items}
+
+    def short(self, task: str) -> str:
+        """A task as a person calls it, or in full where that would be two tasks: `copy same`, `sort multi`."""
+        mine = short(task)
+        return task if sum(short(other) == mine for other in self.tasks) > 1 else mine
 
     @cached_property
     def cells(self) -> pl.DataFrame:
@@ -83,6 +90,13 @@ class Findings:
     def seeds(self) -> int:
         """The most seeds that a cell has."""
         return len({item.cell.seed for item in self.items})
+
+
+def short(task: str) -> str:
+    """A task as a person calls it: `copy same`, `sort multi`, `addition`."""
+    name, *options = task.split(":")
+    kept = [part.partition("=") for part in options]
+    return " ".join([name, *(value for key, _, value in kept if key in {"variant", "scratchpad"})])
 
 
 def labels_of(items: Sequence[Item]) -> dict[str, str]:
@@ -127,7 +141,8 @@ def gather(
     if bundle is not None and theirs:
         tables.append(bundle.rows.filter(pl.col("run").is_in(theirs)))
     items = [item for item in runs if item.key in set(mine) | set(theirs)]
-    names = labels_of(items)
+    wanted = [*runs, *planned.provisional(waiting)]
+    names = labels_of(wanted)
     labels = pl.DataFrame(
         {
             "run": [item.key for item in items],
@@ -150,7 +165,8 @@ def gather(
     return Findings(
         study=planned.study,
         items=items,
-        planned=len(runs) + len(waiting),
+        planned=len(wanted),
+        wanted=wanted,
         rows=pl.concat(tables).join(labels, on="run", how="inner"),
         records=records,
         wrong=_together(wrong),

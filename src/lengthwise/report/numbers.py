@@ -51,7 +51,14 @@ def numbers(found: Findings) -> Numbers:
     """Compute them all."""
     import polars as pl
 
-    named = found.rows.select("run", "task", "encoding", "seed").unique(maintain_order=True)
+    named = pl.DataFrame(
+        {
+            "run": [item.key for item in found.wanted or found.items],
+            "task": [item.cell.task for item in found.wanted or found.items],
+            "encoding": [found.names[item.key] for item in found.wanted or found.items],
+            "seed": [item.cell.seed for item in found.wanted or found.items],
+        }
+    ).filter(pl.col("task").is_in(found.tasks) & pl.col("encoding").is_in(found.encodings))
     table = scores(found.rows, named)
     each = _outcomes(found)
     names = found.encodings

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lengthwise.report.drawing import ON_DARK, ON_LIGHT, Drawing
-from lengthwise.report.figures import MANY, columns_of, short
+from lengthwise.report.figures import MANY, columns_of
 from lengthwise.report.palette import colour
-from lengthwise.statistics.reach import reach
+from lengthwise.statistics.cells import reaches as order_of
+from lengthwise.statistics.reach import Reach, reach
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,10 +66,13 @@ def reaches(found: Findings) -> Drawing:
                 there, middle = [value for value in order if value != _NOT_LEARNED], order[(len(order) - 1) // 2]
                 axes.plot(order[:: len(order) - 1 or 1], [place] * (2 if len(order) > 1 else 1), **_thin(name))
                 axes.plot(there, [place] * len(there), ".", color=colour(name), markersize=3, alpha=0.6)
-                mark = "x" if middle == _NOT_LEARNED else ">" if own["at least"].any() else "o"
+                got = [Reach(length, bool(more)) for length, more in own.select("reach", "at least").iter_rows()]
+                mark = "x" if middle == _NOT_LEARNED else ">" if order_of(got).median.beyond else "o"
                 axes.plot(middle, place, mark, color=colour(name), markersize=5)
         axes.set(
-            yticks=range(len(tasks)), yticklabels=[short(task) for task in tasks], xlim=(_NOT_LEARNED - 0.02, None)
+            yticks=range(len(tasks)),
+            yticklabels=[found.short(task) for task in tasks],
+            xlim=(_NOT_LEARNED - 0.02, None),
         )
         axes.set_ylim(len(tasks) - 0.5, -0.5)
         axes.set_xlabel("reach ÷ trained length   (× not learned, ▸ longest tested length still holds)")
@@ -120,7 +124,7 @@ def heat(found: Findings) -> Drawing:
                     tint = ON_DARK if unseen < 0.6 else ON_LIGHT
                     words = f"{unseen:.2f}{mark}"
                     axes.text(column, row, words, ha="center", va="center", fontsize="small", color=tint)
-        axes.set(yticks=range(len(tasks)), yticklabels=[short(task) for task in tasks])
+        axes.set(yticks=range(len(tasks)), yticklabels=[found.short(task) for task in tasks])
         axes.set_xticks(
             range(len(names)), names, rotation=0 if len(names) <= 6 else 35, ha="center" if len(names) <= 6 else "right"
         )

@@ -15,6 +15,7 @@ from lengthwise.report.drawing import ACROSS, Drawing
 from lengthwise.report.findings import Findings
 from lengthwise.report.tables import Line, Tables
 from lengthwise.report.words import protocol, verdict
+from lengthwise.statistics.ranks import queries
 from lengthwise.study.reading import shipped
 
 if TYPE_CHECKING:
@@ -73,18 +74,16 @@ class Page(Tables):
         return made
 
     def _rank_shares(self) -> dict[str, list[float]]:
-        """Encoding → share of queries with rank 1, 2, ...; a tie of ranks 1 and 2 counts half for each."""
-        here = self.numbers.standing
-        many = len(here.encodings)
-        found = {}
-        for name in here.encodings:
-            shares = [0.0] * many
-            for rank, count in here.counts.get(name, {}).items():
-                low, high = int(rank), min(int(rank + 0.5), many)
-                for place in {low, high}:
-                    shares[place - 1] += count / here.queries / len({low, high})
-            found[name] = shares
-        return found
+        """Encoding → share of queries with rank 1, 2, ...; those that tie share the places they take together."""
+        asked = queries(self.numbers.scores, self.found.encodings)
+        many = len(asked.encodings)
+        shares = {name: [0.0] * many for name in self.numbers.standing.encodings}
+        for line in asked.scores_QE.tolist():
+            for name, score in zip(asked.encodings, line, strict=True):
+                first, tied = sum(other > score for other in line), line.count(score)
+                for place in range(first, first + tied):
+                    shares[name][place] += 1 / tied / len(asked.queries)
+        return shares
 
     def drawings(self) -> list[Drawing]:
         """Every figure of the page."""
@@ -132,7 +131,7 @@ class Page(Tables):
             tasks=tasks,
             failure_words="All seeds together; the dashed line ends what was trained. " + _told_failures(found),
             training=made.get("training"),
-            proof=found.proof.sentence if found.proof is not None else "",
+            proof=self._proof(),
             proof_holds=found.proof is None or found.proof.holds,
             guard=found.guard,
             rates=self.rates(),
@@ -149,6 +148,15 @@ class Page(Tables):
             table=_table,
         )
 
+    def _proof(self) -> str:
+        """What differed between the runs."""
+        if self.found.proof is None:
+            return ""
+        by_rule = (
+            "; but for the learning rate, which the rule below has set" if self.found.study.rate is not None else ""
+        )
+        return f"{self.found.proof.sentence}{by_rule}."
+
     def _claims_words(self) -> str:
         """When the rules were committed, and when the rows."""
         rules, rows = committed_on(shipped("claims.yaml")), committed_on(Path(self.found.source) / "rows.parquet")
@@ -164,7 +172,7 @@ class Page(Tables):
         curve = figures.curves(self.found, task)
         return {
             "slug": figures.slug(task),
-            "short": figures.short(task),
+            "short": self.found.short(task),
             "line": f"trained up to {trained} {unit}; furthest: {best}{learned}",
             "open": number < OPEN,
             "curve": made.get(curve.name, curve),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
 from typing import Any
 
 from lengthwise.published import CATEGORIES, ENCODINGS, TASKS, published_encoding, published_task
@@ -43,8 +42,11 @@ class Tables:
         edge = [choice for choice in found.choices if choice.rate is not None and choice.edge]
         if edge:
             told.append(f"{len(edge)} of {len(found.choices)} learning rates lie at the edge of what was tried.")
+        left = sorted({task for one in self.numbers.means.values() for task in one.left_out})
+        if left and not self.alone:
+            told.append(f"In no mean, because an encoding has no run there: {', '.join(map(self.found.short, left))}.")
         for kind in ("ceiling", "floor"):
-            flat = [figures.short(task) for task, where in self.numbers.flat.items() if where == kind]
+            flat = [self.found.short(task) for task, where in self.numbers.flat.items() if where == kind]
             if flat:
                 told.append(f"At the {kind} for every encoding, and so telling nothing: {', '.join(flat)}.")
         return told
@@ -64,11 +66,17 @@ class Tables:
             one = here.means[name]
             seen = [cell.median.value for (_, other), cell in here.seen.items() if other == name]
             known = [value for value in seen if value is not None]
-            factors = [
-                reached.median.length / found.trained[task][0]
+            factors = sorted(
+                (
+                    -1.0 if reached.median.length is None else reached.median.length / found.trained[task][0],
+                    reached.median.beyond,
+                )
                 for (task, other), reached in here.reach.items()
-                if other == name and reached.median.length is not None
-            ]
+                if other == name
+            )
+            middle, beyond = factors[(len(factors) - 1) // 2] if factors else (-1.0, False)
+            learned = sum(factor > 0 for factor, _ in factors)
+            told = "not learned" if middle < 0 else f"{'≥ ' if beyond else ''}{middle:.2f}"
             line: Line = {
                 "encoding": name,
                 "unseen": span(one.seeds),
@@ -76,18 +84,14 @@ class Tables:
                 "mean rank": f"{here.standing.mean_rank[name].value:.2f}" if name in here.standing.mean_rank else "–",
                 "middle half": _value(here.standing.interquartile.get(name)),
                 "seen": f"{sum(known) / len(known):.3f}" if known else "–",
-                "reach ÷ L": f"{median(factors):.2f} ({len(factors)} of {len(found.tasks)} tasks)"
-                if factors
-                else "not learned",
+                "reach ÷ L": f"{told} (learned {learned} of {len(found.tasks)})",
                 "missing": len(one.missing) or "",
             }
-            for words, five in here.mrr.items():
-                which = next((key for key, spec in _five(five.rotary).items() if spec == name), None)
-                if which is not None and words.startswith("ours"):
-                    line["MRR"] = f"{five.values.get(which, float('nan')):.3f}"
+            ours = next((five for words, five in here.mrr.items() if words.startswith("ours")), None)
+            if ours is not None:  # one ranking: the table below has the others
+                which = next((key for key, spec in _five(ours.rotary).items() if spec == name), None)
+                line["MRR"] = "–" if which is None else f"{ours.values.get(which, float('nan')):.3f}"
             lines.append(line)
-        if any("MRR" in line for line in lines):
-            lines = [{**line, "MRR": line.get("MRR", "–")} for line in lines]
         return lines
 
     def _one_task(self) -> list[Line]:
@@ -95,6 +99,8 @@ class Tables:
         here, (task,) = self.numbers, self.found.tasks
         lines = []
         for name in self.order():
+            if (task, name) not in here.reach:
+                continue
             unseen, reached = here.cells[task, name].median, here.reach[task, name]
             lines.append(
                 {
@@ -235,7 +241,7 @@ class Tables:
         """A line for each encoding on one task."""
         here, lines = self.numbers, []
         for name in self.found.encodings:
-            if (task, name) not in here.cells:
+            if (task, name) not in here.cells or (task, name) not in here.reach:
                 continue
             unseen, seen = here.cells[task, name], here.seen[task, name]
             level = f"{100 * unseen.median.level:.4g} %" if unseen.median.level is not None else unseen.median.words
@@ -259,7 +265,7 @@ class Tables:
         lines = []
         for task in self.found.tasks:
             theirs = UNSEEN.get(published_task(task) or "", {})
-            line: Line = {"task": figures.short(task)}
+            line: Line = {"task": self.found.short(task)}
             for name in self.found.encodings:
                 known = published_encoding(name)
                 if known is not None and known in theirs and (task, name) in self.numbers.cells:
@@ -298,10 +304,11 @@ class Tables:
 
     def rates(self) -> list[Line]:
         """The chosen learning rates."""
+        several = len({one.rest[:2] for one in self.found.choices}) > 1
         return [
             {
                 "encoding": one.encoding,
-                "chosen on": figures.short(one.group),
+                "chosen on": ", ".join([self.found.short(one.group), *(one.rest if several else ())]),
                 "rate": "waits" if one.rate is None else f"{one.rate:g}",
                 "exact match of each": ", ".join(
                     f"{rate:g}: {'missing' if score is None else f'{score[0]:.3f}'}"
@@ -315,9 +322,12 @@ class Tables:
     def costs(self) -> list[Line]:
         """Runs, hours, machines, versions."""
         found, records = self.found, self.found.records.values()
-        seconds = [one["done"].get("seconds") for one in records]
-        known = [value for value in seconds if value is not None]
         recorded = [one["run"].get("recorded", {}) for one in records]
+        known = [
+            one["done"]["seconds"] * how.get("threads", 1) * how.get("processes", 1)
+            for one, how in zip(records, recorded, strict=True)
+            if one["done"].get("seconds") is not None
+        ]
 
         def all_of(name: str) -> str:
             values = sorted({str(one.get(name)) for one in recorded if one.get(name) is not None})
@@ -325,7 +335,10 @@ class Tables:
 
         lines = [
             {"what": "runs", "value": f"{len(found.items)} of {found.planned}"},
-            {"what": "core hours", "value": f"{sum(known) / 3600:.2f}" if known else "not recorded"},
+            {
+                "what": f"core hours of {len(known)} runs, without tuning",
+                "value": f"{sum(known) / 3600:.2f}" if known else "not recorded",
+            },
             {"what": "processor", "value": all_of("cpu")},
             {"what": "threads of a run", "value": all_of("threads")},
             {"what": "lengthwise", "value": all_of("lengthwise")},

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from lengthwise.report.figures import short
 from lengthwise.statistics.aggregates import TaskDifference, task_difference
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ def verdict(found: Findings, numbers: Numbers) -> str:
 
 def _alone(found: Findings, numbers: Numbers) -> str:
     name = found.encodings[0]
-    parts = [f"{short(task)}: reach {numbers.reach[task, name]}" for task in found.tasks[:6]]
+    parts = [f"{found.short(task)}: reach {numbers.reach[task, name]}" for task in found.tasks[:6]]
     return f"Only {name} was run, so nothing is compared. {'; '.join(parts)}."
 
 
@@ -46,7 +45,10 @@ def _one_task(found: Findings, numbers: Numbers) -> str:
     task = found.tasks[0]
     trained, unit = found.trained[task]
     cells = numbers.cells
-    order = sorted(found.encodings, key=lambda name: -(cells[task, name].median.value or -1.0))
+    there = [name for name in found.encodings if cells[task, name].median.value is not None]
+    order = sorted(there, key=lambda name: -(cells[task, name].median.value or 0.0))
+    if len(order) < 2:
+        return "Not settled: fewer than two encodings have a run on this task."
     parts = []
     for name in order:
         reached = numbers.reach[task, name]
@@ -54,10 +56,12 @@ def _one_task(found: Findings, numbers: Numbers) -> str:
             parts.append(f"{name} did not learn the trained lengths")
         else:
             parts.append(f"{name} {reached.median} ({reached.median.length / trained:.1f} ×)")
-    first = f"Trained on {short(task)} up to {trained} {unit}, the median seed of each encoding is right up to length: "
-    told = f"{first}{'; '.join(parts)}."
+    first = f"Trained on {found.short(task)} up to {trained} {unit}, the median seed of each encoding is right up to"
+    told = f"{first} length: {'; '.join(parts)}."
     if all(numbers.reach[task, name].median.length is None for name in order):
-        return f"Nothing can be said about longer lengths: no encoding learned {short(task)} up to {trained} {unit}."
+        return (
+            f"Nothing can be said about longer lengths: no encoding learned {found.short(task)} up to {trained} {unit}."
+        )
     lead, other = order[0], order[1]
     if (cells[task, lead].median.value or 0.0) <= (cells[task, other].median.value or 0.0):
         return f"{told} At unseen lengths nobody leads: {lead} and {other} both have {_cell(numbers, task, lead)}."
@@ -91,14 +95,16 @@ def _many_tasks(found: Findings, numbers: Numbers) -> str:
         f"{span(lead.seeds)}, before {order[1]} with {span(second.seeds)}. "
     )
     pair = next(one for one in numbers.differences if {one.one, one.other} == {order[0], order[1]})
-    told += f"The difference, {span(pair.seeds, 3)}, is {pair.words} ({span(pair.tasks, 3)} over families of tasks). "
+    ahead = pair.one == order[0]  # a pair is turned by its own tasks, which may be more than those all share
+    here, beyond = (one if ahead else one.turned() for one in (pair.seeds, pair.tasks))
+    told += f"The difference, {span(here, 3)}, is {pair.words} ({span(beyond, 3)} over families of tasks). "
     settled = [one for one in numbers.differences if one.settled]
     told += f"Of {len(numbers.differences)} pairs of encodings {len(settled)} are settled for these tasks. "
     unlearned = [task for task in found.tasks if task not in numbers.learned]
     if unlearned:
         told += (
             f"{len(unlearned)} of {len(found.tasks)} tasks were not learned at seen lengths by every encoding "
-            f"({', '.join(short(task) for task in unlearned[:4])}{', ...' if len(unlearned) > 4 else ''}): "
+            f"({', '.join(found.short(task) for task in unlearned[:4])}{', ...' if len(unlearned) > 4 else ''}): "
             "there, a low score beyond may be a failure to learn."
         )
     return told.strip()
@@ -121,11 +127,14 @@ def protocol(found: Findings) -> str:
     layers = sorted({one.plan.model.layers for one in found.items})
     steps = sorted({one.plan.training.steps for one in found.items})
     rates = sorted({one.plan.training.rate for one in found.items})
+    batches = sorted({one.plan.training.batch for one in found.items})
+    widths = sorted({one.plan.model.width for one in found.items})
+    heads = sorted({one.plan.model.heads for one in found.items})
     tested = {int(row) for row in found.cells["examples"].to_list()}
     told = (
-        f"Decoder-only Transformers with {_range(layers)} layers of width {model.width} ({model.heads} heads; "
+        f"Decoder-only Transformers with {_range(layers)} layers of width {_range(widths)} ({_range(heads)} heads; "
         f"{model.norm} norm, {model.feed_forward}) were trained from scratch on {len(found.tasks)} tasks for "
-        f"{_range(steps)} steps of {training.batch} sequences with AdamW (peak rate {_range(rates)}, "
+        f"{_range(steps)} steps of {_range(batches)} sequences with AdamW (peak rate {_range(rates)}, "
         f"{training.schedule} schedule), with {_seeds(found)} each. All encodings of a seed begin with the same shared "
         "weights and see the same batches in the same order. "
     )

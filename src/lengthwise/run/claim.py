@@ -69,7 +69,7 @@ def patiently(store: Folder, id: str, again: bool, say: Callable[[str], None]) -
         try:
             return Lease.take(store, id, watch, again)
         except Held as held:
-            counts = {token: count for token, (count, _) in watch.seen.items()}
+            counts = {where: seen for where, (seen, _) in watch.seen.items()}
             first = counts if first is None else first
             if held.here or not counts or counts != first or time.monotonic() > until:
                 raise

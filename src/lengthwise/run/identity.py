@@ -165,13 +165,13 @@ class Plan:
         """What the id is a hash of: values, versions, the source of outside code; without what is as first released."""
         found: dict[str, Any] = {
             "task": self._task_part(),
-            "encoding": [_part("encoding", ENCODINGS, spec) for spec in self.encoding_specs],
+            "encoding": [part_of("encoding", ENCODINGS, spec) for spec in self.encoding_specs],
             "model": {"version": DecoderConfig.version, **_chosen(self.model)},
             "training": {"version": Training.version, **_chosen(self.training)},
             "seed": self.seed,
         }
         if self.positions_spec != Spec("consecutive"):
-            found["positions"] = _part("positions", POSITIONS, self.positions_spec)
+            found["positions"] = part_of("positions", POSITIONS, self.positions_spec)
         if changed := {name: value for name, value in self.streams if value != self.seed}:
             found["streams"] = changed
         if self.start:
@@ -180,7 +180,7 @@ class Plan:
 
     def _task_part(self) -> dict[str, Any]:
         """The task, with the content of the files it reads in place of where they lie."""
-        found = _part("task", TASKS, self.task_spec)
+        found = part_of("task", TASKS, self.task_spec)
         if self.task.content.strip():
             found = {key: value for key, value in found.items() if key not in {"path", "tokenizer"}}
             found["content"] = f"{digest(self.task.content, bits=64):016x}"
@@ -292,7 +292,7 @@ def encodings_of(encoding: str | Sequence[str] | Mapping[str, object] | Spec, la
     return found[:1] if len(set(found)) == 1 else found
 
 
-def _part(kind: str, table: Mapping[str, str], spec: Spec) -> dict[str, Any]:
+def part_of(kind: str, table: Mapping[str, str], spec: Spec) -> dict[str, Any]:
     cls = encoding_class(spec.name) if kind == "encoding" else resolve(kind, table, spec.name)
     found: dict[str, Any] = {**spec.mapping(), "version": getattr(cls, "version", 1)}
     if spec.name not in table:

@@ -62,8 +62,8 @@ class Failed(SpecError):
 class Watch:
     """What an observer has seen of leases, so that it can tell one that stands still: `Watch().free(content)`."""
 
-    seen: dict[str, tuple[int, float]] = field(default_factory=dict)
-    """Token → (counter, when it was first seen)."""
+    seen: dict[str, tuple[tuple[str, int], float]] = field(default_factory=dict)
+    """Lease → its token and counter, and when they were first seen."""
 
     def free(self, content: dict[str, Any]) -> bool:
         """Whether the owner has let it go, is dead, or has stood still for too long."""
@@ -71,9 +71,10 @@ class Watch:
 
     def still(self, content: dict[str, Any]) -> bool:
         """Whether its counter has not moved while we looked."""
-        count, since = self.seen.get(content["token"], (-1, 0.0))
-        if count != content["beats"]:
-            self.seen[content["token"]] = (content["beats"], time.monotonic())
+        where, now = content.get("where", content["token"]), (content["token"], content["beats"])
+        before, since = self.seen.get(where, (None, 0.0))
+        if before != now:
+            self.seen[where] = (now, time.monotonic())
             return False
         return time.monotonic() - since > BEATS * beat()
 
@@ -112,7 +113,7 @@ class Lease:
             content = read(leases, numbers[-1])
             if not watch.free(content):
                 held = Held(f"run {id} is being run by {owner(content)}; wait for it, or stop it")
-                held.here = content.get("host") == socket.gethostname() and content.get("boot") == boot()
+                held.here = _same_machine(content)
                 raise held
             if not again:
                 _refuse_failed(store, id, numbers)
@@ -211,19 +212,40 @@ def read(leases: Folder, number: int) -> dict[str, Any]:
     """A lease's content; one that cannot be read (being written, by a machine that broke down) looks still."""
     try:
         content = leases.json(str(number))
-        return content if content["beats"] >= 0 and content["token"] else {}
+        if content["beats"] >= 0 and content["token"]:
+            return {**content, "where": f"{leases}/{number}"}
     except (SpecError, KeyError, TypeError):
-        return {"state": "held", "beats": -2, "token": f"{leases}/{number}", "host": None}
+        pass
+    return {"state": "held", "beats": -2, "token": "unreadable", "where": f"{leases}/{number}", "host": None}
 
 
 def gone(content: dict[str, Any]) -> bool:
     """Whether host, boot and process say that the owner is dead: it was on this machine, and is no more."""
-    if content.get("host") != socket.gethostname() or content.get("boot") != boot() or boot() is None:
+    if not _same_machine(content):
         return False
     process = content["process"]
     if process == os.getpid() and content["began"] == began(process):
         return content["token"] not in _OURS
-    return began(process) != content["began"]
+    now = began(process)
+    if now is None:  # it is gone, or this user may not see it
+        return not _there(process)
+    return now != content["began"]
+
+
+def _same_machine(content: dict[str, Any]) -> bool:
+    """Whether its processes are ours to look at: host, start of the machine, and numbers of processes (containers)."""
+    here = _whoami()
+    return here["boot"] is not None and all(content.get(key) == here[key] for key in ("host", "boot", "pids"))
+
+
+def _there(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def owner(content: dict[str, Any]) -> str:
@@ -234,7 +256,12 @@ def owner(content: dict[str, Any]) -> str:
 
 
 def _whoami() -> dict[str, Any]:
-    return {"host": socket.gethostname(), "boot": boot(), "process": os.getpid(), "began": began(os.getpid())}
+    try:
+        pids = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        pids = None
+    own = os.getpid()
+    return {"host": socket.gethostname(), "boot": boot(), "pids": pids, "process": own, "began": began(own)}
 
 
 def boot() -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 Examples = Literal["crossed", "binomial", "not counted"]
@@ -54,6 +54,11 @@ class Estimate:
             return f"{self.value:.3f} ({self.words}; n = {self.n} {self.unit})"
         told = f"{100 * self.level:.4g} %, {self.words}; n = {self.n} {self.unit}"
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}] ({told})"
+
+    def turned(self) -> Estimate:
+        """The same difference the other way round."""
+        low, high = None if self.high is None else -self.high, None if self.low is None else -self.low
+        return replace(self, value=None if self.value is None else -self.value, low=low, high=high)
 
     def plain(self) -> dict[str, Any]:
         """As a mapping, for JSON."""

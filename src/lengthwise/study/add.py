@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lengthwise.spec import SpecError, digest
+from lengthwise.spec import SpecError, digest, specs
 from lengthwise.study.file import Study, load
 from lengthwise.study.plan import Item, Planned
 from lengthwise.study.store import Bundle, Store
@@ -24,10 +24,15 @@ def added(study: Study, encodings: Iterable[str]) -> Study:
     """The study with more encodings."""
     if study.vary.encoding is None:
         raise SpecError(f"{study.name} does not vary the encoding, so none can be added to it")
-    more = [name for name in encodings if name not in study.vary.encoding]
+    more = [name for name in map(written, encodings) if name not in study.vary.encoding]
     content = study.model_dump()
     content["vary"]["encoding"] = [*study.vary.encoding, *more]
     return Study.of(content, study.name)
+
+
+def written(name: str) -> str:
+    """A name as a study has it: options in one order."""
+    return ",".join(map(str, specs(name)))
 
 
 def chosen_tasks(study: Study, text: str) -> list[str]:
@@ -110,6 +115,13 @@ def guarded(items: list[Item], bundle: Bundle, store: Store) -> Guard:
     ours, theirs = store.rows(keys), bundle.rows.filter(pl.col("run").is_in(keys))
     theirs = theirs.filter(pl.col("evaluation") == "as trained")
     order = ["run", "evaluation", "checkpoint", "split", "length", "cell"]
+    missing = [key for key in keys if key not in set(ours["run"].to_list())]
+    if missing:
+        raise SpecError(
+            f"the committed run {missing[0]} could not be made again here, so nothing guards the comparison"
+        )
+    # The committed rows may have more lengths, from evaluations of their own.
+    theirs = theirs.join(ours.select(order), on=order, how="semi", nulls_equal=True)
     equal = ours.sort(order).equals(theirs.sort(order))
     apart = 0.0
     for key in keys:

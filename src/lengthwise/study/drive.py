@@ -185,6 +185,7 @@ class Driver:
             self._held[outcome.key] = time.monotonic() + beat() / 2
             return False
         self.tally.again += 1
+        self._again.discard(outcome.key)  # asked for once: from now on its deaths count
         return True
 
     def _items(self, done: frozenset[str]) -> tuple[list[Item], int]:
@@ -194,6 +195,8 @@ class Driver:
         if self._known is None or self._known[0] != ready:
             summaries = {**self.store.summaries(key for key in tuned if key in done), **self.given}
             items, waiting = self.planned.items(summaries)
+            # A bundle has no weights, so what it has cannot be evaluated anew.
+            items = [item for item in items if item.kind != "evaluation" or item.run not in self.given]
             self._known = (ready, items, len(waiting))
         return self._known[1], self._known[2]
 
@@ -242,8 +245,9 @@ class Driver:
         }
         self.tally.failed |= self.store.reasons(fresh)
         for key in [key for key in self.tally.failed if key not in state.failed]:
-            if key in state.leases or key in state.done:
-                del self.tally.failed[key]  # somebody else has taken it up again
+            lease = state.leases.get(key)
+            if key in state.done or (lease is not None and not self._watch.free(dict(lease))):
+                del self.tally.failed[key]  # somebody else is at it again
 
 
 def probed(store: Store, alone: bool) -> None:

@@ -78,7 +78,7 @@ class Launch:
     ) -> Tally | None:
         """N drivers, each in a process of its own, over the same store; one that dies is replaced."""
         many = self.workers or os.cpu_count() or 1
-        command = [sys.executable, "-m", "lengthwise", "study", "retry" if again else "run", self.file, "--inline"]
+        command = [sys.executable, "-m", "lengthwise", "study", "run", self.file, "--inline"]
         command += ["--store", str(store), "--quiet", "--checked"]
         command += ["--allow-code"] if self.allow_code else []
         command += [part for name in self.add for part in ("--add", name)]
@@ -87,7 +87,10 @@ class Launch:
         going: list[subprocess.Popen[bytes]] = []
         restarts = 0
         try:
-            going = [subprocess.Popen(command, stdin=subprocess.DEVNULL) for _ in range(many)]
+            # What failed is tried once more by one of them, and not by each.
+            first = [*command[:4], "retry", *command[5:]] if again else command
+            listed = [first, *[command] * (many - 1)]
+            going = [subprocess.Popen(one, stdin=subprocess.DEVNULL) for one in listed]
             while going:
                 time.sleep(0.2)
                 for process in [one for one in going if one.poll() is not None]:

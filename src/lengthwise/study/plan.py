@@ -12,7 +12,8 @@ from functools import cached_property
 from typing import Any, Literal
 
 from lengthwise.encodings import ENCODINGS, POSITIONS
-from lengthwise.run.identity import Plan
+from lengthwise.encodings.outline import canonical_encoding
+from lengthwise.run.identity import Plan, part_of
 from lengthwise.spec import Spec, SpecError, digest, specs
 from lengthwise.study.file import AXES, ORDER, Evaluation, Study
 from lengthwise.tasks import TASKS
@@ -227,7 +228,7 @@ class Planned:
             plan = self.plan(cell, **changed)
             found.append(Item(plan.id, "run", cell, plan))
             for evaluation in self.study.evaluations:
-                mark = digest(evaluation.model_dump(exclude_defaults=True), bits=32)
+                mark = _mark(evaluation)
                 found.append(Item(f"{plan.id}~{mark:08x}", "evaluation", cell, plan, evaluation))
         return found, waiting
 
@@ -350,3 +351,9 @@ def _score(summary: Mapping[str, Any] | None) -> tuple[float, float] | None:
         return None
     loss = float("inf") if told["loss"] is None else told["loss"] / max(told["targets"], 1)
     return told["correct"] / told["examples"], loss
+
+
+def _mark(evaluation: Evaluation) -> int:
+    """What an evaluation is: its fields, and the version or source of an encoding that it uses at test time."""
+    parts = [part_of("encoding", ENCODINGS, canonical_encoding(spec)) for spec in specs(evaluation.encoding or "")]
+    return digest(evaluation.model_dump(exclude_defaults=True), *parts, bits=32)

@@ -130,24 +130,31 @@ class Store:
         import polars as pl
 
         wanted = list(dict.fromkeys(keys))
-        kept = self._compacted()
-        missing = self.summaries(key for key in wanted if key not in kept)
+        done, kept = self.summaries(wanted), self._compacted()
+        # A run that was deleted and made again has another token: its old rows are not served.
+        same = {key for key, told in done.items() if kept.get(key, ("", ""))[1] == told.get("token")}
+        missing = {key: told for key, told in done.items() if key not in same}
         fresh = []
         for number, (key, summary) in enumerate(missing.items()):
             if say is not None and number % 100 == 0:
                 say(f"reading rows: {number} of {len(missing)} runs")
             attempt = self.attempt(key, summary)
             fresh.append(from_parquet(attempt.read("rows.parquet")).with_columns(pl.lit(key).alias("key")))
-        tables = [from_parquet((self.folder / "rows").read(name)) for name in dict.fromkeys(kept.values())]
+        files: dict[str, list[str]] = {}
+        for key in same:
+            files.setdefault(kept[key][0], []).append(key)
+        tables = [
+            from_parquet((self.folder / "rows").read(name)).filter(pl.col("key").is_in(own))
+            for name, own in files.items()
+        ]
         if fresh:
             new = pl.concat(fresh)
             if len(fresh) >= _COMPACT:
-                self._keep(new)
+                self._keep(new, {key: told.get("token", "") for key, told in missing.items()})
             tables.append(new)
         if not tables:
             return frame([])
-        found = pl.concat(tables).filter(pl.col("key").is_in(wanted))
-        return found.unique(subset=_KEYS, keep="first", maintain_order=True).drop("key")
+        return pl.concat(tables).unique(subset=_KEYS, keep="first", maintain_order=True).drop("key")
 
     def attempt(self, key: str, summary: Mapping[str, Any]) -> Folder:
         """The folder of the attempt that finished a run."""
@@ -169,22 +176,21 @@ class Store:
             kinds.append(_kinds(predictions, key))
         return (pl.concat(wrong), pl.concat(kinds)) if wrong else (pl.DataFrame(), pl.DataFrame())
 
-    def _compacted(self) -> dict[str, str]:
-        """Which compacted file has each key."""
-        found: dict[str, str] = {}
+    def _compacted(self) -> dict[str, tuple[str, str]]:
+        """Which compacted file has each key, and the token it was done with."""
+        found: dict[str, tuple[str, str]] = {}
         folder = self.folder / "rows"
         for name in folder.names():
             if name.endswith(".json"):
-                for key in folder.json(name):
-                    found.setdefault(key, name.removesuffix(".json") + ".parquet")
+                for key, token in folder.json(name).items():
+                    found[key] = (name.removesuffix(".json") + ".parquet", token)
         return found
 
-    def _keep(self, rows: pl.DataFrame) -> None:
+    def _keep(self, rows: pl.DataFrame, tokens: Mapping[str, str]) -> None:
         """Put rows together in one file; the list of whose they are is written last."""
-        keys = sorted(set(rows["key"].to_list()))
-        name = f"{digest(keys, bits=64):016x}"
+        name = f"{digest(dict(tokens), bits=64):016x}"
         (self.folder / "rows").write(f"{name}.parquet", to_parquet(rows))
-        (self.folder / "rows").write(f"{name}.json", json.dumps(keys))
+        (self.folder / "rows").write(f"{name}.json", json.dumps(tokens))
 
     # --- bundles -----------------------------------------------------------------------------------------------------
 
@@ -264,6 +270,8 @@ class Bundle:
         self.folder = Folder(where)
         if not self.folder.exists("bundle.json"):
             raise SpecError(f"{where} is no bundle: it has no bundle.json; lengthwise study export makes one")
+        if self.folder.json("bundle.json").get("version") != 1:
+            raise SpecError(f"{where} is a bundle of another version of lengthwise; export it again")
 
     @cached_property
     def records(self) -> dict[str, dict[str, Any]]:

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from lengthwise.encodings import ENCODINGS
 from lengthwise.folder import Folder
 from lengthwise.run.identity import Plan
 from lengthwise.run.lease import Failed, Held, Lease, Lost, Watch
-from lengthwise.spec import SpecError, one_line, sources
+from lengthwise.spec import SpecError, one_line, resolve, sources, specs
 from lengthwise.study.file import Evaluation, Study, lengths_of
 from lengthwise.study.plan import Item
 
@@ -57,7 +58,7 @@ def job_of(item: Item, study: Study, store: Folder, again: bool = False) -> Job:
     where = str(store.local.resolve()) if store.local is not None else str(store)
     options = item.plan.options()
     return Job(
-        item.key, where, options, study.resources.threads, study.checkpoint_every, evaluation, again, _code(item.plan)
+        item.key, where, options, study.resources.threads, study.checkpoint_every, evaluation, again, _code(item)
     )
 
 
@@ -90,7 +91,7 @@ def _train(job: Job, store: Folder, watch: Watch | None) -> bool:
     from lengthwise.run.perform import perform
 
     torch.set_num_threads(job.threads)
-    plan = Plan.read(_here(job))
+    plan = Plan.read(_here(job, job.options))
     if plan.id != job.key:
         raise SpecError(
             f"run {job.key} would be {plan.id} here: this worker has another version of lengthwise, or other code or "
@@ -113,7 +114,7 @@ def _evaluate(job: Job, store: Folder, watch: Watch | None) -> bool:
     with lease:
         try:
             run = Run.open(str(store / "runs" / job.key.partition("~")[0]))
-            asked = Evaluation.model_validate(dict(job.evaluation or {}))
+            asked = Evaluation.model_validate(_here(job, job.evaluation or {}))
             lease.folder.create("run.json", json.dumps({**run.record, "of": run.id, "evaluation": job.evaluation}))
             found = run.evaluate(
                 None if asked.lengths is None else lengths_of(asked.lengths),
@@ -137,10 +138,14 @@ def _evaluate(job: Job, store: Folder, watch: Watch | None) -> bool:
 # --- code from outside -----------------------------------------------------------------------------------------------
 
 
-def _code(plan: Plan) -> dict[str, dict[str, bytes]]:
-    """The files that a plan's names from outside the package are made of, to be sent along."""
+def _code(item: Item) -> dict[str, dict[str, bytes]]:
+    """The files that an item's names from outside the package are made of, to be sent along."""
     found: dict[str, dict[str, bytes]] = {}
-    for cls, spec in plan.outside():
+    named = item.plan.outside()
+    for spec in specs(item.evaluation.encoding or "") if item.evaluation is not None else []:
+        if spec.name not in ENCODINGS:
+            named.append((resolve("encoding", ENCODINGS, spec.name), spec))
+    for cls, spec in named:
         where = spec.name.rpartition(":")[0]
         if where.endswith(".py"):
             own, *neighbours = (Path(file) for file in sources(cls))
@@ -150,9 +155,9 @@ def _code(plan: Plan) -> dict[str, dict[str, bytes]]:
     return found
 
 
-def _here(job: Job) -> dict[str, Any]:
+def _here(job: Job, options: Mapping[str, Any]) -> dict[str, Any]:
     """The job's options; names of files that are not on this machine, or differ, are those of the files sent along."""
-    text = json.dumps(dict(job.options))
+    text = json.dumps(dict(options))
     for where, files in job.code.items():
         own, here = next(iter(files)), Path(where)
         if not (here.is_file() and here.read_bytes() == files[own]):
