@@ -30,8 +30,14 @@ def recorded(processes: int, shard: bool, checkpoint_every: int | None) -> dict[
         "checkpoint_every": checkpoint_every,
         "host": socket.gethostname(),
         "process": os.getpid(),
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "command": _command(),
     }
+
+
+def _command() -> list[str]:
+    """The command line; a worker's own says nothing but where its cluster keeps its sockets."""
+    name = Path(sys.argv[0]).name
+    return ["ray worker"] if name == "default_worker.py" else [name, *sys.argv[1:]]
 
 
 def cpu_name() -> str:
