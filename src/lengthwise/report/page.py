@@ -227,7 +227,7 @@ def _figure(drawing: Drawing) -> Markup:
     """An image with its alternative text; everything is escaped."""
     from markupsafe import Markup
 
-    picture = Markup('<figure><img src="{}" alt="{}" loading="lazy"></figure>')
+    picture = Markup('<figure><img src="{}" alt="{}"></figure>')
     return picture.format(drawing.uri(), drawing.alt)
 
 
