@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 MANY = 12
 """Beyond so many encodings the lines of seeds become bands."""
+FEW = 6
+"""Encodings whose failures are shown where there are more than that."""
 KINDS = {
     "correct": ("right", "#2a9d5c"),
     "early": ("stopped early", "#e9c46a"),
@@ -64,7 +66,8 @@ def curves(found: Findings, task: str) -> Drawing:
                 by["length"], by["middle"], color=colour(name), linewidth=2, linestyle=style, label=name, zorder=3
             )
         axes.set(xlabel=f"length ({unit})", ylabel="exact match", ylim=(-0.03, 1.06), xlim=(0, None))
-        _legend(figure, axes, len(present), width)
+        if len(present) <= MANY:  # beyond, the main figure is the key to the colours
+            _legend(figure, axes, width)
         return figure
 
     return Drawing(
@@ -95,7 +98,8 @@ def anatomy(found: Findings, task: str) -> Drawing:
 
     trained, unit = found.trained[task]
     own = found.cells.filter(pl.col("task") == task)
-    shown = [name for name in found.encodings if name in set(own["encoding"])][:MANY]
+    shown = [name for name in found.encodings if name in set(own["encoding"])]
+    shown = shown if len(shown) <= MANY else shown[:FEW]
     counts = ["examples", *KINDS]
     data = (
         own.filter(pl.col("encoding").is_in(shown))
@@ -207,7 +211,7 @@ def _boundary(axes: Axes, trained: int) -> None:
     axes.text(trained, 1.03, f"trained up to {trained} ", ha="right", va="center", fontsize="x-small")
 
 
-def _legend(figure: Figure, axes: Axes, many: int, width: float) -> None:
+def _legend(figure: Figure, axes: Axes, width: float) -> None:
     handles, names = axes.get_legend_handles_labels()
     figure.legend(handles, names, loc="outside upper center", ncols=columns_of(names, width), fontsize="small")
 

@@ -10,7 +10,8 @@ from lengthwise.report.drawing import ON_DARK, ON_LIGHT, Drawing
 from lengthwise.report.figures import MANY, columns_of
 from lengthwise.report.palette import colour
 from lengthwise.statistics.cells import reaches as order_of
-from lengthwise.statistics.reach import Reach, reach
+from lengthwise.statistics.reach import Reach
+from lengthwise.statistics.summary import summarise
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,21 +31,20 @@ def reaches(found: Findings) -> Drawing:
     """Reach of each encoding on each task as a multiple of the trained length: every seed, and the median."""
     import polars as pl
 
-    lines: list[dict[str, Any]] = []
-    for (task, name, seed), own in found.cells.partition_by("task", "encoding", "seed", as_dict=True).items():
-        got = reach(own)
-        lines.append(
-            {
-                "task": task,
-                "encoding": name,
-                "seed": seed,
-                "reach": got.length,
-                "at least": got.beyond,
-                "factor": None if got.length is None else got.length / found.trained[str(task)][0],
-            }
+    labels = found.rows.select("run", "task", "encoding", "seed").unique(maintain_order=True)
+    trained = pl.DataFrame({"task": list(found.trained), "trained": [length for length, _ in found.trained.values()]})
+    data = (
+        labels.join(summarise(found.rows), on="run", how="inner")
+        .join(trained, on="task", how="left")
+        .select(
+            "task",
+            "encoding",
+            "seed",
+            "reach",
+            (pl.col("beyond") & pl.col("reach").is_not_null()).alias("at least"),
+            (pl.col("reach") / pl.col("trained")).alias("factor"),
         )
-    kinds = {"task": pl.String, "encoding": pl.String, "seed": pl.Int64, "reach": pl.Int64}
-    data = pl.DataFrame(lines, schema={**kinds, "at least": pl.Boolean, "factor": pl.Float64})
+    )
 
     def paint(width: float) -> Figure:
         import matplotlib.pyplot as plt
@@ -55,20 +55,32 @@ def reaches(found: Findings) -> Drawing:
             figsize=(width, max(1.8, 0.17 * len(tasks) * max(2.5, len(names) * 0.5) + 0.9)), layout="constrained"
         )
         axes.axvline(1, color="#222222", linewidth=1, linestyle="--")
-        for row, task in enumerate(tasks):
-            for number, name in enumerate(names):
-                own = data.filter((pl.col("task") == task) & (pl.col("encoding") == name))
+        groups = {
+            (str(task), str(name)): own
+            for (task, name), own in data.partition_by("task", "encoding", as_dict=True).items()
+        }
+        for number, name in enumerate(names):
+            # All of an encoding at once: a thousand cells are a few calls.
+            ends: list[tuple[float, float, float]] = []
+            dots: list[tuple[float, float]] = []
+            marks: dict[str, list[tuple[float, float]]] = {"x": [], ">": [], "o": []}
+            for row, task in enumerate(tasks):
+                own = groups.get((task, name))
+                if own is None:
+                    continue
                 place = row + (number - (len(names) - 1) / 2) * gap
                 # A seed that did not learn is below every reach, so the median may be "not learned".
                 order = sorted(_NOT_LEARNED if value is None else value for value in own["factor"].to_list())
-                if not order:
-                    continue
-                there, middle = [value for value in order if value != _NOT_LEARNED], order[(len(order) - 1) // 2]
-                axes.plot(order[:: len(order) - 1 or 1], [place] * (2 if len(order) > 1 else 1), **_thin(name))
-                axes.plot(there, [place] * len(there), ".", color=colour(name), markersize=3, alpha=0.6)
+                middle = order[(len(order) - 1) // 2]
+                ends.append((place, order[0], order[-1]))
+                dots += [(value, place) for value in order if value != _NOT_LEARNED]
                 got = [Reach(length, bool(more)) for length, more in own.select("reach", "at least").iter_rows()]
                 mark = "x" if middle == _NOT_LEARNED else ">" if order_of(got).median.beyond else "o"
-                axes.plot(middle, place, mark, color=colour(name), markersize=5)
+                marks[mark].append((middle, place))
+            axes.hlines(*zip(*ends, strict=True), **_thin(name))
+            axes.plot([x for x, _ in dots], [y for _, y in dots], ".", color=colour(name), markersize=3, alpha=0.6)
+            for mark, listed in marks.items():
+                axes.plot([x for x, _ in listed], [y for _, y in listed], mark, color=colour(name), markersize=5)
         axes.set(
             yticks=range(len(tasks)),
             yticklabels=[found.short(task) for task in tasks],

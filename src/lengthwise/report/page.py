@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ from lengthwise.study.reading import shipped
 if TYPE_CHECKING:
     from markupsafe import Markup
 
+ANATOMIES = 20
+"""Tasks whose failures are drawn; the rows have those of all."""
 OPEN = 3
 """So many tasks are unfolded."""
 
@@ -85,12 +88,17 @@ class Page(Tables):
                     shares[name][place] += 1 / tied / len(asked.queries)
         return shares
 
+    @cached_property
+    def _first(self) -> list[Drawing]:
+        """The main figure and the overview, made once."""
+        return [self.main(), *self.overview()]
+
     def drawings(self) -> list[Drawing]:
         """Every figure of the page."""
         found = self.found
-        listed = [self.main(), *self.overview()]
+        listed = [*self._first]
         listed += [figures.curves(found, task) for task in found.tasks if len(found.tasks) > 1]
-        listed += [figures.anatomy(found, task) for task in found.tasks]
+        listed += [figures.anatomy(found, task) for task in found.tasks[:ANATOMIES]]
         if (one := figures.training(found)) is not None:
             listed.append(one)
         return listed
@@ -106,7 +114,7 @@ class Page(Tables):
         found, here = self.found, self.numbers
         made = {drawing.name: drawing for drawing in self.drawings()}
         tasks = [self._task(number, task, made) for number, task in enumerate(found.tasks)]
-        main, *rest = self.main(), *self.overview()
+        main, *rest = self._first
         return template.render(
             title=found.study.name,
             study=found.study,
@@ -169,14 +177,14 @@ class Page(Tables):
             key=lambda name: self.numbers.cells[task, name].median.value or -1.0,
         )
         learned = "" if task in self.numbers.learned else "; not learned by every encoding"
-        curve = figures.curves(self.found, task)
+        curve = made.get(f"curve-{figures.slug(task)}") or figures.curves(self.found, task)
         return {
             "slug": figures.slug(task),
             "short": self.found.short(task),
             "line": f"trained up to {trained} {unit}; furthest: {best}{learned}",
             "open": number < OPEN,
-            "curve": made.get(curve.name, curve),
-            "anatomy": made[f"anatomy-{figures.slug(task)}"],
+            "curve": curve,
+            "anatomy": made.get(f"anatomy-{figures.slug(task)}"),
             "table": self.task_table(task),
             "words": f"{task}. Unseen: lengths {trained + 1} to {2 * trained}; beyond is in no mean.",
             "answers": self.answers(task),
