@@ -90,6 +90,7 @@ def test_what_fails_is_recorded_and_does_not_stop_the_study(tmp_path, monkeypatc
     assert status(planned, store).complete
 
 
+@pytest.mark.slow
 def test_two_drivers_at_once_do_no_run_twice(written, tmp_path, undisturbed):
     """Four processes, as a SLURM array would start them, over one store."""
     path, store = written(seeds=2), tmp_path / "store"
@@ -119,6 +120,7 @@ def test_two_drivers_at_once_do_no_run_twice(written, tmp_path, undisturbed):
     assert rows_of(Store(store), keys).equals(rows_of(apart, keys))
 
 
+@pytest.mark.slow
 def test_workers_without_ray_are_drivers(written, tmp_path, undisturbed):
     path = written()
     ended = lengthwise(
@@ -303,6 +305,7 @@ class Mine(Alibi):
 '''
 
 
+@pytest.mark.slow
 def test_one_more_encoding_beside_committed_rows(written, tmp_path):
     path = written(seeds=2)
     (tmp_path / "my_pe.py").write_text(MINE)

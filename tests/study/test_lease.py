@@ -180,6 +180,7 @@ train("copy:variant=same:longest=4", "nope", model="laptop:width=16:heads=2:head
 """
 
 
+@pytest.mark.slow
 def test_a_real_zombie_wakes_up_after_the_takeover(tmp_path):
     """A training is stopped by SIGSTOP in the middle, taken over as stale, and continued: it changes nothing."""
     environment = {**os.environ, "LENGTHWISE_BEAT": "0.2"}
