@@ -35,9 +35,11 @@ def report(
     """Turn stored rows into a verdict with honest intervals, figures, and one self-contained page."""
     from lengthwise.report.findings import gather
     from lengthwise.report.page import Page
+    from lengthwise.study.add import committed
     from lengthwise.study.store import Bundle, Store
 
     planned = planned_of(file, add, tasks, allow_code)
+    with_ = with_ or committed(planned.study)  # a checkout has the rows of what was really run
     bundle = None if with_ is None else Bundle(with_)
     kept = Store(store)
     with working() as tell:
