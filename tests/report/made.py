@@ -10,7 +10,7 @@ import polars as pl
 
 from lengthwise.evaluation.cases import grid
 from lengthwise.evaluation.rows import COLUMNS
-from lengthwise.report.findings import Findings, labels_of
+from lengthwise.report.findings import Findings, labelled
 from lengthwise.study.file import Study
 from lengthwise.study.plan import Item, Planned, prove
 
@@ -64,20 +64,11 @@ def rows_of(
 def findings(made: Study | None = None, items: Sequence[Item] | None = None, **more: object) -> Findings:
     planned = Planned(made or study())
     items = list(items if items is not None else planned.items({})[0])
-    names = labels_of(items)
-    labels = pl.DataFrame(
-        {
-            "run": [item.key for item in items],
-            "task": [item.cell.task for item in items],
-            "encoding": [names[item.key] for item in items],
-            "seed": [item.cell.seed for item in items],
-        }
-    )
     return Findings(
         planned.study,
         items,
         len(items),
-        rows_of(items).join(labels, on="run"),
+        rows_of(items).join(labelled(items), on="run"),
         proof=prove(items),
         source="nowhere",
         **more,

@@ -14,7 +14,6 @@ from lengthwise.cli.terminal import Json, app, console, escape, print_table, wor
 from lengthwise.spec import SpecError
 
 if TYPE_CHECKING:
-    from lengthwise.report.findings import Findings
     from lengthwise.report.tables import Tables
 
 
@@ -46,7 +45,7 @@ def report(
         failed = status_of(planned, kept, with_).failed
         found = gather(planned, kept, bundle, failed=failed, say=tell)
         tell("computing intervals")
-        page = Page(found, claims_of(found), command_of(file, store, with_, add, tasks))
+        page = Page(found, command_of(file, store, with_, add, tasks))
         if text or as_json:
             if as_json:
                 print(json.dumps(page.plain(), indent=2))
@@ -120,15 +119,6 @@ def print_report(page: Tables) -> None:
         screen.print()
         screen.print(f"[bold]{escape(task)}[/]", highlight=False)
         print_table(page.task_table(task), False)
-
-
-def claims_of(found: Findings) -> list[dict[str, Any]]:
-    """The claims that are about this study, with the day on which their rules were committed."""
-    from lengthwise.report.claims import judged, read_claims
-    from lengthwise.report.numbers import numbers
-
-    about = [claim for claim in read_claims() if claim.study == found.study.name]
-    return [one.line() for one in judged(about, found.study.name, found, numbers(found))] if about else []
 
 
 def command_of(file: str, store: str, with_: Path | None, add: list[str] | None, tasks: str | None) -> str:

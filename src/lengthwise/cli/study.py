@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,7 +19,7 @@ from lengthwise.spec import SpecError
 if TYPE_CHECKING:
     from lengthwise.study.add import Guard
     from lengthwise.study.drive import Tally
-    from lengthwise.study.plan import Choice, Item, Planned
+    from lengthwise.study.plan import Item, Planned
     from lengthwise.study.status import Status
     from lengthwise.study.store import Bundle, Store
 
@@ -212,13 +212,12 @@ def run(
                     f"{with_} has no run of this study as it is now (another version?), so nothing guards the "
                     "comparison; run the whole study here instead, without --with"
                 )
-            if again_made:
-                beside = Store(kept.folder / "guard" / _machine())
-                _say(quiet, f"{len(again_made)} committed runs are made again first, as a guard")
-                _stop_if(launch.drive(_just(plain, again_made), beside, tell, bundle.summaries, only=again_made))
-                guard = guarded(again_made, bundle, beside)
-                _say(quiet, guard.sentence)
-                guard.refuse(accept)
+            beside = Store(kept.folder / "guard" / _machine())
+            _say(quiet, f"{len(again_made)} committed runs are made again first, as a guard")
+            _stop_if(launch.drive(plain, beside, tell, {}, only=again_made))
+            guard = guarded(again_made, bundle, beside)
+            _say(quiet, guard.sentence)
+            guard.refuse(accept)
         given = {} if bundle is None else bundle.summaries
         tally = launch.drive(planned, kept, tell, given, context.info_name == "retry")
     if checked:  # one of several drivers: the one that started it reports
@@ -268,7 +267,7 @@ def _report(
     command: str,
 ) -> None:
     """The figure in the terminal and as a file, the verdict, and the page."""
-    from lengthwise.cli.report import claims_of, print_report
+    from lengthwise.cli.report import print_report
     from lengthwise.compare import compare_study
     from lengthwise.report.findings import gather
     from lengthwise.report.page import Page
@@ -282,7 +281,7 @@ def _report(
         print(json.dumps(told, indent=2)) if as_json else print_failed(tally.failed, tally.waiting)
         return
     compared = compare_study(found.items, found.rows.drop("task", "encoding", "seed"))
-    page = Page(found, claims_of(found), command)
+    page = Page(found, command)
     where = to / f"report-{planned.study.name}"
     figures = [path for task, one in compared.items() for path in one.draw(to, _figure(planned, task, len(compared)))]
     page.write(where)
@@ -295,7 +294,9 @@ def _report(
         screen.print(f"[bold]{escape(one.sentence)}[/]\n", highlight=False)
         print_curves(one)
     print_report(page)
-    _print_rates(found.choices)
+    if rates := page.rates():
+        screen.print("learning rates, chosen at seen lengths with a seed that no run uses:", style="bold")
+        print_table(rates, False)
     if guard is not None:
         screen.print(escape(guard.sentence), highlight=False)
     for line in planned.study.deviations:
@@ -316,26 +317,6 @@ def print_failed(failed: Mapping[str, str], waiting: int) -> None:
         screen.print("lengthwise study retry tries them once more", style="dim")
     if waiting:
         screen.print(f"{waiting} runs have no learning rate yet: a tuning run they need is not done", highlight=False)
-
-
-def _print_rates(choices: Sequence[Choice]) -> None:
-    if not choices:
-        return
-    console().print("learning rates, chosen at seen lengths with a seed that no run uses:", style="bold")
-    lines: list[dict[str, object]] = [
-        {
-            "encoding": one.encoding,
-            "chosen on": one.group,
-            "rate": one.rate,
-            "exact match of each": ", ".join(
-                f"{rate:g}: {'missing' if score is None else f'{score[0]:.3f}'}"
-                for rate, score in zip(one.rates, one.scores, strict=True)
-            ),
-            "": "at the edge: a better one may lie beyond" if one.edge else "",
-        }
-        for one in choices
-    ]
-    print_table(lines, False)
 
 
 def _figure(planned: Planned, task: str, many: int) -> str:
@@ -370,12 +351,6 @@ def _only(planned: Planned, encodings: list[str]) -> Planned:
     from lengthwise.study.plan import Planned
 
     return Planned(planned.study, planned._tasks, map(written, encodings))
-
-
-def _just(planned: Planned, items: list[Item]) -> Planned:
-    from lengthwise.study.plan import Planned
-
-    return Planned(planned.study, {item.cell.task for item in items}, {item.cell.encoding for item in items})
 
 
 def _counts(planned: Planned) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -201,8 +201,3 @@ def committed_on(path: Path) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip() or None
-
-
-def judged(claims: Sequence[Claim], study: str, found: Findings, here: Numbers) -> list[Judged]:
-    """The claims about one study."""
-    return [judge(claim, found, here) for claim in claims if claim.study == study]

@@ -60,8 +60,10 @@ class Drawing:
     data: pl.DataFrame
     paint: Callable[[float], Figure]
     """Draws it, so many inches wide."""
+    panels: bool = False
+    """Whether it has several panels or many rows, and so needs both columns of a paper."""
 
-    def svg(self, width: float = PAGE) -> str:
+    def svg(self) -> str:
         """The figure as SVG."""
         import matplotlib
 
@@ -70,7 +72,7 @@ class Drawing:
 
         text = StringIO()
         with plt.rc_context(_STYLE):
-            figure = self.paint(width)
+            figure = self.paint(PAGE)
             figure.savefig(text, format="svg", metadata={"Date": None}, transparent=True)
             plt.close(figure)
         return _small(text.getvalue())
@@ -79,8 +81,8 @@ class Drawing:
         """The figure as the source of an image of a page that needs no other file."""
         return "data:image/svg+xml," + quote(self.svg(), safe=" ='/:;,.()[]{}!@$*+-_~|")
 
-    def write(self, to: str | Path, kinds: Sequence[str] = ("svg",), width: float = PAGE) -> list[Path]:
-        """Write the figure and, beside it, its data."""
+    def write(self, to: str | Path, kinds: Sequence[str] = ("svg",)) -> list[Path]:
+        """Write the figure and, beside it, its data; a PDF is as wide as a paper's column, or as both."""
         import matplotlib
 
         matplotlib.use("Agg")
@@ -89,11 +91,11 @@ class Drawing:
         folder, paths = Folder(to), []
         for kind in kinds:
             if kind == "svg":
-                content: bytes | str = self.svg(width)
+                content: bytes | str = self.svg()
             else:
                 bits = BytesIO()
-                with plt.rc_context({**_STYLE, "font.size": 8}):
-                    figure = self.paint(width)
+                with plt.rc_context({**_STYLE, "font.size": 8 if self.panels else 7}):
+                    figure = self.paint(ACROSS if self.panels else COLUMN)
                     plain = {"CreationDate": None} if kind == "pdf" else {}
                     figure.savefig(bits, format=kind, dpi=160, metadata=plain)
                     plt.close(figure)

@@ -147,6 +147,7 @@ def anatomy(found: Findings, task: str) -> Drawing:
         f"How answers fail at each length on {found.short(task)}; beyond the trained lengths {told}.",
         data,
         paint,
+        True,
     )
 
 
@@ -197,7 +198,7 @@ def training(found: Findings) -> Drawing | None:
         )
         return figure
 
-    return Drawing("training", "Training loss against step for each task and encoding.", data, paint)
+    return Drawing("training", "Training loss against step for each task and encoding.", data, paint, True)
 
 
 def slug(task: str) -> str:
@@ -221,4 +222,5 @@ def columns_of(names: Sequence[str], width: float) -> int:
     if sum(len(name) + 7 for name in names) <= 14.5 * width:
         return max(1, len(names))
     longest = max((len(name) for name in names), default=1)
-    return max(1, min(len(names), int(width * 13 / (longest + 5))))
+    per_inch = 13 if width > 5 else 18  # letters: words are smaller in a column
+    return max(1, min(len(names), int(width * per_inch / (longest + 5))))

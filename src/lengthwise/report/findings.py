@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 _MANY = 1500
 """Beyond so many runs single answers are not read: the page would not show them, and reading takes minutes."""
-SEEN = ("test_seen", "validation")
 
 
 @dataclass(frozen=True)
@@ -112,6 +111,16 @@ def labels_of(items: Sequence[Item]) -> dict[str, str]:
     return {item.key: " ".join([item.cell.encoding, *(getattr(item.cell, axis) for axis in axes)]) for item in items}
 
 
+def labelled(items: Sequence[Item]) -> pl.DataFrame:
+    """What each run is called by in the report: `run, task, encoding, seed`."""
+    import polars as pl
+
+    names = labels_of(items)
+    lines = [(item.key, item.cell.task, names[item.key], item.cell.seed) for item in items]
+    kinds = {"run": pl.String, "task": pl.String, "encoding": pl.String, "seed": pl.Int64}
+    return pl.DataFrame(lines, schema=kinds, orient="row")
+
+
 def gather(
     planned: Planned,
     store: Store | None,
@@ -142,15 +151,6 @@ def gather(
         tables.append(bundle.rows.filter(pl.col("run").is_in(theirs)))
     items = [item for item in runs if item.key in set(mine) | set(theirs)]
     wanted = [*runs, *planned.provisional(waiting)]
-    names = labels_of(wanted)
-    labels = pl.DataFrame(
-        {
-            "run": [item.key for item in items],
-            "task": [item.cell.task for item in items],
-            "encoding": [names[item.key] for item in items],
-            "seed": [item.cell.seed for item in items],
-        }
-    )
     records: dict[str, Any] = {} if bundle is None else {key: bundle.records[key] for key in theirs}
     wrong, kinds = [], []
     if len(items) <= _MANY:
@@ -167,7 +167,7 @@ def gather(
         items=items,
         planned=len(wanted),
         wanted=wanted,
-        rows=pl.concat(tables).join(labels, on="run", how="inner"),
+        rows=pl.concat(tables).join(labelled(wanted), on="run", how="inner"),
         records=records,
         wrong=_together(wrong),
         kinds=_together(kinds),

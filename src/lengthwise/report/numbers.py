@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lengthwise.report.findings import Findings, labelled
 from lengthwise.statistics.aggregates import Aggregate, Difference, aggregates, differences
 from lengthwise.statistics.cells import Cell, Reaches, reach_cells, score_cells
 from lengthwise.statistics.outcomes import Outcomes, outcomes
@@ -16,8 +17,6 @@ from lengthwise.statistics.table import learned_by_all, scores
 
 if TYPE_CHECKING:
     import polars as pl
-
-    from lengthwise.report.findings import Findings
 
 PAIRS = 12
 """Beyond so many encodings not every pair is compared: the leader with each other."""
@@ -51,14 +50,8 @@ def numbers(found: Findings) -> Numbers:
     """Compute them all."""
     import polars as pl
 
-    named = pl.DataFrame(
-        {
-            "run": [item.key for item in found.wanted or found.items],
-            "task": [item.cell.task for item in found.wanted or found.items],
-            "encoding": [found.names[item.key] for item in found.wanted or found.items],
-            "seed": [item.cell.seed for item in found.wanted or found.items],
-        }
-    ).filter(pl.col("task").is_in(found.tasks) & pl.col("encoding").is_in(found.encodings))
+    shown = pl.col("task").is_in(found.tasks) & pl.col("encoding").is_in(found.encodings)
+    named = labelled(found.wanted or found.items).filter(shown)
     table = scores(found.rows, named)
     each = _outcomes(found)
     names = found.encodings

@@ -93,7 +93,11 @@ def reaches(found: Findings) -> Drawing:
         return figure
 
     return Drawing(
-        "reach", f"Reach of each encoding on {len(found.tasks)} tasks, divided by the trained length.", data, paint
+        "reach",
+        f"Reach of each encoding on {len(found.tasks)} tasks, divided by the trained length.",
+        data,
+        paint,
+        True,
     )
 
 
@@ -149,7 +153,7 @@ def heat(found: Findings) -> Drawing:
             )
         return figure
 
-    return Drawing("heat", "Median accuracy at unseen lengths for each task and encoding.", data, paint)
+    return Drawing("heat", "Median accuracy at unseen lengths for each task and encoding.", data, paint, True)
 
 
 def rank_shares(found: Findings, shares: Mapping[str, Sequence[float]]) -> Drawing:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from lengthwise import __version__
 from lengthwise.folder import Folder
 from lengthwise.report import figures, overview
-from lengthwise.report.claims import committed_on
-from lengthwise.report.drawing import ACROSS, Drawing
+from lengthwise.report.claims import committed_on, judge, read_claims
+from lengthwise.report.drawing import Drawing
 from lengthwise.report.findings import Findings
 from lengthwise.report.tables import Line, Tables
 from lengthwise.report.words import protocol, verdict
@@ -31,9 +31,14 @@ OPEN = 3
 class Page(Tables):
     """A report: `Page(found).write("report")` writes index.html and, with figures, each with its data."""
 
-    def __init__(self, found: Findings, claims: Sequence[Line] = (), command: str = "") -> None:
+    def __init__(self, found: Findings, command: str = "") -> None:
         super().__init__(found)
-        self._claims, self._command = list(claims), command
+        self._command = command
+
+    def claims(self) -> list[Line]:
+        """What the publications claim that this study can say something to."""
+        about = [claim for claim in read_claims() if claim.study == self.found.study.name]
+        return [judge(claim, self.found, self.numbers).line() for claim in about]
 
     # --- what is on it -----------------------------------------------------------------------------------------------
 
@@ -147,7 +152,7 @@ class Page(Tables):
             protocol=protocol(found),
             published=self.published_table(),
             published_words=_PUBLISHED,
-            claims=self._claims,
+            claims=self.claims(),
             claims_words=self._claims_words(),
             costs=self.costs(),
             command=self._command,
@@ -196,9 +201,7 @@ class Page(Tables):
         folder.write("index.html", self.html())
         if figures_too:
             for drawing in self.drawings():
-                paths += drawing.write(
-                    Path(to) / "figures", ("svg", "pdf") if pdf else ("svg",), ACROSS if pdf else 7.4
-                )
+                paths += drawing.write(Path(to) / "figures", ("svg", "pdf") if pdf else ("svg",))
         folder.write("report.json", json.dumps(self.plain(), indent=1))
         return [*paths, Path(to) / "report.json"]
 

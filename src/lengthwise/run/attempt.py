@@ -16,7 +16,6 @@ attempt is, and that a run is done, is in `lease.py`.
 from __future__ import annotations
 
 import json
-import signal
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,6 +32,7 @@ from lengthwise.run.claim import summary
 from lengthwise.run.identity import Plan
 from lengthwise.run.lease import Lease
 from lengthwise.run.record import Run, attempts_of, fill
+from lengthwise.run.stop import STOPPED, when_asked_to_stop
 from lengthwise.spec import SpecError
 from lengthwise.tasks.block import training_block
 from lengthwise.tasks.sets import lengths_of, trained_lengths
@@ -43,8 +43,6 @@ from lengthwise.training.listeners import Audience, Progress
 from lengthwise.training.loop import Loop, Told
 from lengthwise.training.parallel import Team
 
-STOPPED = 75
-"""The exit code of a run that was asked to stop (SIGTERM, Ctrl-C) and has saved itself: start it again, it goes on."""
 STAGE_EXAMPLES = 32
 """Examples of each length at 25, 50 and 75 %; the other checkpoints have all."""
 _LOG_EVERY = 10
@@ -110,7 +108,7 @@ class Attempt:
         checkpoint, torn = newest(places)
         for name in torn if self.processes.first else ():
             warnings.warn(f"{name} is torn and not used", stacklevel=2)
-        with self._supply(0 if checkpoint is None else checkpoint.step) as supply, self._signals():
+        with self._supply(0 if checkpoint is None else checkpoint.step) as supply, when_asked_to_stop(self._asked):
             loop = Loop(decoder, supply, training, plan.positions, plan.seeds, self.processes)
             if checkpoint is not None:
                 loop.load(checkpoint.tensors(loop.room), checkpoint.step)
@@ -286,23 +284,11 @@ class Attempt:
         finally:
             supplier.close()
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """A cluster's SIGTERM, and Ctrl-C, end the run after the step it is in, with a checkpoint."""
-
-        def asked(number: int, frame: object) -> None:
-            if self.stop:
-                raise KeyboardInterrupt  # asked twice
-            self.stop = True
-
-        before: dict[int, Any] = {}
-        with suppress(ValueError):  # not in the main thread: somebody else decides
-            before = {number: signal.signal(number, asked) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def _asked(self) -> None:
+        """End after the step it is in, with a checkpoint."""
+        if self.stop:
+            raise KeyboardInterrupt  # asked twice
+        self.stop = True
 
 
 class _Lines:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lengthwise.run.stop import STOPPED, when_asked_to_stop
 from lengthwise.study.drive import Driver, Engine, Inline, Tally, probed
 from lengthwise.study.engine import RayEngine, installed
 from lengthwise.study.plan import Item, Planned
@@ -21,7 +20,6 @@ from lengthwise.study.store import Store
 
 _LOOK = 2.0
 _RESTARTS = 1000
-STOPPED = 75
 
 
 @dataclass
@@ -54,7 +52,7 @@ class Launch:
         probed(store, alone=self.inline)
         ray = not self.inline and not self.no_ray and (self.address is not None or installed())
         if not self.inline and not ray and only is None:
-            with _signals():
+            with when_asked_to_stop(_interrupt):
                 return self._processes(planned, store, tell, given, again)
         driver_plan = planned if only is None else _Only(planned, only)
         given = given if only is None else {}
@@ -63,7 +61,7 @@ class Launch:
             tell("starting Ray" if self.address is None else f"joining {self.address}")
             engine = RayEngine(planned.study.resources, address=self.address, workers=self.workers)
         try:
-            with _signals():
+            with when_asked_to_stop(_interrupt):
                 return Driver(driver_plan, store, engine, given=given, retry=again, tell=tell).run()
         except KeyboardInterrupt:
             return None
@@ -130,21 +128,8 @@ class Launch:
         return self._looked[1]
 
 
-@contextmanager
-def _signals() -> Iterator[None]:
-    """A cluster's SIGTERM ends a driver as Ctrl-C does, also where a shell has told it to ignore Ctrl-C."""
-
-    def asked(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before: dict[int, Any] = {}
-    with suppress(ValueError):  # not in the main thread: somebody else decides
-        before = {number: signal.signal(number, asked) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _interrupt() -> None:
+    raise KeyboardInterrupt
 
 
 class _Only(Planned):
