@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "evaluation": {"model", "encodings", "tasks"},
     "run": {"training", "evaluation", "model", "encodings", "tasks"},
     "verify": {"model", "encodings"},
-    "analysis": {"model", "encodings", "tasks"},
+    "analysis": {"model", "encodings", "tasks", "evaluation"},
     "theory": {"model", "encodings"},
     "measure": {"model", "encodings", "tasks", "verify"},
     "corpora": set(),

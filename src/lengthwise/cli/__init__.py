@@ -9,11 +9,24 @@ from typing import Annotated
 import typer
 
 from lengthwise import __version__
-from lengthwise.cli import encodings, lists, new, published, report, runs, stored, study, tasks
+from lengthwise.cli import encodings, lists, new, published, report, runs, stored, study, tasks, theory
 from lengthwise.cli.terminal import app
 from lengthwise.spec import SpecError
 
-__all__ = ["app", "encodings", "lists", "main", "new", "published", "report", "runs", "stored", "study", "tasks"]
+__all__ = [
+    "app",
+    "encodings",
+    "lists",
+    "main",
+    "new",
+    "published",
+    "report",
+    "runs",
+    "stored",
+    "study",
+    "tasks",
+    "theory",
+]
 
 
 def main() -> None:
