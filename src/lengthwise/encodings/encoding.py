@@ -15,15 +15,17 @@ from lengthwise.spec import SpecError
 HOOKS = {
     "embed": "embeddings",
     "rotate": "queries and keys",
+    "mark": "tokens",
     "columns": "bias",
     "by_distance": "bias",
     "bias": "bias",
     "score": "scores",
+    "weigh": "weights",
     "read": "output",
 }
 """The hooks an encoding may override, each with the place where it acts."""
 
-CLAIMS = ("relative", "limit", "prefix_stable", "static_keys", "shared")
+CLAIMS = ("relative", "limit", "prefix_stable", "static_keys", "shared", "ordinal", "complete")
 """What an encoding says of itself."""
 
 
@@ -42,7 +44,8 @@ class Geometry:
 class Pair:
     """Queries and keys as they meet in one layer, for hooks that depend on content.
 
-    `allowed_BQK` is the causal, padding and document mask. q is already turned, tempered and scaled.
+    `allowed_BQK` is the causal, padding and document mask. q is already turned, tempered and multiplied by `scale`.
+    `marks_BHKC` is what `mark` left beside each key.
     """
 
     q_BHQE: Tensor
@@ -51,6 +54,8 @@ class Pair:
     key_positions_BK: Tensor
     allowed_BQK: Tensor
     state: object
+    scale: float = 1.0
+    marks_BHKC: Tensor | None = None
 
     @cached_property
     def distance_BQK(self) -> Tensor:
@@ -84,6 +89,10 @@ class Encoding(nn.Module):
     """The cache may hold turned keys; otherwise it holds keys as they were and their positions."""
     shared: bool = True
     """One instance serves all layers that name it; otherwise each layer has its own."""
+    ordinal: bool = False
+    """The order of the tokens alone decides, and their content; which positions they were given changes nothing."""
+    complete: bool = True
+    """Each query's weights sum to 1; otherwise to at most 1."""
 
     def __init__(self, geometry: Geometry) -> None:
         super().__init__()
@@ -123,6 +132,13 @@ class Encoding(nn.Module):
         """Change queries and keys, in every layer, before they are scaled."""
         return q_BHQE, k_BHKE
 
+    def mark(self, x_BTD: Tensor) -> Tensor | None:
+        """What each token leaves beside its key for `score` to find: (B, H, T, C), kept in the cache.
+
+        `x_BTD` is what queries and keys are made of: the layer's input, normalised.
+        """
+        return None
+
     def columns(self, positions_BT: Tensor) -> tuple[Tensor, Tensor] | None:
         """The bias as a product: columns `(q, k)`, each (B, H, T, C), with bias(i, j) = q(i) · k(j) + a constant per i.
 
@@ -158,6 +174,10 @@ class Encoding(nn.Module):
     def score(self, scores_BHQK: Tensor, pair: Pair) -> Tensor:
         """Change the scores, in every layer, after scaling and bias and before the mask."""
         return scores_BHQK
+
+    def weigh(self, scores_BHQK: Tensor, pair: Pair) -> Tensor:
+        """The weights of the masked scores, −inf where a key is hidden: their softmax."""
+        return scores_BHQK.softmax(-1)
 
     def read(self, weights_BHQK: Tensor, pair: Pair) -> Tensor | None:
         """An addition to each head's output, from its attention weights: (B, H, Q, E)."""
@@ -199,6 +219,13 @@ class Encoding(nn.Module):
             )
         return got
 
+    def checked_mark(self, x_BTD: Tensor) -> Tensor:
+        """`mark`, checked."""
+        got = self.mark(x_BTD)
+        last = got.shape[-1] if isinstance(got, Tensor) and got.ndim else 1
+        wanted = (x_BTD.shape[0], self.geometry.heads, x_BTD.shape[1], last)
+        return _shaped(self, "mark", got, wanted, "(batch, heads, tokens, numbers)")
+
     def checked_columns(self, positions_BT: Tensor) -> tuple[Tensor, Tensor]:
         got = self.columns(positions_BT)
         if not isinstance(got, tuple) or len(got) != 2:
@@ -237,3 +264,10 @@ def normal_(parameter: Tensor, std: float, generator: torch.Generator) -> None:
     with torch.no_grad():
         drawn = torch.randn(parameter.shape, generator=generator, dtype=torch.float32, device="cpu")
         parameter.copy_(drawn * std)
+
+
+def uniform_(parameter: Tensor, below: float, generator: torch.Generator) -> None:
+    """Fill with draws between 0 and `below`, in fp32 on the CPU, as `normal_` does."""
+    with torch.no_grad():
+        drawn = torch.rand(parameter.shape, generator=generator, dtype=torch.float32, device="cpu")
+        parameter.copy_(drawn * below)

@@ -5,71 +5,32 @@ cheapest form the path can use. Two paths compute the same thing:
 
 - *fast*: PyTorch's fused attention; nothing of size T × T where the mask is causal and the bias none or columns;
 - *dense*: scores, bias, mask, softmax written out; for attention dropout, a bias that learns, hooks that see scores,
-  and whoever asks for the weights.
+  and whoever asks for the weights. From `AT_ONCE` scores on, a block of queries at a time.
 """
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from lengthwise.encodings.encoding import Encoding, Pair
 from lengthwise.model.cache import Cache
 from lengthwise.model.config import DecoderConfig
 from lengthwise.model.layout import Layout
+from lengthwise.model.sight import Sight
 from lengthwise.model.taps import Taps
 from lengthwise.spec import SpecError
 
 COLUMNS_FROM = 512 * 512
 """Up to so many query-key pairs a matrix of biases is quicker than extra columns (measured in benchmarks/bias.py)."""
 
-
-@dataclass(frozen=True)
-class Sight:
-    """Which keys each query sees: the last tokens of `keys` are the queries."""
-
-    mask: str
-    queries: Layout
-    keys: Layout
-
-    @cached_property
-    def plain(self) -> bool:
-        """No key is hidden for any reason but order."""
-        return (
-            self.keys.documents_BT is None or (self.mask == "causal" and self.keys.trailing)
-        ) and self.mask != "prefix"
-
-    @property
-    def square(self) -> bool:
-        """Every token is a query: the only case in which PyTorch's `is_causal` means what it says."""
-        return self.queries.tokens == self.keys.tokens
-
-    @cached_property
-    def everything(self) -> bool:
-        """Every query sees every key."""
-        return self.plain and (self.mask == "bidirectional" or self.queries.tokens == 1)
-
-    @cached_property
-    def allowed_BQK(self) -> Tensor:
-        """The mask itself; (1, Q, K) where all rows agree."""
-        q, k = self.queries, self.keys
-        key_K = torch.arange(k.tokens, device=k.positions_BT.device)
-        query_Q = key_K[k.tokens - q.tokens :]
-        if self.mask == "bidirectional":
-            allowed = torch.ones(1, q.tokens, k.tokens, dtype=torch.bool, device=key_K.device)
-        else:
-            allowed = (key_K <= query_Q[:, None])[None]
-        if self.mask == "prefix" and k.prefix_BT is not None:
-            allowed = allowed | k.prefix_BT[:, None, :]
-        if k.documents_BT is not None and not self.plain:
-            documents_BQ = k.documents_BT[:, k.tokens - q.tokens :]
-            allowed = allowed & (documents_BQ[:, :, None] == k.documents_BT[:, None, :])
-        return allowed
+AT_ONCE = 2**26
+"""From so many scores on (256 MB in fp32) the dense path takes its queries in blocks."""
 
 
 def exactly(device: torch.device) -> AbstractContextManager[object]:
@@ -85,6 +46,8 @@ class Plan:
         self, encoding: Encoding, config: DecoderConfig, sight: Sight, dtype: torch.dtype, budget_B: Tensor
     ) -> None:
         self.encoding = encoding
+        self.config = config
+        self.budget_B = budget_B
         self.scale = config.scale
         self.factor: Tensor | float = 1.0
         """The temperature's factor on q; here, not an argument of layers, which mixed precision would cast."""
@@ -93,13 +56,33 @@ class Plan:
         same = sight.square
         self.key_positions_BK = self.query_positions_BQ if same else sight.keys.positions_BT.to(dtype)
         self.turns = encoding.overrides("rotate")
+        self.biased = any(encoding.overrides(form) for form in ("columns", "by_distance", "bias"))
+        self.marks = encoding.overrides("mark")
+        self.hooked = any(encoding.overrides(hook) for hook in ("score", "weigh", "read"))
+
+    @cached_property
+    def state(self) -> object:
+        """What the encoding prepared for this forward pass."""
         # Keys already turned lie in the cache; whoever turns none (`score`, `read`) looks at all of them.
-        new_only = encoding.static_keys and self.turns
+        new_only = self.encoding.static_keys and self.turns
         with exactly(self.query_positions_BQ.device):
             keys_BK = self.query_positions_BQ if new_only else self.key_positions_BK
-            self.state = encoding.prepare(self.query_positions_BQ, keys_BK, budget_B)
-        self.biased = any(encoding.overrides(form) for form in ("columns", "by_distance", "bias"))
-        self.hooked = encoding.overrides("score") or encoding.overrides("read")
+            return self.encoding.prepare(self.query_positions_BQ, keys_BK, self.budget_B)
+
+    def block(self, start: int, end: int) -> Plan:
+        """The plan of some of the queries."""
+        dtype = self.query_positions_BQ.dtype
+        return Plan(self.encoding, self.config, self.sight.block(start, end), dtype, self.budget_B)
+
+    def rows(self, scores: int, wanted: int | None) -> int:
+        """How many queries to take at a time where all of them have so many scores."""
+        queries = self.sight.queries.tokens
+        if wanted is not None:
+            return min(wanted, queries)
+        # Who turns keys and looks at scores has a state that belongs to all queries at once.
+        if scores <= AT_ONCE or (self.hooked and self.turns):
+            return queries
+        return max(16, queries * (AT_ONCE // 4) // scores)
 
     @cached_property
     def bias_BHQK(self) -> Tensor | None:
@@ -109,7 +92,7 @@ class Plan:
         q, k = self.sight.queries, self.sight.keys
         if k.consecutive and q.consecutive and self.encoding.overrides("by_distance"):
             # Row i of the matrix is a window of one vector: distances Q−1+start, ..., 1−K+start, read from the right.
-            start = k.tokens - q.tokens
+            start = self.sight.start
             first, last = start + q.tokens - 1, start + 1 - k.tokens
             distances_N = torch.arange(first, last - 1, -1, device=self.query_positions_BQ.device)
             with exactly(distances_N.device):
@@ -158,6 +141,9 @@ class Plan:
 
     def settle(self, dropping: bool) -> None:
         """Compute the bias now: a layer that is computed twice (recomputation) must find it, not make it."""
+        _ = self.state
+        if self.sight.queries.tokens * self.sight.keys.tokens * self.config.heads > AT_ONCE:
+            return  # in blocks, each made where it is used
         if self.hooked:
             _ = self.bias_BHQK
         elif self.dense or dropping:
@@ -165,10 +151,18 @@ class Plan:
         else:
             _ = self.columns
 
-    def pair(self, q_BHQE: Tensor, k_BHKE: Tensor) -> Pair:
+    def pair(self, q_BHQE: Tensor, k_BHKE: Tensor, marks_BHKC: Tensor | None) -> Pair:
         """What a content-dependent hook sees."""
-        allowed_BQK = self.sight.allowed_BQK
-        return Pair(q_BHQE, k_BHKE, self.query_positions_BQ, self.key_positions_BK, allowed_BQK, self.state)
+        return Pair(
+            q_BHQE,
+            k_BHKE,
+            self.query_positions_BQ,
+            self.key_positions_BK,
+            self.sight.allowed_BQK,
+            self.state,
+            self.scale,
+            marks_BHKC,
+        )
 
 
 def fast(q_BHQE: Tensor, k_BHKE: Tensor, v_BHKE: Tensor, plan: Plan) -> Tensor:
@@ -222,29 +216,86 @@ def dense(
     v_BHKE: Tensor,
     plan: Plan,
     *,
+    marks_BHKC: Tensor | None = None,
     dropout: float = 0.0,
     taps: Taps | None = None,
     at: str = "",
 ) -> Tensor:
-    """Softmax attention written out, at least in fp32."""
+    """Attention written out, at least in fp32; where there are many scores, a block of queries at a time."""
+    name = f"{at}.weights"
+    listened = taps is not None and taps.has(name)
+    wanted = taps.rows(name) if taps is not None else None
+    queries = q_BHQE.shape[2]
+    rows = plan.rows(q_BHQE.shape[0] * q_BHQE.shape[1] * queries * k_BHKE.shape[2], wanted)
+    if rows == queries or (listened and wanted is None):
+        return _dense(q_BHQE, k_BHKE, v_BHKE, marks_BHKC, plan, dropout, taps, name)
+    parts = []
+    for start in range(0, queries, rows):
+        end = min(start + rows, queries)
+        keys = plan.sight.block(start, end).keys.tokens
+        work = partial(_block, plan=plan, dropout=dropout, taps=taps, name=name, start=start)
+        marks = None if marks_BHKC is None else marks_BHKC[:, :, :keys]
+        tensors = (q_BHQE[:, :, start:end], k_BHKE[:, :, :keys], v_BHKE[:, :, :keys], marks)
+        if torch.is_grad_enabled() and not listened:
+            # Else the backward pass would keep every block's scores, and blocks would save nothing.
+            parts.append(checkpoint(work, *tensors, use_reentrant=False))
+        else:
+            parts.append(work(*tensors))
+    return torch.cat(parts, 2)
+
+
+def _block(
+    q_BHRE: Tensor,
+    k_BHKE: Tensor,
+    v_BHKE: Tensor,
+    marks_BHKC: Tensor | None,
+    plan: Plan,
+    dropout: float,
+    taps: Taps | None,
+    name: str,
+    start: int,
+) -> Tensor:
+    """The queries from `start` on. The plan of the block is made here: what is computed twice must be made twice."""
+    part = plan.block(start, start + q_BHRE.shape[2])
+    return _dense(q_BHRE, k_BHKE, v_BHKE, marks_BHKC, part, dropout, taps, name, start)
+
+
+def _dense(
+    q_BHQE: Tensor,
+    k_BHKE: Tensor,
+    v_BHKE: Tensor,
+    marks_BHKC: Tensor | None,
+    plan: Plan,
+    dropout: float,
+    taps: Taps | None,
+    name: str,
+    start: int | None = None,
+) -> Tensor:
+    """All queries of a plan at once; `start` is where they begin if they are a block of more."""
     working = torch.promote_types(q_BHQE.dtype, torch.float32)
+    encoding = plan.encoding
     with exactly(q_BHQE.device):
         q_BHQE, k_BHKE = q_BHQE.to(working) * plan.scale, k_BHKE.to(working)
         scores_BHQK = q_BHQE @ k_BHKE.mT
-        if plan.hooked:
+        pair = plan.pair(q_BHQE, k_BHKE, marks_BHKC) if plan.hooked else None
+        if pair is not None:
             if plan.bias_BHQK is not None:
                 scores_BHQK = scores_BHQK + plan.bias_BHQK
-            scores_BHQK = plan.encoding.score(scores_BHQK, plan.pair(q_BHQE, k_BHKE))
-            scores_BHQK = scores_BHQK.masked_fill(~plan.sight.allowed_BQK[:, None], -torch.inf)
-        elif plan.added_BHQK is not None:
-            scores_BHQK = scores_BHQK + plan.added_BHQK
-        weights_BHQK = scores_BHQK.softmax(-1)
-        if taps is not None:
-            weights_BHQK = taps(f"{at}.weights", weights_BHQK)
+            scores_BHQK = encoding.score(scores_BHQK, pair)
+            scores_BHQK = scores_BHQK.masked_fill(~pair.allowed_BQK[:, None], -torch.inf)
+            weights_BHQK = encoding.weigh(scores_BHQK, pair)
+        else:
+            if plan.added_BHQK is not None:
+                scores_BHQK = scores_BHQK + plan.added_BHQK
+            weights_BHQK = scores_BHQK.softmax(-1)
+        if taps is not None and start is not None:
+            taps.block(name, weights_BHQK, start)
+        elif taps is not None:
+            weights_BHQK = taps(name, weights_BHQK)
         weights_BHQK = F.dropout(weights_BHQK, dropout, training=dropout > 0)
         out_BHQE = weights_BHQK.to(v_BHKE.dtype) @ v_BHKE
-        if plan.encoding.overrides("read"):
-            addition = plan.encoding.read(weights_BHQK, plan.pair(q_BHQE, k_BHKE))
+        if pair is not None and encoding.overrides("read"):
+            addition = encoding.read(weights_BHQK, pair)
             assert addition is not None
             out_BHQE = out_BHQE + addition.to(out_BHQE.dtype)
     return out_BHQE
@@ -285,9 +336,15 @@ class Attention(nn.Module):
             q, k = taps(f"{at}.q", q), taps(f"{at}.k", k)
         if not isinstance(plan.factor, float) or plan.factor != 1.0:
             q = (q * plan.factor).to(q.dtype)
+        marks = None
+        if plan.marks:
+            with exactly(x_BTD.device):
+                marks = plan.encoding.checked_mark(x_BTD)
+            if cache is not None:
+                marks = cache.extend_marks(layer, marks)
         dropout = self.dropout if self.training else 0.0
         if plan.dense or dropout or (taps is not None and taps.has(f"{at}.weights")):
-            heads = dense(q, k, v, plan, dropout=dropout, taps=taps, at=at)
+            heads = dense(q, k, v, plan, marks_BHKC=marks, dropout=dropout, taps=taps, at=at)
         else:
             heads = fast(q, k, v, plan)
         if taps is not None:

@@ -25,6 +25,7 @@ class Cache:
         self.layout: Layout | None = None
         self._keys: list[Tensor | None] = [None] * layers
         self._values: list[Tensor | None] = [None] * layers
+        self._marks: list[Tensor | None] = [None] * layers
 
     @property
     def tokens(self) -> int:
@@ -33,12 +34,17 @@ class Cache:
 
     def keep(self, rows: list[int]) -> None:
         """Go on with these rows alone: the others have said all they had to say."""
-        for held in (self._keys, self._values):
+        for held in (self._keys, self._values, self._marks):
             held[:] = [None if part is None else part[rows] for part in held]
         if isinstance(self.budget, Tensor) and self.budget.numel() > 1:
             self.budget = self.budget.reshape(-1)[rows]
         if self.layout is not None:
             self.layout = self.layout.rows(rows)
+
+    def extend_marks(self, layer: int, marks_BHQC: Tensor) -> Tensor:
+        """Append what one layer's new tokens leave beside their keys, and return all of that layer's."""
+        self._marks[layer] = held = _append(self._marks[layer], marks_BHQC, self.tokens)
+        return held[:, :, : self.tokens + marks_BHQC.shape[2]]
 
     def extend(self, layer: int, k_BHQE: Tensor, v_BHQE: Tensor) -> tuple[Tensor, Tensor]:
         """Append one layer's new keys and values, and return all of that layer's."""

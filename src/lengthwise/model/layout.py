@@ -63,6 +63,17 @@ class Layout:
             largest=int(positions_BT.max()),
         )
 
+    def cut(self, start: int, end: int) -> Layout:
+        """The tokens from `start` up to `end`, each with the position it has."""
+
+        def of(held_BT: Tensor | None) -> Tensor | None:
+            return None if held_BT is None else held_BT[:, start:end]
+
+        positions_BT = self.positions_BT[:, start:end]
+        return replace(
+            self, positions_BT=positions_BT, documents_BT=of(self.documents_BT), prefix_BT=of(self.prefix_BT)
+        )
+
     def joined(self, new: Layout) -> Layout:
         """These tokens followed by `new` ones."""
         batch = max(self.positions_BT.shape[0], new.positions_BT.shape[0])

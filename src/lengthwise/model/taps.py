@@ -26,6 +26,23 @@ def tap_names(layers: int) -> list[str]:
     return ["embeddings", *(f"layers.{i}.{name}" for i in range(layers) for name in LAYER_TAPS), "states"]
 
 
+class Blocks:
+    """A tap on weights that takes them a block of queries at a time, so that T × T numbers are never held at once.
+
+    `Blocks(function, 256)` calls `function(name, weights_BHRK, start)` for the queries start, start + 1, ...; under a
+    causal mask a block has the keys up to its last query and no others. It reads and cannot replace.
+    """
+
+    def __init__(self, function: Callable[[str, Tensor, int], None], rows: int = 256) -> None:
+        if rows < 1:
+            raise SpecError(f"a block has at least one row, not {rows}")
+        self.function, self.rows = function, rows
+
+    def __call__(self, name: str, tensor: Tensor) -> None:
+        """The whole, where it was small enough to be computed at once."""
+        self.function(name, tensor, 0)
+
+
 class Taps:
     """The taps of one forward pass; a name may be a pattern, as `layers.*.weights`."""
 
@@ -37,9 +54,23 @@ class Taps:
             if not names:
                 raise SpecError(f"the decoder has no tap {pattern!r}.{did_you_mean(pattern, known)}")
             for name in names:
+                if isinstance(tap, Blocks) and not name.endswith(".weights"):
+                    raise SpecError(f"Blocks listens to weights, not to {name!r}; give it for 'layers.*.weights'")
                 if name in self._taps:
                     raise SpecError(f"two taps are given for {name!r}; one function may do both")
                 self._taps[name] = tap
+
+    def rows(self, name: str) -> int | None:
+        """How many queries the listener at `name` wants at a time; none for all."""
+        tap = self._taps.get(name)
+        return tap.rows if isinstance(tap, Blocks) else None
+
+    def block(self, name: str, weights_BHRK: Tensor, start: int) -> None:
+        """Show a block to the listener at `name`."""
+        tap = self._taps.get(name)
+        assert tap is None or isinstance(tap, Blocks)
+        if tap is not None:
+            tap.function(name, weights_BHRK, start)
 
     def has(self, name: str) -> bool:
         """Whether something listens at `name`."""

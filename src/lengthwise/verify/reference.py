@@ -31,8 +31,11 @@ def reference_logits(decoder: Decoder, ids_T: Tensor, places_T: Tensor, budget: 
         h = normed(f"{at}.attention_norm", x)
         q, k, v = (_heads(h @ parameters[f"{at}.attention.{name}.weight"].T, config.heads) for name in "qkv")
         state = encoding.prepare(positions_1T, positions_1T, budget_1)
+        marks = encoding.mark(h[None])
         q, k = encoding.rotate(q, k, state)
-        heads = _attend(encoding, q * config.scale, k, v, positions_1T, state)
+        allowed_1TT = torch.ones(1, len(ids_T), len(ids_T)).tril() > 0
+        pair = Pair(q * config.scale, k, positions_1T, positions_1T, allowed_1TT, state, config.scale, marks)
+        heads = _attend(encoding, pair, v)
         x = x + heads.transpose(1, 2).flatten(2)[0] @ parameters[f"{at}.attention.out.weight"].T
         h = normed(f"{at}.feed_forward_norm", x)
         gate = h @ parameters[f"{at}.feed_forward.gate.weight"].T
@@ -45,22 +48,23 @@ def _heads(x_TN: Tensor, heads: int) -> Tensor:
     return x_TN.view(1, x_TN.shape[0], heads, -1).transpose(1, 2)
 
 
-def _attend(encoding: Encoding, q: Tensor, k: Tensor, v: Tensor, positions_1T: Tensor, state: object) -> Tensor:
-    tokens = q.shape[2]
-    allowed_1TT = torch.ones(1, tokens, tokens).tril() > 0
-    pair = Pair(q, k, positions_1T, positions_1T, allowed_1TT, state)
-    scores = torch.einsum("bhqe,bhke->bhqk", q, k)
-    bias = encoding.bias(positions_1T, positions_1T)
+def _attend(encoding: Encoding, pair: Pair, v: Tensor) -> Tensor:
+    tokens = v.shape[2]
+    scores = torch.einsum("bhqe,bhke->bhqk", pair.q_BHQE, pair.k_BHKE)
+    bias = encoding.bias(pair.query_positions_BQ, pair.key_positions_BK)
     if bias is not None:
         scores = scores + bias
     scores = encoding.score(scores, pair)
-    # Row by row over the visible keys alone: there is no mask to get wrong.
-    rows = []
-    for i in range(tokens):
-        row = scores[:, :, i, : i + 1]
-        row = torch.exp(row - row.max(-1, keepdim=True).values)
-        rows.append(F.pad(row / row.sum(-1, keepdim=True), (0, tokens - 1 - i)))
-    weights = torch.stack(rows, 2)
+    if encoding.overrides("weigh"):
+        weights = encoding.weigh(scores.masked_fill(~pair.allowed_BQK[:, None], -torch.inf), pair)
+    else:
+        # Row by row over the visible keys alone: there is no mask to get wrong.
+        rows = []
+        for i in range(tokens):
+            row = scores[:, :, i, : i + 1]
+            row = torch.exp(row - row.max(-1, keepdim=True).values)
+            rows.append(F.pad(row / row.sum(-1, keepdim=True), (0, tokens - 1 - i)))
+        weights = torch.stack(rows, 2)
     out = weights @ v
     addition = encoding.read(weights, pair)
     return out if addition is None else out + addition
