@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,6 +38,30 @@ def pair(encoding: Encoding, *, scale: float = 8**-0.5, marks: torch.Tensor | No
 
 def masked(scores: torch.Tensor) -> torch.Tensor:
     return scores.masked_fill(torch.ones(TOKENS, TOKENS).triu(1) > 0, -torch.inf)
+
+
+@pytest.mark.parametrize("heads", [1, 4, 8, 12])
+def test_kerple_power_with_exponent_one_is_alibi(heads):
+    kerple, alibi = built("kerple:kernel=power", heads=heads), built("alibi", heads=heads)
+    distances = torch.arange(2000, dtype=torch.float64)
+    with torch.no_grad():
+        # Slopes below 0.01 are below what KERPLE allows.
+        kerple.r1.copy_(alibi.slope_H(distances))
+        kerple.r2.fill_(1.0)
+        wanted = alibi.by_distance(distances)
+        kept = kerple.r1 >= 0.01
+        assert torch.allclose(kerple.by_distance(distances)[kept], wanted[kept], atol=1e-9)
+        assert int(kept.sum()) >= heads * 3 // 4
+
+
+def test_kerple_keeps_its_gradient_where_it_is_clamped():
+    kerple = built("kerple")
+    with torch.no_grad():
+        kerple.r1.fill_(-1.0)
+    out = kerple.by_distance(torch.arange(5.0, dtype=torch.float64))
+    assert torch.allclose(out[:, 1:], -0.01 * torch.log1p(kerple.r2[:, None] * torch.arange(1, 5)))
+    out.sum().backward()
+    assert bool((kerple.r1.grad < 0).all())
 
 
 @given(st.floats(0.05, 0.99))

@@ -8,10 +8,26 @@ from lengthwise.encodings.cope import CoPE
 from lengthwise.encodings.fire import Fire
 from lengthwise.encodings.forgetting import Forgetting
 from lengthwise.encodings.hard_alibi import HardAlibi
+from lengthwise.encodings.kerple import Kerple
 from lengthwise.encodings.shaw import Shaw
 from lengthwise.encodings.stick_breaking import StickBreaking
 from lengthwise.encodings.transformer_xl import TransformerXL
 from lengthwise.encodings.xpos import XPos
+
+
+class KerpleSwapped(Kerple):
+    """r1 and r2 in each other's place."""
+
+    def by_distance(self, distances_N):
+        r1, r2 = self.r1.to(distances_N.dtype)[:, None], self.r2.to(distances_N.dtype)[:, None]
+        return -r2 * torch.log1p(r1 * distances_N.abs())
+
+
+class KerpleShort(Kerple):
+    """Computed in the precision of its parameters."""
+
+    def by_distance(self, distances_N):
+        return super().by_distance(distances_N.to(self.r1.dtype)).to(distances_N.dtype)
 
 
 class FireClampedAbove(Fire):
@@ -180,6 +196,8 @@ class StickClaimsLess(StickBreaking):
 
 
 FURTHER = [
+    ("kerple with r1 and r2 swapped", KerpleSwapped, {"F01"}),
+    ("kerple in its parameters' precision", KerpleShort, {"T13"}),
     ("fire clamped from above", FireClampedAbove, {"F01"}),
     ("fire claimed relative", FireClaimedRelative, {"T07"}),
     ("hard windows one too wide", HardAlibiWide, {"F01"}),

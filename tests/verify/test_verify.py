@@ -24,6 +24,7 @@ NAMES = [
 ]
 FURTHER = [
     *(name for name in ENCODINGS if name not in FIRST),
+    "kerple:kernel=power",
     "fire:width=8:threshold=100.0:shared=true",
     "hard_alibi:fraction=1.0",
     "shaw:distance=2:values=false",
