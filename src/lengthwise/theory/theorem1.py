@@ -236,6 +236,15 @@ def _attend(decoder: Decoder, norm: NormKind, content: Decimal, epsilon: Decimal
     attention.out.weight[:, width:] *= others
 
 
+def _shuffled(values_N: Sequence[float]) -> Tensor:
+    """The units in a fixed disorder: in order, neighbours' terms differ so little that their roundings add up.
+
+    At T = 512 in fp32 the largest error is 1.5 · 10⁻⁴ so, and 5 · 10⁻⁴ in order.
+    """
+    order = torch.randperm(len(values_N), generator=torch.Generator().manual_seed(0))
+    return torch.tensor(values_N, dtype=torch.float64)[order]
+
+
 def _feed_plain(
     decoder: Decoder,
     at: Sequence[Decimal],
@@ -247,14 +256,14 @@ def _feed_plain(
     feed = _layers(decoder)[0].feed_forward
     u_N, hinges = [1 / t for t in at], len(at) - 1
     feed.up.weight[:hinges] = 0
-    feed.up.weight[:hinges, ONE] = torch.tensor([float(u + shift) for u in u_N[:hinges]], dtype=torch.float64)
+    feed.up.weight[:hinges, ONE] = _shuffled([float(u + shift) for u in u_N[:hinges]])
     feed.up.weight[:hinges, POSITION] = -1
     feed.down.weight[:, :hinges] = 0
     to_write = [value - u for value, u in zip(values, u_N, strict=True)]
-    feed.down.weight[POSITION, :hinges] = torch.tensor(weights(u_N, to_write), dtype=torch.float64)
+    feed.down.weight[POSITION, :hinges] = _shuffled(weights(u_N, to_write))
     for column, one in enumerate(written):
         found = weights(u_N, [Decimal(value) for value in one])
-        feed.down.weight[POSITION + 1 + column, :hinges] = torch.tensor(found, dtype=torch.float64)
+        feed.down.weight[POSITION + 1 + column, :hinges] = _shuffled(found)
 
 
 def seen(norm: NormKind, t: Decimal, width: int, content: Decimal, epsilon: Decimal) -> Decimal:
@@ -275,7 +284,7 @@ def _feed_normed(decoder: Decoder, norm: NormKind, n: int, content: Decimal, eps
     seen_N = [seen(norm, t, width, content, epsilon) for t in positions]
     feed.up.weight[:] = 0
     feed.up.weight[:, POSITION] = -1
-    feed.up.bias[:] = torch.tensor([float(z) for z in seen_N[:-1]], dtype=torch.float64)
+    feed.up.bias[:] = _shuffled([float(z) for z in seen_N[:-1]])
     feed.down.weight[:] = 0
     if norm == "rms":
         square = Decimal(n) ** 2
@@ -290,7 +299,7 @@ def _feed_normed(decoder: Decoder, norm: NormKind, n: int, content: Decimal, eps
         (REST, [other for _, other in balance], [Decimal(0), *[Decimal(sign)] * (n - 1)]),
     ):
         to_write = [value - held for value, held in zip(target, before, strict=True)]
-        feed.down.weight[coordinate] = torch.tensor(weights(seen_N, to_write), dtype=torch.float64)
+        feed.down.weight[coordinate] = _shuffled(weights(seen_N, to_write))
         feed.down.bias[coordinate] = float(to_write[0])
     return float(((1 + square + content) / width + epsilon).sqrt())
 
