@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lengthwise.spec import SpecError
 from lengthwise.theory import horizon, kernel
-from lengthwise.theory.theorem1 import NormKind, beyond, construct
+from lengthwise.theory.theorem1 import Constructed, NormKind, beyond, construct
 from lengthwise.theory.theorem2 import (
     alibi_slopes,
     distances,
@@ -95,6 +95,34 @@ def broken(tokens: int = 64, width: int = 16, seed: int = 0) -> Rows:
         {"case": "closed form", "t": n, "says": float(beyond(tokens, n))} for n in range(tokens + 1, length + 1)
     ]
     return rows
+
+
+def changes(tokens: int = 64, width: int = 16, seed: int = 0) -> Rows:
+    """What the count needs, and what it does not: the largest error of t in float64 after one change each."""
+    t_T = torch.arange(1, tokens + 2, dtype=torch.float64)
+    built = construct(tokens, width, seed=seed)
+    ids = built.draw(4, seed=seed)
+    again = ids.clone()
+    again[:, tokens // 2] = ids[:, 0]  # BOS once more in the middle
+    cases: list[tuple[str, Tensor]] = [
+        ("as built", built.positions(ids)),
+        ("W_Q 100 times as large", _sharpened(tokens, width, seed).positions(ids)),
+        ("RMSNorm, other heads silent", construct(tokens, width, norm="rms", seed=seed).positions(ids)),
+        ("RMSNorm, other heads speak", construct(tokens, width, norm="rms", others=1.0, seed=seed).positions(ids)),
+        ("a second BOS in the middle", built.positions(again)),
+        ("without BOS", built.positions(torch.cat([ids[:, 1:], ids[:, 1:2]], 1))),
+        ("without the causal mask", construct(tokens, width, mask="bidirectional", seed=seed).positions(ids)),
+    ]
+    return [{"change": name, "error of t": float((said - t_T).abs().max())} for name, said in cases]
+
+
+@torch.no_grad()
+def _sharpened(tokens: int, width: int, seed: int) -> Constructed:
+    made = construct(tokens, width, seed=seed)
+    for name, parameter in made.decoder.named_parameters():
+        if name.endswith("layers.0.attention.q.weight"):
+            parameter.mul_(100)
+    return made
 
 
 def theorem2(
