@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -83,9 +84,7 @@ def theorem2(
 
     norms, precisions = _norms(norm), _list(dtype)
     with working() as tell:
-        table = rows.theorem2(
-            tokens, width, norms=norms, precisions=precisions, scaled=scaled, seed=seed, tell=tell
-        )
+        table = rows.theorem2(tokens, width, norms=norms, precisions=precisions, scaled=scaled, seed=seed, tell=tell)
         remark, points = rows.remark()
         imitated, by_distance = rows.imitations()
     tables = {
@@ -155,7 +154,7 @@ def _show(
     name: str,
     tables: dict[str, list[dict[str, Any]]],
     more: dict[str, list[dict[str, Any]]],
-    draw: Any,
+    draw: Callable[[], Drawing],
     to: Path | None,
     as_json: bool,
 ) -> None:
@@ -171,8 +170,7 @@ def _show(
         return
     from lengthwise.folder import Folder
 
-    drawing: Drawing = draw()
-    paths = drawing.write(to)
+    paths = draw().write(to)
     Folder(to).write(f"{name}.json", json.dumps({**tables, **more}, indent=1))
     if not as_json:
         console().print(f"\nfigure: {paths[0]}\nrows: {to / name}.json", highlight=False)

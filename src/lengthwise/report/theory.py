@@ -16,12 +16,12 @@ Rows = Sequence[Mapping[str, Any]]
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
 _PRECISIONS = {"fp64": "#332288", "fp32": "#0072B2", "fp16": "#009E73", "bf16": "#D55E00"}
-_DASHES = {"none": "-", "rms": (0, (5, 1.5)), "layer": (0, (1, 1))}
+_DASHES = {"none": (0.0, ()), "rms": (0.0, (5.0, 1.5)), "layer": (0.0, (1.0, 1.0))}
 _NORMS = {"none": "no norm", "rms": "RMSNorm", "layer": "LayerNorm"}
 
 
 def theorem1(curve: Rows, said: Rows) -> Drawing:
-    """Left: what is said within and beyond T. Right: the error at every position."""
+    """Left: what is said within and beyond T. Right: the error against the position."""
 
     def left(axes: Axes) -> None:
         cases = list(dict.fromkeys(row["case"] for row in said))
@@ -69,13 +69,15 @@ def theorem2(imitated: Rows, remark: Rows) -> Drawing:
             for head in dict.fromkeys(row["head"] for row in rows):
                 own = [row for row in rows if row["head"] == head]
                 colour = _COLOURS[head - 1]
-                steps = {"drawstyle": "steps-mid"} if name == "t5" else {}
-                axes.plot(*_columns(own, "distance", "bias"), color=colour, linewidth=1, label=f"head {head}", **steps)
-                axes.plot(*_columns(own[::4], "distance", "logit"), ".", color=colour, markersize=4)
-            title = {"alibi": "ALiBi, by −slope · (t − i)", "t5": "T5's bias, by cos and sin"}[name]
+                line = _columns(own, "distance", "bias")
+                steps = "steps-mid" if name == "t5" else "default"
+                axes.plot(*line, color=colour, linewidth=1, drawstyle=steps, label=f"head {head}: wanted")
+                dots = _columns(own[::4], "distance", "logit")
+                axes.plot(*dots, ".", color=colour, markersize=4, label=f"head {head}: decoder")
+            title = {"alibi": "ALiBi from t", "t5": "T5's bias from cos, sin"}[name]
             axes.set_title(title, loc="left", fontsize="medium")
-            axes.set(xlabel="distance t − i", ylabel="added to the score (line: wanted, dots: decoder)")
-            axes.legend(fontsize="small")
+            axes.set(xlabel="distance t − i", ylabel="added to the score" if name == "alibi" else None)
+            axes.legend(fontsize="x-small")
 
         return paint
 
@@ -85,9 +87,9 @@ def theorem2(imitated: Rows, remark: Rows) -> Drawing:
             axes.fill_between(distance, low, high, color=colour, alpha=0.25, linewidth=0)
             axes.plot(distance, low, color=colour, linewidth=1, label=f"g = {name}")
             axes.plot(distance, high, color=colour, linewidth=1)
-        axes.set_title("g(i) − g(t): a band is not relative", loc="left", fontsize="medium")
-        axes.set(xlabel="distance t − i", ylabel="range over all t")
-        axes.legend(fontsize="small")
+        axes.set_title("g(i) − g(t): range over t", loc="left", fontsize="medium")
+        axes.set(xlabel="distance t − i", ylabel="a band is not relative")
+        axes.legend(fontsize="x-small")
 
     alt = "Second layers without an encoding that equal ALiBi and T5's bias; g(i) − g(t) is relative only for affine g."
     return _drawing("theorem2", alt, [*imitated, *remark], (bias("alibi"), bias("t5"), spread))
@@ -112,8 +114,9 @@ def horizon(reach: Rows, price: Rows) -> Drawing:
                 if kind in marks:
                     axes.plot([row[marks[kind]]] * 2, [y - 0.09, y + 0.09], color="#222222", linewidth=1.4)
         axes.set_yticks(range(len(reach)), [f"{row['precision']}\n{row['bits']} bits" for row in reach])
-        axes.invert_yaxis()
-        axes.set(xscale="log", xlim=(1, 6e8), xlabel="positions told apart (black: predicted)")
+        axes.set(
+            xscale="log", xlim=(1, 6e8), ylim=(len(reach) - 0.5, -0.5), xlabel="positions told apart (black: predicted)"
+        )
         axes.legend(fontsize="x-small", loc="upper right")
 
     def right(axes: Axes) -> None:
@@ -142,7 +145,7 @@ def heads(maps: Rows) -> Drawing:
                 grid[row["query"] - 1, row["key"] - 1] = row["weight"]
             axes.imshow(grid, cmap="Blues", vmin=0, vmax=1, extent=(0.5, n + 0.5, n + 0.5, 0.5))
             axes.set_title(title, loc="left", fontsize="medium")
-            axes.set(xlabel="key", ylabel="query")
+            axes.set(xlabel="key", ylabel="query", xticks=range(1, n + 1, 2), yticks=range(1, n + 1, 2))
 
         return paint
 

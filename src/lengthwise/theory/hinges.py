@@ -20,9 +20,7 @@ def weights(seen_N: Sequence[Decimal], values_N: Sequence[Decimal]) -> list[floa
     """
     with localcontext() as context:
         context.prec = DIGITS
-        slopes = [
-            (values_N[k + 1] - values_N[k]) / (seen_N[k] - seen_N[k + 1]) for k in range(len(values_N) - 1)
-        ]
+        slopes = [(values_N[k + 1] - values_N[k]) / (seen_N[k] - seen_N[k + 1]) for k in range(len(values_N) - 1)]
         return [float(slope - before) for slope, before in zip(slopes, [Decimal(0), *slopes], strict=False)]
 
 

@@ -2,8 +2,9 @@
 
 Theorem 1 is about real numbers. A number with p bits cannot tell 1/t from 1/(t+1) once their difference, 1/t², is less
 than its own spacing, which for t between 2^(p−1) and 2^p happens at t = 2^(p−½). It holds every whole number up to 2^p,
-so a count reaches a little further than the 1/t it comes from. Surely told apart from 1/t: 180 positions in bf16 (8 bits),
-1,447 in fp16 (11), 11,863,282 in fp32 (24); the first tie comes a little later, where the two happen to round alike.
+so a count reaches a little further than the 1/t it comes from. Surely told apart from 1/t: 180 positions in bf16 (8
+bits), 1,447 in fp16 (11), 11,863,282 in fp32 (24); the first tie comes a little
+later, where the two happen to round alike.
 """
 
 from __future__ import annotations

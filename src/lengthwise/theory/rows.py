@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from lengthwise.spec import SpecError
-from lengthwise.theory import horizon, kernel
+from lengthwise.theory import horizon, objection
 from lengthwise.theory.theorem1 import Constructed, NormKind, beyond, construct
 from lengthwise.theory.theorem2 import (
     alibi_slopes,
     distances,
-    kernel as shift_kernel,
     relate,
     scores,
+    shift_kernel,
     t5_bias,
     unevenness,
 )
@@ -42,7 +43,7 @@ def theorem1(
     seed: int = 0,
     tell: Tell = silent,
 ) -> tuple[Rows, Rows]:
-    """A row for each norm and precision, and the error at every position for the figure."""
+    """A row for each norm and precision, and the largest error up to some positions for the figure."""
     table, curve = [], []
     t_T = torch.arange(1, tokens + 2, dtype=torch.float64)
     for norm in norms:
@@ -71,11 +72,17 @@ def theorem1(
                     "rounds to t": 1 - wrong / (sequences * (tokens + 1)),
                 }
             )
-            shown = range(tokens + 1) if tokens < 1000 else range(0, tokens + 1, tokens // 500)
+            edges = _spaced(tokens + 1)
             curve += [
-                {"norm": norm, "precision": precision, "t": t + 1, "error": float(position_T[t])} for t in shown
+                {"norm": norm, "precision": precision, "t": high, "error": float(position_T[low:high].max())}
+                for low, high in zip([0, *edges], edges, strict=False)
             ]
     return table, curve
+
+
+def _spaced(end: int, points: int = 60) -> list[int]:
+    """Whole numbers from 1 to `end`, evenly spaced on a logarithmic scale."""
+    return sorted({round(end ** (k / points)) for k in range(points + 1)})
 
 
 def broken(tokens: int = 64, width: int = 16, seed: int = 0) -> Rows:
@@ -91,9 +98,7 @@ def broken(tokens: int = 64, width: int = 16, seed: int = 0) -> Rows:
         ("without the causal mask", open_.positions(ids)[0]),
     ):
         rows += [{"case": case, "t": t, "says": float(value)} for t, value in enumerate(said_T.tolist(), 1)]
-    rows += [
-        {"case": "closed form", "t": n, "says": float(beyond(tokens, n))} for n in range(tokens + 1, length + 1)
-    ]
+    rows += [{"case": "closed form", "t": n, "says": float(beyond(tokens, n))} for n in range(tokens + 1, length + 1)]
     return rows
 
 
@@ -228,7 +233,7 @@ def horizons(precisions: Iterable[str] = ("bf16", "fp16", "fp32"), tell: Tell = 
         apart, right, _ = horizon.by_network(dtype, tokens)
         if dtype == torch.float32:  # too long to run whole: after a cache, around the predicted tie
             said = horizon.head_far(dtype, alike - 1, 4)
-            head = alike if [a == b for a, b in zip(said, said[1:], strict=False)] == [False, False, True] else None
+            head = alike if [a == b for a, b in pairwise(said)] == [False, False, True] else None
             count = horizon.by_count(dtype, start=far - 1000)
         else:
             head, count = horizon.by_head(dtype, tokens), horizon.by_count(dtype)
@@ -270,9 +275,9 @@ def widths(lengths: Iterable[int] = (20, 100, 400, 1600)) -> Rows:
 
 def heads(tokens: int = 12, beta: float = 5.0) -> tuple[Rows, Rows]:
     """Equal tokens in one layer, and the diagonal and previous-token heads of two: a table, and both maps."""
-    one = max(max(kernel.equal_tokens("nope", layers=1, seed=seed)) for seed in range(20))
-    two = max(kernel.equal_tokens("nope", layers=2, seed=seed)[1] for seed in range(20))
-    rope = max(max(kernel.equal_tokens("rope", layers=1, seed=seed)) for seed in range(20))
+    one = max(max(objection.equal_tokens("nope", layers=1, seed=seed)) for seed in range(20))
+    two = max(objection.equal_tokens("nope", layers=2, seed=seed)[1] for seed in range(20))
+    rope = max(max(objection.equal_tokens("rope", layers=1, seed=seed)) for seed in range(20))
     equal = "[bos, x, x]: largest |α₃₃ − α₃₂| of 20 random models"
     table: Rows = [
         {"what": f"{equal}, layer 1", "predicted": 0.0, "decoder": one},
@@ -281,10 +286,10 @@ def heads(tokens: int = 12, beta: float = 5.0) -> tuple[Rows, Rows]:
     ]
     maps: Rows = []
     for name, made, formula, back in (
-        ("diagonal", kernel.diagonal(tokens, beta), kernel.diagonal_weight, 0),
-        ("previous", kernel.previous(tokens, beta), kernel.previous_weight, 1),
+        ("diagonal", objection.diagonal(tokens, beta), objection.diagonal_weight, 0),
+        ("previous", objection.previous(tokens, beta), objection.previous_weight, 1),
     ):
-        weights_QK = kernel.attended(made, made.draw(1))[0]
+        weights_QK = objection.attended(made, made.draw(1))[0]
         t = tokens + 1
         table.append(
             {

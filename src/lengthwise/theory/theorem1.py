@@ -9,8 +9,8 @@ The weights of the proof (appendix C.1, Eqs. 17–27), set in the real `Decoder`
 Everything else is random, as the proof allows: W_Q, the other heads, the remaining coordinates, further units.
 
 The layer adds, so POSITION already holds 1/t when the feed-forward writes, and t − 1/t = 3 · ReLU(1 − u) + Σ_{k=2..T}
-2k · ReLU(1/k − u) with u = 1/t: T units, no bias, and every term positive. (t = 1 + Σ_{k=1..T} 2k · ReLU(1/k − u) is the
-same sum before 1 − u = ReLU(1 − u) is folded into its first unit.)
+2k · ReLU(1/k − u) with u = 1/t: T units, no bias, and every term positive. (t = 1 + Σ_{k=1..T} 2k · ReLU(1/k − u) is
+the same sum before 1 − u = ReLU(1 − u) is folded into its first unit.)
 
 Under RMSNorm or LayerNorm the layer sees POSITION divided by the norm of the whole state. If all embeddings have one
 norm (and mean zero, for LayerNorm) that is a falling function of t alone: the knots go to its values. A fourth
@@ -278,7 +278,7 @@ def seen(norm: NormKind, t: Decimal, width: int, content: Decimal, epsilon: Deci
 
 
 def _feed_normed(decoder: Decoder, norm: NormKind, n: int, content: Decimal, epsilon: Decimal) -> float:
-    """Knots at the normalised values; BOS and REST are rewritten so that every state has one norm. Returns it, by √D."""
+    """Knots at the normalised values; BOS and REST are rewritten so that all states have one norm: returned, by √D."""
     feed, width, sign = _layers(decoder)[0].feed_forward, decoder.config.width, _sign(norm)
     positions = [Decimal(t) for t in range(1, n + 1)]
     seen_N = [seen(norm, t, width, content, epsilon) for t in positions]

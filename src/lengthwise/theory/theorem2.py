@@ -1,9 +1,9 @@
 """Theorem 2 of Kazemnejad et al. 2023, arXiv:2305.19466: with t in the state, the next layer sees distances.
 
 The weights of the proof (appendix C.2), set in the second layer of the decoder of Theorem 1: the first two coordinates
-of a query are (1, −t), those of a key (i, 1), so q · k = content − (t − i); attention that is scaled by 1/√h scales this
-too. (Eq. 29 is printed as W_V; it is W_K. Eqs. 28 and 29 let the content rows read every coordinate; rows that read the
-position would not be content, so here they read the tokens' own coordinates only.)
+of a query are (1, −t), those of a key (i, 1), so q · k = content − (t − i); attention that is scaled by 1/√h scales
+this too. (Eq. 29 is printed as W_V; it is W_K. Eqs. 28 and 29 let the content rows read every coordinate; rows that read
+the position would not be content, so here they read the tokens' own coordinates only.)
 
 The remark that closes the proof, that any function g of the position gives "more complex relative encoding schemes",
 fails as written: g(i) − g(t) depends on t − i alone only if g is affine. What does give any kernel of the distance is
@@ -134,7 +134,7 @@ def unevenness(relative_QK: Tensor) -> float:
 # --- any kernel of the distance --------------------------------------------------------------------------------------
 
 
-def kernel(
+def shift_kernel(
     bias_HN: Tensor, width: int | None = None, *, seed: int = 0, dtype: torch.dtype = torch.float64
 ) -> Constructed:
     """A decoder of two layers whose second adds bias[t − i] of its head to each score, without an encoding.
@@ -145,7 +145,9 @@ def kernel(
     heads, n = bias_HN.shape
     waves = n // 2
     written = [
-        [wave(2 * math.pi * m * t / n) for t in range(1, n + 1)] for m in range(1, waves + 1) for wave in (math.cos, math.sin)
+        [wave(2 * math.pi * m * t / n) for t in range(1, n + 1)]
+        for m in range(1, waves + 1)
+        for wave in (math.cos, math.sin)
     ]
     head_width = 1 + 2 * waves
     least = POSITION + 1 + 2 * waves

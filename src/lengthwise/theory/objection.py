@@ -1,9 +1,9 @@
 """The objection of Barbero et al. 2025, arXiv:2410.06205: without positions a head cannot tell where a token stands.
 
-True of one layer: equal tokens have equal keys, so in [bos, x, x] the last token gives both x's the same weight, whatever
-the weights are (Proposition 5.2 rules out diagonal and previous-token heads there). Not true of two: Theorems 1 and 2
-give a diagonal head with α_tt = (1 − e^−β) / (1 − e^−βt) and, with t² beside t, a previous-token head. The proof's
-appeal to universal approximation, their other objection, is replaced by the explicit layer of `hinges`; its price is
+True of one layer: equal tokens have equal keys, so in [bos, x, x] the last token gives both x's the same weight,
+whatever the weights are (Proposition 5.2 rules out diagonal and previous-token heads there). Not true of two: Theorems
+1 and 2 give a diagonal head with α_tt = (1 − e^−β) / (1 − e^−βt) and, with t² beside t, a previous-token head. The
+proof's appeal to universal approximation, their other objection, is replaced by the explicit layer of `hinges`; its price is
 width and precision (`horizon`).
 """
 
@@ -26,9 +26,7 @@ def diagonal(
     """A decoder without an encoding whose second layer looks at its own token, the more the larger β."""
     head_width = 4
     slope = beta * math.sqrt(head_width)  # attention is scaled by 1/√h
-    return relate(
-        tokens, width, norm=norm, heads=1, head_width=head_width, slopes=[slope], content=0.0, dtype=dtype
-    )
+    return relate(tokens, width, norm=norm, heads=1, head_width=head_width, slopes=[slope], content=0.0, dtype=dtype)
 
 
 def diagonal_weight(beta: float, t: int) -> float:
@@ -36,7 +34,9 @@ def diagonal_weight(beta: float, t: int) -> float:
     return math.expm1(-beta) / math.expm1(-beta * t)
 
 
-def previous(tokens: int = 64, beta: float = 5.0, *, width: int = 16, dtype: torch.dtype = torch.float64) -> Constructed:
+def previous(
+    tokens: int = 64, beta: float = 5.0, *, width: int = 16, dtype: torch.dtype = torch.float64
+) -> Constructed:
     """A decoder without an encoding whose second layer looks at the token before its own.
 
     The score is −β (t − 1 − i)² without its term −β (t − 1)², the same for all keys of a query, which softmax drops:
