@@ -3,8 +3,8 @@
 True of one layer: equal tokens have equal keys, so in [bos, x, x] the last token gives both x's the same weight,
 whatever the weights are (Proposition 5.2 rules out diagonal and previous-token heads there). Not true of two: Theorems
 1 and 2 give a diagonal head with α_tt = (1 − e^−β) / (1 − e^−βt) and, with t² beside t, a previous-token head. The
-proof's appeal to universal approximation, their other objection, is replaced by the explicit layer of `hinges`; its price is
-width and precision (`horizon`).
+proof's appeal to universal approximation, their other objection, is replaced by the explicit layer of `hinges`; its
+price is width and precision (`horizon`).
 """
 
 from __future__ import annotations

@@ -120,6 +120,8 @@ def construct(
     reserved = (3 if norm == "none" else 4) + extra
     _check(tokens, width, norm, reserved, extra, points is not None, vocabulary)
     at, values = points or ([Decimal(t) for t in range(1, n + 1)],) * 2
+    if any(len(one) != n for one in written):
+        raise SpecError(f"each function of the position is given by its {n} values, at 1 to {n}")
     hinges = len(at) - 1
     units = hinges if units is None else units
     if units < hinges or (units > hinges and norm != "none"):

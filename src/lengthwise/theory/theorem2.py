@@ -2,8 +2,8 @@
 
 The weights of the proof (appendix C.2), set in the second layer of the decoder of Theorem 1: the first two coordinates
 of a query are (1, −t), those of a key (i, 1), so q · k = content − (t − i); attention that is scaled by 1/√h scales
-this too. (Eq. 29 is printed as W_V; it is W_K. Eqs. 28 and 29 let the content rows read every coordinate; rows that read
-the position would not be content, so here they read the tokens' own coordinates only.)
+this too. (Eq. 29 is printed as W_V; it is W_K. Eqs. 28 and 29 let the content rows read every coordinate; rows that
+read the position would not be content, so here they read the tokens' own coordinates only.)
 
 The remark that closes the proof, that any function g of the position gives "more complex relative encoding schemes",
 fails as written: g(i) − g(t) depends on t − i alone only if g is affine. What does give any kernel of the distance is
