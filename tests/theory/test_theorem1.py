@@ -108,6 +108,7 @@ def test_what_the_proof_leaves_to_chance_is_random_and_used():
     reserved = [ONE, BOS, POSITION]
     assert float((a[..., reserved] - b[..., reserved]).abs().max()) < 1e-12
     assert float((a[..., 3:] - b[..., 3:]).abs().min(-1).values.max()) > 1e-3
+    one.decoder.requires_grad_(False)
     attention, feed = one.decoder.layers[0].attention, one.decoder.layers[0].feed_forward
     assert float(attention.q.weight.abs().min()) > 0
     assert float(attention.out.weight[3:, 16:].abs().max()) > 0  # the other heads do speak
