@@ -249,3 +249,19 @@ def test_it_is_the_real_decoder_that_says_it():
 def test_what_cannot_be_built_is_said(arguments, words):
     with pytest.raises(SpecError, match=words):
         construct(**arguments)
+
+
+@pytest.mark.parametrize("norm", ["rms", "layer"])
+def test_a_large_anchor_buys_the_other_heads_freedom_back(norm, figure):
+    """The error falls as 1/N², until the digits are used up."""
+    errors = []
+    for anchor in (10, 100, 1000, 10_000):
+        assert float((construct(40, 16, norm=norm, anchor=anchor).positions(IDS) - places(41)).abs().max()) < 1e-5
+        said = construct(40, 16, norm=norm, anchor=anchor, others=1.0).positions(IDS)
+        errors.append(float((said - places(41)).abs().max()))
+    figure(f"{norm}, other heads speak, anchor 10, 100, 1,000, 10,000: t off by {', '.join(f'{e:.1e}' for e in errors)}")
+    for before, after in zip(errors[1:], errors[2:], strict=False):
+        assert 50 < before / after < 200
+
+
+IDS = construct(40, 4).draw(3)

@@ -58,14 +58,11 @@ def theorem1(
     }
     from lengthwise.report.theory import theorem1 as drawn
 
-    _show("theorem1", tables, {"curve": curve, "said": said}, lambda: drawn(curve, said), to, as_json)
-    if not as_json:
-        at = 2 * small + 2
-        end = next(row["says"] for row in said if row["case"] == "as built" and row["t"] == at)
-        console().print(
-            f"beyond T it fails: built for {small} tokens it calls position {at} {end:.2f}, by 1 + 2T − T(T+1)/n",
-            highlight=False,
-        )
+    at = 2 * small + 2
+    end = next(row["says"] for row in said if row["case"] == "as built" and row["t"] == at)
+    note = f"beyond T it fails: built for {small} tokens it calls position {at} {end:.2f}, by 1 + 2T − T(T+1)/n"
+    more = {"curve": curve, "said": said}
+    _show("theorem1", tables, more, lambda: drawn(curve, said), to, as_json, note)
 
 
 @theory.command()
@@ -157,6 +154,7 @@ def _show(
     draw: Callable[[], Drawing],
     to: Path | None,
     as_json: bool,
+    note: str = "",
 ) -> None:
     """Print the tables; write the figure, and every row, where asked."""
     if as_json:
@@ -166,6 +164,10 @@ def _show(
         for number, (title, rows) in enumerate(tables.items()):
             screen.print(f"{chr(10) if number else ''}[bold]{escape(title)}[/]", highlight=False)
             print_table(rows, False)
+        if note:
+            screen.print(f"\n{note}", highlight=False)
+        if to is None:
+            screen.print("\n--to FOLDER draws the figure and writes all rows", style="dim", highlight=False)
     if to is None:
         return
     from lengthwise.folder import Folder

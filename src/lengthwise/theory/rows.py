@@ -114,6 +114,10 @@ def changes(tokens: int = 64, width: int = 16, seed: int = 0) -> Rows:
         ("W_Q 100 times as large", _sharpened(tokens, width, seed).positions(ids)),
         ("RMSNorm, other heads silent", construct(tokens, width, norm="rms", seed=seed).positions(ids)),
         ("RMSNorm, other heads speak", construct(tokens, width, norm="rms", others=1.0, seed=seed).positions(ids)),
+        (
+            "RMSNorm, other heads speak, anchor 10,000",
+            construct(tokens, width, norm="rms", others=1.0, anchor=10_000, seed=seed).positions(ids),
+        ),
         ("a second BOS in the middle", built.positions(again)),
         ("without BOS", built.positions(torch.cat([ids[:, 1:], ids[:, 1:2]], 1))),
         ("without the causal mask", construct(tokens, width, mask="bidirectional", seed=seed).positions(ids)),

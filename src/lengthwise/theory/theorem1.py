@@ -16,7 +16,9 @@ Under RMSNorm or LayerNorm the layer sees POSITION divided by the norm of the wh
 norm (and mean zero, for LayerNorm) that is a falling function of t alone: the knots go to its values. A fourth
 coordinate, REST, together with BOS, keeps the norm of what the layer writes the same for every t, so that the next
 layer, behind its own norm, still sees t and not t divided by something that depends on t. The other heads must then be
-silent in the first layer, because what they add would change the norm: this much of the proof's freedom is lost.
+silent in the first layer, because what they add would change the norm: this much of the proof's freedom is lost, or
+bought back by a large `anchor` N, beside which it hardly does (the bypass of Akyürek et al. 2023): the error falls as
+1/N², and so do the digits that are left.
 """
 
 from __future__ import annotations
@@ -104,6 +106,7 @@ def construct(
     points: tuple[Sequence[Decimal], Sequence[Decimal]] | None = None,
     written: Sequence[Sequence[float]] = (),
     others: float | None = None,
+    anchor: int = 1,
     attention_scale: float | None = None,
     mask: Literal["causal", "bidirectional"] = "causal",
     seed: int = 0,
@@ -114,11 +117,14 @@ def construct(
     `construct(tokens=4, width=4).positions(torch.tensor([[0, 5, 5, 9, 2]]))` is [[1, 2, 3, 4, 5]].
     `units` beyond T are random; `points` (t, value) put another broken line than t through T + 1 points; each of
     `written` is a further function of the position, its values at 1, ..., T + 1, in a coordinate of its own after
-    POSITION; `others` scales what the other heads write (1 without a norm, 0 with one).
+    POSITION; `others` scales what the other heads write (1 without a norm, 0 with one); `anchor` is the size of
+    the embeddings' reserved coordinates under a norm: the larger, the less it matters what else is in the state.
     """
     n, extra = tokens + 1, len(written)
     reserved = (3 if norm == "none" else 4) + extra
     _check(tokens, width, norm, reserved, extra, points is not None, vocabulary)
+    if anchor < 1 or (anchor > 1 and norm == "none"):
+        raise SpecError(f"an anchor is 1 or more, and only a norm asks for more than 1, not {anchor}")
     at, values = points or ([Decimal(t) for t in range(1, n + 1)],) * 2
     if any(len(one) != n for one in written):
         raise SpecError(f"each function of the position is given by its {n} values, at 1 to {n}")
@@ -149,17 +155,17 @@ def construct(
             layer.attention.out.weight[:reserved] = 0
             layer.feed_forward.down.weight[:reserved] = 0
         shift = values[0] - at[0] if norm == "none" else Decimal(0)
-        content = _embed(decoder, norm, reserved, seed)
+        content = _embed(decoder, norm, reserved, anchor, seed)
         decoder.embedding.weight[:, POSITION] = float(shift)
         for column, one in enumerate(written):
             decoder.embedding.weight[:, POSITION + 1 + column] = one[0]
         epsilon = Decimal(str(config.norm_epsilon))
-        _attend(decoder, norm, content, epsilon, (norm == "none") * 1.0 if others is None else others)
+        _attend(decoder, norm, content, epsilon, anchor, (norm == "none") * 1.0 if others is None else others)
         root = 1.0
         if norm == "none":
             _feed_plain(decoder, at, values, written, shift)
         else:
-            root = _feed_normed(decoder, norm, n, content, epsilon)
+            root = _feed_normed(decoder, norm, n, content, epsilon, anchor)
     return Constructed(decoder.to(dtype), tokens, root, extra)
 
 
@@ -202,7 +208,7 @@ def _sign(norm: NormKind) -> int:
     return -1 if norm == "layer" else 1
 
 
-def _embed(decoder: Decoder, norm: NormKind, reserved: int, seed: int) -> Decimal:
+def _embed(decoder: Decoder, norm: NormKind, reserved: int, anchor: int, seed: int) -> Decimal:
     """Set the embeddings; return the square of the norm of what is the tokens' own, the same for all under a norm."""
     weight_VD = decoder.embedding.weight
     generator = torch.Generator().manual_seed(seed)
@@ -220,15 +226,18 @@ def _embed(decoder: Decoder, norm: NormKind, reserved: int, seed: int) -> Decima
     if norm != "none":
         weight_VD[:, REST] = _sign(norm)
         weight_VD[FIRST, REST] = 0
+        weight_VD[:, :reserved] *= anchor
     return square
 
 
-def _attend(decoder: Decoder, norm: NormKind, content: Decimal, epsilon: Decimal, others: float) -> None:
+def _attend(
+    decoder: Decoder, norm: NormKind, content: Decimal, epsilon: Decimal, anchor: int, others: float
+) -> None:
     """Equal keys, and 1 as the value of BOS alone (Eqs. 18 and 19); W_Q stays random."""
     attention = _layers(decoder)[0].attention
     width = attention.q.weight.shape[0] // attention.heads
     # What the norm divides by, the same for every token: the weights multiply by it.
-    root = 1.0 if norm == "none" else float(((2 + content) / decoder.config.width + epsilon).sqrt())
+    root = 1.0 if norm == "none" else float(((2 * anchor**2 + content) / decoder.config.width + epsilon).sqrt()) / anchor
     attention.k.weight[:width] = 0
     attention.k.weight[:width, ONE] = root
     attention.v.weight[:width] = 0
@@ -268,22 +277,24 @@ def _feed_plain(
         feed.down.weight[POSITION + 1 + column, :hinges] = _shuffled(found)
 
 
-def seen(norm: NormKind, t: Decimal, width: int, content: Decimal, epsilon: Decimal) -> Decimal:
+def seen(norm: NormKind, t: Decimal, width: int, content: Decimal, epsilon: Decimal, anchor: int = 1) -> Decimal:
     """What the feed-forward sees of 1/t behind its norm; without one, 1/t."""
     u, d = 1 / t, Decimal(width)
     if norm == "none":
         return u
-    square = 2 + content + u * u
+    square = 2 * anchor**2 + content + u * u
     if norm == "rms":
         return u / (square / d + epsilon).sqrt()
     return (u - u / d) / (square / d - (u / d) ** 2 + epsilon).sqrt()
 
 
-def _feed_normed(decoder: Decoder, norm: NormKind, n: int, content: Decimal, epsilon: Decimal) -> float:
+def _feed_normed(
+    decoder: Decoder, norm: NormKind, n: int, content: Decimal, epsilon: Decimal, anchor: int
+) -> float:
     """Knots at the normalised values; BOS and REST are rewritten so that all states have one norm: returned, by √D."""
-    feed, width, sign = _layers(decoder)[0].feed_forward, decoder.config.width, _sign(norm)
+    feed, width, mark = _layers(decoder)[0].feed_forward, decoder.config.width, Decimal(_sign(norm) * anchor)
     positions = [Decimal(t) for t in range(1, n + 1)]
-    seen_N = [seen(norm, t, width, content, epsilon) for t in positions]
+    seen_N = [seen(norm, t, width, content, epsilon, anchor) for t in positions]
     feed.up.weight[:] = 0
     feed.up.weight[:, POSITION] = -1
     feed.up.bias[:] = _shuffled([float(z) for z in seen_N[:-1]])
@@ -291,19 +302,20 @@ def _feed_normed(decoder: Decoder, norm: NormKind, n: int, content: Decimal, eps
     if norm == "rms":
         square = Decimal(n) ** 2
         balance = [((square - t * t).sqrt(), Decimal(0)) for t in positions]
-    else:  # the sum must be the same too: BOS + REST = −1 − t
-        square = Decimal(n) ** 2 + Decimal(n + 1) ** 2 / 2
-        roots = [(2 * (square - t * t) - (1 + t) ** 2).sqrt() for t in positions]
-        balance = [((-1 - t + root) / 2, (-1 - t - root) / 2) for t, root in zip(positions, roots, strict=True)]
+    else:  # the sum must be the same too: BOS + REST = −ONE − t
+        square = Decimal(n) ** 2 + Decimal(n + anchor) ** 2 / 2
+        sums = [-anchor - t for t in positions]
+        roots = [(2 * (square - t * t) - total**2).sqrt() for t, total in zip(positions, sums, strict=True)]
+        balance = [((total + root) / 2, (total - root) / 2) for total, root in zip(sums, roots, strict=True)]
     for coordinate, target, before in (
         (POSITION, positions, [1 / t for t in positions]),
-        (BOS, [one for one, _ in balance], [Decimal(sign), *[Decimal(0)] * (n - 1)]),
-        (REST, [other for _, other in balance], [Decimal(0), *[Decimal(sign)] * (n - 1)]),
+        (BOS, [one for one, _ in balance], [mark, *[Decimal(0)] * (n - 1)]),
+        (REST, [other for _, other in balance], [Decimal(0), *[mark] * (n - 1)]),
     ):
         to_write = [value - held for value, held in zip(target, before, strict=True)]
         feed.down.weight[coordinate] = _shuffled(weights(seen_N, to_write))
         feed.down.bias[coordinate] = float(to_write[0])
-    return float(((1 + square + content) / width + epsilon).sqrt())
+    return float(((anchor**2 + square + content) / width + epsilon).sqrt())
 
 
 def _check(
