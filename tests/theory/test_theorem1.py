@@ -182,7 +182,9 @@ def test_beyond_t_the_decoder_follows_the_closed_form(tokens, figure):
     said = made.positions(made.draw(2, length=n))
     wanted = beyond(tokens, places(n)[tokens:])
     error = float((said[:, tokens:] - wanted).abs().max())
-    figure(f"beyond T={tokens} to {n}: closed form against decoder {error:.1e}; position {n} is called {said[0, -1]:.2f}")
+    figure(
+        f"beyond T={tokens} to {n}: closed form against decoder {error:.1e}; position {n} is called {said[0, -1]:.2f}"
+    )
     assert error < 1e-6
     assert float(said.max()) < 2 * tokens + 1
 
@@ -259,7 +261,9 @@ def test_a_large_anchor_buys_the_other_heads_freedom_back(norm, figure):
         assert float((construct(40, 16, norm=norm, anchor=anchor).positions(IDS) - places(41)).abs().max()) < 1e-5
         said = construct(40, 16, norm=norm, anchor=anchor, others=1.0).positions(IDS)
         errors.append(float((said - places(41)).abs().max()))
-    figure(f"{norm}, other heads speak, anchor 10, 100, 1,000, 10,000: t off by {', '.join(f'{e:.1e}' for e in errors)}")
+    figure(
+        f"{norm}, other heads speak, anchor 10, 100, 1,000, 10,000: t off by {', '.join(f'{e:.1e}' for e in errors)}"
+    )
     for before, after in zip(errors[1:], errors[2:], strict=False):
         assert 50 < before / after < 200
 

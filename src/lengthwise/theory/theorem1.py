@@ -230,14 +230,14 @@ def _embed(decoder: Decoder, norm: NormKind, reserved: int, anchor: int, seed: i
     return square
 
 
-def _attend(
-    decoder: Decoder, norm: NormKind, content: Decimal, epsilon: Decimal, anchor: int, others: float
-) -> None:
+def _attend(decoder: Decoder, norm: NormKind, content: Decimal, epsilon: Decimal, anchor: int, others: float) -> None:
     """Equal keys, and 1 as the value of BOS alone (Eqs. 18 and 19); W_Q stays random."""
     attention = _layers(decoder)[0].attention
     width = attention.q.weight.shape[0] // attention.heads
     # What the norm divides by, the same for every token: the weights multiply by it.
-    root = 1.0 if norm == "none" else float(((2 * anchor**2 + content) / decoder.config.width + epsilon).sqrt()) / anchor
+    root = (
+        1.0 if norm == "none" else float(((2 * anchor**2 + content) / decoder.config.width + epsilon).sqrt()) / anchor
+    )
     attention.k.weight[:width] = 0
     attention.k.weight[:width, ONE] = root
     attention.v.weight[:width] = 0
@@ -285,18 +285,18 @@ def seen(norm: NormKind, t: Decimal, width: int, content: Decimal, epsilon: Deci
     square = 2 * anchor**2 + content + u * u
     if norm == "rms":
         return u / (square / d + epsilon).sqrt()
-    return (u - u / d) / (square / d - (u / d) ** 2 + epsilon).sqrt()
+    return u / (square / d - (u / d) ** 2 + epsilon).sqrt()
 
 
-def _feed_normed(
-    decoder: Decoder, norm: NormKind, n: int, content: Decimal, epsilon: Decimal, anchor: int
-) -> float:
+def _feed_normed(decoder: Decoder, norm: NormKind, n: int, content: Decimal, epsilon: Decimal, anchor: int) -> float:
     """Knots at the normalised values; BOS and REST are rewritten so that all states have one norm: returned, by √D."""
     feed, width, mark = _layers(decoder)[0].feed_forward, decoder.config.width, Decimal(_sign(norm) * anchor)
     positions = [Decimal(t) for t in range(1, n + 1)]
     seen_N = [seen(norm, t, width, content, epsilon, anchor) for t in positions]
     feed.up.weight[:] = 0
     feed.up.weight[:, POSITION] = -1
+    if norm == "layer":  # ONE, BOS and REST sum to 0: less their mean, whatever LayerNorm subtracted is added again
+        feed.up.weight[:, [ONE, BOS, REST]] = 1 / 3
     feed.up.bias[:] = _shuffled([float(z) for z in seen_N[:-1]])
     feed.down.weight[:] = 0
     if norm == "rms":
