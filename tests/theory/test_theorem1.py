@@ -1,6 +1,7 @@
 """Theorem 1 in the decoder: t in the first layer's state, whatever the proof leaves to chance."""
 
 import random
+from itertools import pairwise
 
 import pytest
 import torch
@@ -147,9 +148,9 @@ def test_what_the_layer_sees_falls_and_is_convex(norm):
 
     for width in (4, 5, 64):
         z = [float(seen(norm, Decimal(t), width, Decimal(width - 4), Decimal("1e-6"))) for t in range(1, 300)]
-        steps = [a - b for a, b in zip(z, z[1:], strict=False)]
+        steps = [a - b for a, b in pairwise(z)]
         assert min(steps) > 0
-        assert all(a > b for a, b in zip(steps, steps[1:], strict=False))
+        assert all(a > b for a, b in pairwise(steps))
 
 
 def test_removing_bos_or_the_mask_breaks_it(figure):
@@ -264,7 +265,7 @@ def test_a_large_anchor_buys_the_other_heads_freedom_back(norm, figure):
     figure(
         f"{norm}, other heads speak, anchor 10, 100, 1,000, 10,000: t off by {', '.join(f'{e:.1e}' for e in errors)}"
     )
-    for before, after in zip(errors[1:], errors[2:], strict=False):
+    for before, after in pairwise(errors[1:]):
         assert 50 < before / after < 200
 
 
