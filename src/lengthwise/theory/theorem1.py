@@ -173,7 +173,7 @@ def position_state(ids_BT: Tensor, *, width: int = 64, norm: NormKind = "none", 
     """The state a perfect counter would hold for these tokens, (B, T, D) in float64: what a probe is compared with.
 
     The first token of each row is taken as BOS. Coordinate POSITION of the result is t = 1, 2, ..., T, the others what
-    the proof leaves to chance, so a linear probe of it finds the position with an error of about 10⁻¹³ T; the best any
+    the proof leaves to chance, so a linear probe of it finds the position to about 10⁻¹⁵ T: the best any
     probe of a trained model can do.
     """
     if ids_BT.ndim != 2 or ids_BT.shape[1] < 2:
