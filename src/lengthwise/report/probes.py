@@ -1,0 +1,245 @@
+"""The figures of probes: error by layer, what √m changes, and how attention's output spreads by position."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from lengthwise.report.drawing import Drawing
+from lengthwise.report.palette import FAINT, INK, colour, dash, marker
+
+if TYPE_CHECKING:
+    import polars as pl
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Rows = Sequence[Mapping[str, Any]]
+BASELINES = {"random": ("random guess", ":"), "constant": ("best constant", "--"), "token": ("token alone", "-.")}
+WORDS = {"seen": "seen lengths", "unseen": "unseen lengths", "beyond": "positions beyond training"}
+MODELS = {"trained": "trained", "untrained": "untrained"}
+
+
+def middles(rows: Rows, by: Sequence[str], value: str) -> pl.DataFrame:
+    """The median, least and greatest value over seeds."""
+    import polars as pl
+
+    keys = [*by]
+    return (
+        pl.DataFrame(list(rows), infer_schema_length=None)
+        .group_by(keys, maintain_order=True)
+        .agg(
+            pl.col(value).median().alias("median"),
+            pl.col(value).min().alias("least"),
+            pl.col(value).max().alias("greatest"),
+            pl.len().alias("seeds"),
+        )
+    )
+
+
+def errors(rows: Rows, kind: str = "mlp", name: str = "probe") -> Drawing:
+    """Mean absolute error of the place by layer: columns are tasks, trained and untrained; rows are what is tested."""
+    import polars as pl
+
+    own = [row for row in rows if row["probe"] == kind and row["change"] == "none" and row["control"] == "none"]
+    by = ["task", "documents", "model", "tested", "encoding", "layer"]
+    data = middles([row for row in own if row["model"] in MODELS], by, "mae")
+    tasks = list(dict.fromkeys((row["task"], row["documents"]) for row in own))
+    sets = [one for one in WORDS if any(row["tested"] == one for row in own)]
+
+    def paint(width: float) -> Figure:
+        import matplotlib.pyplot as plt
+
+        shape = (len(sets), len(tasks) * len(MODELS))
+        figure, grid = plt.subplots(
+            *shape, figsize=(width, 0.9 + 1.75 * len(sets)), layout="constrained", sharey="row", squeeze=False
+        )
+        for row, tested in enumerate(sets):
+            for column, (task, documents) in enumerate(tasks):
+                for further, model in enumerate(MODELS):
+                    axes = grid[row][column * len(MODELS) + further]
+                    here = data.filter(
+                        (pl.col("task") == task)
+                        & (pl.col("documents") == documents)
+                        & (pl.col("model") == model)
+                        & (pl.col("tested") == tested)
+                    )
+                    _lines(axes, here)
+                    like = [one for one in own if one["task"] == task and one["tested"] == tested]
+                    _levels(axes, [one for one in like if one["documents"] == documents])
+                    axes.set_ylim(bottom=0)
+                    axes.xaxis.get_major_locator().set_params(integer=True)
+                    if row == 0:
+                        axes.set_title(f"{_short(task, documents)}\n{model}", fontsize="small", color=INK)
+                    if row == len(sets) - 1:
+                        axes.set_xlabel("layer")
+            grid[row][0].set_ylabel(f"{WORDS[tested]}\nmean error (tokens)", fontsize="small")
+        _legend(figure, grid)
+        return figure
+
+    alt = f"Mean absolute error of a {kind} probe of the position, by layer, for each encoding, trained and untrained."
+    return Drawing(f"{name}-{kind}", alt, data, paint, panels=True)
+
+
+def _lines(axes: Axes, data: pl.DataFrame) -> None:
+    import polars as pl
+
+    for encoding in dict.fromkeys(data["encoding"].to_list()):
+        line = data.filter(pl.col("encoding") == encoding).sort("layer")
+        axes.fill_between(line["layer"], line["least"], line["greatest"], color=colour(encoding), alpha=0.12, lw=0)
+        axes.plot(
+            line["layer"],
+            line["median"],
+            color=colour(encoding),
+            marker=marker(encoding),
+            markersize=3.5,
+            linestyle=dash(encoding),
+            linewidth=1.4,
+            label=encoding,
+        )
+
+
+def _levels(axes: Axes, rows: Rows) -> None:
+    """The baselines, and the state that Theorem 1 constructs."""
+    there = [row for row in rows if row["model"] in MODELS]
+    if not there:
+        return
+    for column, (words, style) in BASELINES.items():
+        if there[0]["tested"] != "beyond" or column != "random":
+            axes.axhline(there[0][column], color=FAINT, linewidth=0.9, linestyle=style, zorder=1, label=words)
+    made = [row for row in rows if row["model"] == "constructed" and row["layer"] == 1]
+    if made and made[0]["mae"] <= 2 * there[0]["random"]:
+        axes.plot(
+            [1], [made[0]["mae"]], marker="*", color="#222222", markersize=8, ls="none", label="Theorem 1's state"
+        )
+
+
+def _legend(figure: Figure, grid: Any) -> None:  # noqa: ANN401
+    found: dict[str, Any] = {}
+    for axes in grid.flat:
+        handles, labels = axes.get_legend_handles_labels()
+        for handle, label in zip(handles, labels, strict=True):
+            found.setdefault(label, handle)
+    figure.legend(list(found.values()), list(found), loc="outside lower center", ncols=5, fontsize="small")
+
+
+def root_m(rows: Rows, kind: str = "mlp", tested: str = "seen", name: str = "probe-root-m") -> Drawing:
+    """The error before (left end) and after (arrow) attention's output is multiplied by √m, in each layer."""
+    import polars as pl
+
+    own = [
+        row
+        for row in rows
+        if row["probe"] == kind and row["tested"] == tested and row["control"] == "none" and row["model"] in MODELS
+    ]
+    data = middles(own, ["task", "documents", "model", "encoding", "layer", "change"], "mae")
+    tasks = list(dict.fromkeys((row["task"], row["documents"]) for row in own))
+
+    def paint(width: float) -> Figure:
+        import matplotlib.pyplot as plt
+
+        figure, grid = plt.subplots(
+            len(tasks),
+            len(MODELS),
+            figsize=(width, 0.8 + 1.9 * len(tasks)),
+            layout="constrained",
+            sharey="row",
+            squeeze=False,
+        )
+        for row, (task, documents) in enumerate(tasks):
+            for column, model in enumerate(MODELS):
+                axes = grid[row][column]
+                here = data.filter(
+                    (pl.col("task") == task) & (pl.col("documents") == documents) & (pl.col("model") == model)
+                )
+                names = list(dict.fromkeys(here["encoding"].to_list()))
+                for place, encoding in enumerate(names):
+                    mine = here.filter(pl.col("encoding") == encoding)
+                    shift = (place - (len(names) - 1) / 2) * 0.12
+                    for layer in sorted(set(mine["layer"])):
+                        at = {one["change"]: one["median"] for one in mine.filter(pl.col("layer") == layer).to_dicts()}
+                        if {"none", "root_m"} <= set(at):
+                            axes.annotate(
+                                "",
+                                (layer + shift, at["root_m"]),
+                                (layer + shift, at["none"]),
+                                arrowprops={"arrowstyle": "->", "color": colour(encoding), "lw": 1.3},
+                            )
+                            axes.plot([layer + shift], [at["none"]], marker(encoding), color=colour(encoding), ms=3.5)
+                    axes.plot([], [], marker(encoding), color=colour(encoding), label=encoding)
+                _levels(axes, [one for one in own if one["task"] == task and one["documents"] == documents])
+                axes.set_ylim(bottom=0)
+                axes.xaxis.get_major_locator().set_params(integer=True)
+                axes.set_title(f"{_short(task, documents)}, {model}", fontsize="small", color=INK)
+                if row == len(tasks) - 1:
+                    axes.set_xlabel("layer")
+            grid[row][0].set_ylabel("mean error (tokens)", fontsize="small")
+        _legend(figure, grid)
+        return figure
+
+    alt = f"Error of a {kind} probe before and after attention's output is multiplied by the root of m."
+    return Drawing(name, alt, data, paint, panels=True)
+
+
+def spreads(rows: Rows, documents: str, name: str = "probe-spread") -> Drawing:
+    """Variance of attention's output, and of the normalised state, by position: trained solid, its start dashed."""
+    import polars as pl
+
+    own = [row for row in rows if row["documents"] == documents and row["change"] == "none"]
+    data = middles(own, ["task", "model", "quantity", "encoding", "layer", "m"], "variance")
+    tasks = list(dict.fromkeys(row["task"] for row in own))
+    quantities = list(dict.fromkeys(row["quantity"] for row in own))
+    places = [(task, layer) for task in tasks for layer in sorted({r["layer"] for r in own if r["task"] == task})]
+
+    def paint(width: float) -> Figure:
+        import matplotlib.pyplot as plt
+
+        figure, grid = plt.subplots(
+            len(quantities),
+            len(places),
+            figsize=(width, 0.9 + 1.8 * len(quantities)),
+            layout="constrained",
+            sharey="row",
+            squeeze=False,
+        )
+        for row, quantity in enumerate(quantities):
+            for column, (task, layer) in enumerate(places):
+                axes = grid[row][column]
+                here = data.filter(
+                    (pl.col("task") == task) & (pl.col("quantity") == quantity) & (pl.col("layer") == layer)
+                )
+                for encoding in dict.fromkeys(here["encoding"].to_list()):
+                    for model in MODELS:
+                        line = here.filter((pl.col("encoding") == encoding) & (pl.col("model") == model)).sort("m")
+                        line = line.filter(pl.col("median") > 0)
+                        axes.plot(
+                            line["m"],
+                            line["median"],
+                            color=colour(encoding),
+                            linewidth=1.4 if model == "trained" else 0.9,
+                            linestyle="-" if model == "trained" else ":",
+                            label=encoding if model == "trained" else None,
+                        )
+                axes.set(xscale="log", yscale="log")
+                if row == 0:
+                    axes.set_title(f"{_short(task, documents)}\nlayer {layer}", fontsize="small", color=INK)
+                if row == len(quantities) - 1:
+                    axes.set_xlabel("m")
+            grid[row][0].set_ylabel(f"{quantity}\nvariance", fontsize="small")
+        for axes in grid[0]:
+            low, high = data["m"].to_list() and (2, max(data["m"].to_list()))
+            top = axes.get_ylim()[1]
+            axes.plot([low, high], [top * 0.7, top * 0.7 * low / high], color=FAINT, lw=0.9, ls="--", label="1/m")
+        _legend(figure, grid)
+        return figure
+
+    alt = (
+        "Variance of attention's output and of the normalised state against position, trained (solid), start (dotted)."
+    )
+    return Drawing(name, alt, data, paint, panels=True)
+
+
+def _short(task: str, documents: str) -> str:
+    name, *options = task.split(":")
+    variant = [one.partition("=")[2] for one in options if one.startswith("variant=")]
+    words = " ".join([name, *variant])
+    return words if documents == "task" else f"{words}, {documents}"
