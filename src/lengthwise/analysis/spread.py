@@ -109,8 +109,9 @@ def _look(decoder: Decoder, batch: Batch, found: Mapping[tuple[int, str], Moment
 
 def exponent(rows: Iterable[Mapping[str, object]], value: str = "variance") -> float | None:
     """The slope of log value against log m by least squares: −1 where it falls as 1/m, 0 where it is constant."""
-    pairs = [(float(str(row["m"])), float(str(row[value]))) for row in rows]
-    pairs = [(m, v) for m, v in pairs if v > 0]
+    found = [(float(str(row["m"])), float(str(row[value])), float(str(row["power"]))) for row in rows]
+    # Where all documents have the same token (the first), what there is of variance is rounding.
+    pairs = [(m, v) for m, v, power in found if v > 1e-9 * power]
     if len(pairs) < 3:
         return None
     x_N, y_N = (torch.tensor(column, dtype=torch.float64).log() for column in zip(*pairs, strict=True))
