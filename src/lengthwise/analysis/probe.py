@@ -50,6 +50,7 @@ def fit_linear(state_ND: Tensor, place_N: Tensor, ridge: float = RIDGE) -> Predi
     return lambda other_ND: (other_ND.double() - mean_D) @ slope_D + centre
 
 
+@torch.no_grad()
 def fit_mlp(states: Sequence[Tensor], place_N: Tensor, *, key: object = 0, steps: int = STEPS) -> list[Predict]:
     """Two layers around ReLU for each of several (N, D), Adam on the absolute error; randomness comes from `key`."""
     stream = torch.Generator().manual_seed(digest("probe", key, bits=64) % 2**63)
@@ -61,18 +62,13 @@ def fit_mlp(states: Sequence[Tensor], place_N: Tensor, *, key: object = 0, steps
     up_MDF = torch.randn(width, HIDDEN, generator=stream).mul((2 / width) ** 0.5).repeat(many, 1, 1)
     down_MF1 = torch.randn(HIDDEN, 1, generator=stream).mul((2 / HIDDEN) ** 0.5).repeat(many, 1, 1)
     parameters = [up_MDF, up_MDF.new_zeros(many, 1, HIDDEN), down_MF1, up_MDF.new_zeros(many, 1, 1)]
-    for parameter in parameters:
-        parameter.requires_grad_()
     optimizer = torch.optim.Adam(parameters, lr=RATE, fused=True)
-    with torch.enable_grad():
-        for step in range(steps):
-            optimizer.param_groups[0]["lr"] = RATE * (1 - step / steps)
-            rows_N = torch.randint(len(y_N), (min(BATCH, len(y_N)),), generator=stream)
-            # Each network has its own loss; Adam looks at each number alone, so their sum trains each as if alone.
-            loss = (_network(x_MND[:, rows_N], parameters) - y_N[rows_N]).abs().mean(1).sum()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+    for step in range(steps):
+        optimizer.param_groups[0]["lr"] = RATE * (1 - step / steps)
+        rows_N = torch.randint(len(y_N), (min(BATCH, len(y_N)),), generator=stream)
+        for parameter, slope in zip(parameters, slopes(x_MND[:, rows_N], y_N[rows_N], parameters), strict=True):
+            parameter.grad = slope
+        optimizer.step()
 
     def predict(number: int) -> Predict:
         own = [parameter.detach()[number : number + 1] for parameter in parameters]
@@ -84,6 +80,20 @@ def fit_mlp(states: Sequence[Tensor], place_N: Tensor, *, key: object = 0, steps
         return places
 
     return [predict(number) for number in range(many)]
+
+
+def slopes(x_MND: Tensor, y_N: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
+    """The gradient of each network's mean absolute error, written out: a third of autograd's time at this size."""
+    up_MDF, up_bias_M1F, down_MF1, down_bias_M11 = parameters
+    h_MNF = torch.baddbmm(up_bias_M1F, x_MND, up_MDF).relu_()
+    sign_MN1 = (torch.baddbmm(down_bias_M11, h_MNF, down_MF1) - y_N[:, None]).sign_().div_(len(y_N))
+    inner_MNF = (sign_MN1 @ down_MF1.mT).mul_(h_MNF > 0)
+    return [
+        x_MND.mT @ inner_MNF,
+        inner_MNF.sum(1, keepdim=True),
+        h_MNF.mT @ sign_MN1,
+        sign_MN1.sum(1, keepdim=True),
+    ]
 
 
 def _network(x_MND: Tensor, parameters: Sequence[Tensor]) -> Tensor:
