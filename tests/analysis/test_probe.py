@@ -18,7 +18,7 @@ from lengthwise.analysis.probe import (
     slopes,
 )
 from lengthwise.analysis.spread import exponent, spread
-from lengthwise.analysis.states import States, collect, decoder_states, times_root_m
+from lengthwise.analysis.states import States, collect, decoder_states, of_one_size, times_root_m
 from lengthwise.cli.probe import constructed, table, without
 from lengthwise.encodings import ENCODINGS
 from lengthwise.model import Decoder, preset
@@ -277,6 +277,24 @@ def test_variance_falls_as_one_over_m_at_the_start_and_root_m_undoes_it(figure):
     figure(f"variance of attention's output at the start: m^{slopes[0]:.2f}; times √m: m^{slopes[1]:.2f}")
     assert abs(slopes[0] + 1) < 0.1
     assert math.isclose(slopes[1], slopes[0] + 1, abs_tol=1e-4)
+
+
+def test_one_size_leaves_directions_and_takes_sizes():
+    documents = random_documents(SYMBOLS, 24, 40, first=START) + random_documents(SYMBOLS, 9, 10, first=START)
+    model = decoder(layers=2)
+    change = of_one_size(model, documents)
+    heads_BHQE = torch.randn(2, 4, 5, 16) * torch.arange(1, 6)[:, None]
+    changed_BHQE = change("layers.0.heads", heads_BHQE)
+    sizes_BQ = changed_BHQE.square().mean((1, 3)).sqrt()
+    assert torch.allclose(sizes_BQ, sizes_BQ[0, 0].expand_as(sizes_BQ))
+    assert torch.allclose(
+        changed_BHQE / sizes_BQ[0, 0], heads_BHQE / heads_BHQE.square().mean((1, 3), keepdim=True).sqrt()
+    )
+    # The size is the mean one over the documents, padding left out.
+    seen = []
+    for one in documents:
+        model(torch.tensor([one.ids]), taps={"layers.0.heads": lambda _, x: seen.append(x.detach().flatten())})
+    assert math.isclose(float(sizes_BQ[0, 0]), float(torch.cat(seen).square().mean().sqrt()), rel_tol=1e-5)
 
 
 def test_without_a_causal_mask_variance_does_not_fall():

@@ -114,6 +114,32 @@ def forward(decoder: Decoder, batch: Batch, taps: dict[str, Tap], heads: Tap | N
         )
 
 
+def of_one_size(decoder: Decoder, documents: Sequence[Document]) -> Tap:
+    """Give the output of attention the same size at every token: its direction stays, what its size tells is gone.
+
+    The size, one for each layer, is the root mean square over these documents. √m is itself a function of the position:
+    where the output has a mean that does not shrink, multiplying by it writes the position down. This writes nothing.
+    """
+    sums: dict[str, list[float]] = {}
+    for batch in batches(documents):
+        real_BT = batch.real_BT
+
+        def add(name: str, heads_BHQE: Tensor, real_BT: Tensor = real_BT) -> None:
+            square_BT = heads_BHQE.double().square().mean((1, 3))
+            both = sums.setdefault(name, [0.0, 0.0])
+            both[0] += float(square_BT[real_BT.to(square_BT.device)].sum())
+            both[1] += float(real_BT.sum())
+
+        forward(decoder, batch, {"layers.*.heads": add})
+    sizes = {name: (total / count) ** 0.5 for name, (total, count) in sums.items()}
+
+    def change(name: str, heads_BHQE: Tensor) -> Tensor:
+        size_B1Q1 = heads_BHQE.square().mean((1, 3), keepdim=True).sqrt()
+        return heads_BHQE / size_B1Q1.clamp(min=1e-12) * sizes[name]
+
+    return change
+
+
 def times_root_m(name: str, heads_BHQE: Tensor) -> Tensor:
     """Multiply the output of attention at the m-th token by √m: the mean of m independent values loses its 1/m.
 

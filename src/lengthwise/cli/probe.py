@@ -19,6 +19,7 @@ from lengthwise.spec import SpecError, did_you_mean
 if TYPE_CHECKING:
     from lengthwise.analysis.documents import Document
     from lengthwise.analysis.states import Read
+    from lengthwise.model.taps import Tap
     from lengthwise.report.drawing import Drawing
     from lengthwise.run import Run
 
@@ -40,6 +41,9 @@ def probe(
     root_m: Annotated[
         bool, typer.Option("--scale-by-root-m", help="probe again with attention's output multiplied by √m")
     ] = False,
+    one_size: Annotated[
+        bool, typer.Option("--one-size", help="probe again with attention's output of one size at every token")
+    ] = False,
     spread: Annotated[bool, typer.Option("--spread", help="variance of attention's output by position")] = False,
     checkpoint: Annotated[str, typer.Option(help="last, best, earliest_best, 25%, 50% or 75%")] = "last",
     store: Store = STORE,
@@ -58,7 +62,7 @@ def probe(
         found, spreads = _read(rows / ROWS), _read(rows / SPREAD) if (rows / SPREAD).exists() else []
     else:
         names, sources = _names(runs or [], study, encodings, store), _sources(documents)
-        wanted = Wanted(checkpoint, lengths, ("linear", "mlp") if kind == "both" else (kind,), root_m, spread)
+        wanted = Wanted(checkpoint, lengths, ("linear", "mlp") if kind == "both" else (kind,), root_m, spread, one_size)
         found, spreads = _all(names, store, sources, wanted, to)
     paths = [path for drawing in drawings(found, spreads) for path in drawing.write(to) if path.suffix == ".svg"]
     tables = {where: table(found, *where) for where in dict.fromkeys((row["task"], row["documents"]) for row in found)}
@@ -112,13 +116,15 @@ class Wanted:
     kinds: tuple[str, ...]
     root_m: bool
     spread: bool
+    one_size: bool = False
 
     @property
     def settings(self) -> str:
         """All of it in a line: rows with the same line need not be made again."""
         from lengthwise.analysis.probe import VERSION
 
-        told = [f"version={VERSION}", *(f"{key}={value}" for key, value in vars(self).items())]
+        listed = {key: value for key, value in vars(self).items() if value or key != "one_size"}
+        told = [f"version={VERSION}", *(f"{key}={value}" for key, value in listed.items())]
         return " ".join(told)
 
 
@@ -151,15 +157,17 @@ def _all(names: list[str], store: str, sources: list[str], wanted: Wanted, to: P
 def _probed(run: Run, source: str, wanted: Wanted, say: Callable[[str], None]) -> tuple[Rows, Rows]:
     from lengthwise.analysis.probe import probe_all
     from lengthwise.analysis.spread import spread
-    from lengthwise.analysis.states import decoder_states, times_root_m
+    from lengthwise.analysis.states import decoder_states, of_one_size, times_root_m
 
     models = {"trained": run.decoder(wanted.checkpoint), "untrained": run.plan.decoder()}
     trained, tested = _documents(run, source, wanted.lengths)
-    changes = {"none": None, "root_m": times_root_m} if wanted.root_m else {"none": None}
+    taps: dict[tuple[str, str], Tap | None] = {(model, "none"): None for model in models}
+    if wanted.root_m:
+        taps |= {(model, "root_m"): times_root_m for model in models}
+    if wanted.one_size:
+        taps |= {(model, "one_size"): of_one_size(decoder, trained) for model, decoder in models.items()}
     reads: dict[tuple[str, str], Read] = {
-        (model, change): decoder_states(decoder, heads=tap)
-        for change, tap in changes.items()
-        for model, decoder in models.items()
+        (model, change): decoder_states(models[model], heads=tap) for (model, change), tap in taps.items()
     }
     start = run.task.vocabulary.bos
     if run.task.starts and start is not None and source != "random-no-start":
@@ -175,10 +183,10 @@ def _probed(run: Run, source: str, wanted: Wanted, say: Callable[[str], None]) -
     spreads = Rows()
     if wanted.spread:
         others = tested.get("unseen") or tested["seen"]
-        for (model, decoder), (change, tap) in ((m, c) for m in models.items() for c in changes.items()):
+        for (model, change), tap in taps.items():
             say(f"{model}, spread")
             spreads += [
-                {**labels, "model": model, "change": change, **row} for row in spread(decoder, others, heads=tap)
+                {**labels, "model": model, "change": change, **row} for row in spread(models[model], others, heads=tap)
             ]
     return [{**labels, **row} for row in rows], spreads
 
@@ -278,6 +286,7 @@ def table(rows: Rows, task: str, source: str) -> Rows:
                 "untrained": error(test, best, model="untrained"),
                 "shuffled": error(test, best, control="shuffled"),
                 "with √m": error(test, best, change="root_m"),
+                "one size": error(test, best, change="one_size"),
             }
             lines.append(line | {key: round(value, 2) for key, value in further.items() if value is not None})
     return lines

@@ -40,7 +40,7 @@ def errors(rows: Rows, kind: str = "mlp", name: str = "probe") -> Drawing:
     """Mean absolute error of the place by layer: columns are tasks, trained and untrained; rows are what is tested."""
     import polars as pl
 
-    own = [row for row in rows if row["probe"] == kind and row["change"] == "none" and row["control"] == "none"]
+    own = [row for row in rows if row["change"] == "none" and row["control"] == "none" and _of(row, kind)]
     by = ["task", "documents", "model", "tested", "encoding", "layer"]
     data = middles([row for row in own if row["model"] in MODELS], by, "mae")
     tasks = list(dict.fromkeys((row["task"], row["documents"]) for row in own))
@@ -80,14 +80,21 @@ def errors(rows: Rows, kind: str = "mlp", name: str = "probe") -> Drawing:
     return Drawing(f"{name}-{kind}", alt, data, paint, panels=True)
 
 
+def _of(row: Mapping[str, Any], kind: str) -> bool:
+    """Whether a figure of this kind of probe shows the row; the constructed state has a linear probe alone."""
+    return row["probe"] == kind or row["model"] == "constructed"
+
+
 def _lines(axes: Axes, data: pl.DataFrame) -> None:
     import polars as pl
 
-    for encoding in dict.fromkeys(data["encoding"].to_list()):
+    names = list(dict.fromkeys(data["encoding"].to_list()))
+    for place, encoding in enumerate(names):
         line = data.filter(pl.col("encoding") == encoding).sort("layer")
-        axes.fill_between(line["layer"], line["least"], line["greatest"], color=colour(encoding), alpha=0.12, lw=0)
+        beside = line["layer"] + _beside(place, len(names))  # equal errors stay visible
+        axes.vlines(beside, line["least"], line["greatest"], color=colour(encoding), linewidth=0.8)
         axes.plot(
-            line["layer"],
+            beside,
             line["median"],
             color=colour(encoding),
             marker=marker(encoding),
@@ -96,6 +103,10 @@ def _lines(axes: Axes, data: pl.DataFrame) -> None:
             linewidth=1.4,
             label=encoding,
         )
+
+
+def _beside(place: int, many: int) -> float:
+    return (place - (many - 1) / 2) * 0.06
 
 
 def _levels(axes: Axes, rows: Rows) -> None:
@@ -109,7 +120,14 @@ def _levels(axes: Axes, rows: Rows) -> None:
     made = [row for row in rows if row["model"] == "constructed" and row["layer"] == 1]
     if made and made[0]["mae"] <= 2 * there[0]["random"]:
         axes.plot(
-            [1], [made[0]["mae"]], marker="*", color="#222222", markersize=8, ls="none", label="Theorem 1's state"
+            [1],
+            [made[0]["mae"]],
+            marker="*",
+            color="#222222",
+            markersize=8,
+            ls="none",
+            clip_on=False,
+            label="Theorem 1's state",
         )
 
 
@@ -123,7 +141,7 @@ def _legend(figure: Figure, grid: Any) -> None:  # noqa: ANN401
 
 
 def root_m(rows: Rows, kind: str = "mlp", tested: str = "seen", name: str = "probe-root-m") -> Drawing:
-    """The error before (left end) and after (arrow) attention's output is multiplied by √m, in each layer."""
+    """The error before (filled) and after (hollow) attention's output is multiplied by √m, in each layer."""
     import polars as pl
 
     own = [
@@ -154,24 +172,23 @@ def root_m(rows: Rows, kind: str = "mlp", tested: str = "seen", name: str = "pro
                 names = list(dict.fromkeys(here["encoding"].to_list()))
                 for place, encoding in enumerate(names):
                     mine = here.filter(pl.col("encoding") == encoding)
-                    shift = (place - (len(names) - 1) / 2) * 0.12
                     for layer in sorted(set(mine["layer"])):
                         at = {one["change"]: one["median"] for one in mine.filter(pl.col("layer") == layer).to_dicts()}
                         if {"none", "root_m"} <= set(at):
-                            axes.annotate(
-                                "",
-                                (layer + shift, at["root_m"]),
-                                (layer + shift, at["none"]),
-                                arrowprops={"arrowstyle": "->", "color": colour(encoding), "lw": 1.3},
+                            where = [layer + 2 * _beside(place, len(names))] * 2
+                            tint = colour(encoding)
+                            axes.plot(where, [at["none"], at["root_m"]], color=tint, linewidth=1)
+                            axes.plot(where[:1], [at["none"]], marker(encoding), color=tint, markersize=4)
+                            axes.plot(
+                                where[:1], [at["root_m"]], marker(encoding), color=tint, mfc="white", markersize=4
                             )
-                            axes.plot([layer + shift], [at["none"]], marker(encoding), color=colour(encoding), ms=3.5)
                     axes.plot([], [], marker(encoding), color=colour(encoding), label=encoding)
                 _levels(axes, [one for one in own if one["task"] == task and one["documents"] == documents])
                 axes.set_ylim(bottom=0)
                 axes.xaxis.get_major_locator().set_params(integer=True)
                 axes.set_title(f"{_short(task, documents)}, {model}", fontsize="small", color=INK)
                 if row == len(tasks) - 1:
-                    axes.set_xlabel("layer")
+                    axes.set_xlabel("layer (filled: as it is; hollow: times √m)")
             grid[row][0].set_ylabel("mean error (tokens)", fontsize="small")
         _legend(figure, grid)
         return figure
@@ -184,14 +201,20 @@ def spreads(rows: Rows, documents: str, name: str = "probe-spread") -> Drawing:
     """Variance of attention's output, and of the normalised state, by position: trained solid, its start dashed."""
     import polars as pl
 
-    own = [row for row in rows if row["documents"] == documents and row["change"] == "none"]
+    own = [
+        row
+        for row in rows
+        # Where all documents have the same token, what there is of variance is rounding.
+        if row["documents"] == documents and row["change"] == "none" and row["variance"] > 1e-9 * row["power"]
+    ]
     data = middles(own, ["task", "model", "quantity", "encoding", "layer", "m"], "variance")
     tasks = list(dict.fromkeys(row["task"] for row in own))
-    quantities = list(dict.fromkeys(row["quantity"] for row in own))
+    quantities = sorted({row["quantity"] for row in own}, reverse=True)
     places = [(task, layer) for task in tasks for layer in sorted({r["layer"] for r in own if r["task"] == task})]
 
     def paint(width: float) -> Figure:
         import matplotlib.pyplot as plt
+        from matplotlib.ticker import NullFormatter
 
         figure, grid = plt.subplots(
             len(quantities),
@@ -210,7 +233,6 @@ def spreads(rows: Rows, documents: str, name: str = "probe-spread") -> Drawing:
                 for encoding in dict.fromkeys(here["encoding"].to_list()):
                     for model in MODELS:
                         line = here.filter((pl.col("encoding") == encoding) & (pl.col("model") == model)).sort("m")
-                        line = line.filter(pl.col("median") > 0)
                         axes.plot(
                             line["m"],
                             line["median"],
@@ -220,15 +242,16 @@ def spreads(rows: Rows, documents: str, name: str = "probe-spread") -> Drawing:
                             label=encoding if model == "trained" else None,
                         )
                 axes.set(xscale="log", yscale="log")
+                axes.xaxis.set_minor_formatter(NullFormatter())
                 if row == 0:
                     axes.set_title(f"{_short(task, documents)}\nlayer {layer}", fontsize="small", color=INK)
                 if row == len(quantities) - 1:
                     axes.set_xlabel("m")
-            grid[row][0].set_ylabel(f"{quantity}\nvariance", fontsize="small")
+            grid[row][0].set_ylabel(f"{quantity}, variance\n(dotted: at the start)", fontsize="small")
+        far = max(row["m"] for row in own)
         for axes in grid[0]:
-            low, high = data["m"].to_list() and (2, max(data["m"].to_list()))
             top = axes.get_ylim()[1]
-            axes.plot([low, high], [top * 0.7, top * 0.7 * low / high], color=FAINT, lw=0.9, ls="--", label="1/m")
+            axes.plot([1, far], [top, top / far], color=FAINT, linewidth=0.9, linestyle="--", label="1/m")
         _legend(figure, grid)
         return figure
 
