@@ -1,9 +1,11 @@
 """Probes find what is planted, nothing where nothing is, and leaks through their controls."""
 
+import json
 import math
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from lengthwise.analysis.documents import Document, apart, batches, random_documents, random_sets, task_documents
 from lengthwise.analysis.probe import (
@@ -19,9 +21,11 @@ from lengthwise.analysis.probe import (
 )
 from lengthwise.analysis.spread import exponent, spread
 from lengthwise.analysis.states import States, collect, decoder_states, of_one_size, times_root_m
+from lengthwise.cli import app
 from lengthwise.cli.probe import constructed, table, without
 from lengthwise.encodings import ENCODINGS
 from lengthwise.model import Decoder, preset
+from lengthwise.run import train
 from lengthwise.spec import SpecError
 from lengthwise.tasks import build_task
 
@@ -338,3 +342,57 @@ def test_the_table_and_the_sentence_say_what_the_rows_say():
     assert "with √m" not in line
     told = without(rows, "copy", "task")
     assert "L/3 is 5.33" in told and "L/4 is 4.00" in told and "Theorem 1's state" in told
+
+
+def said(*arguments):
+    return CliRunner().invoke(app, ["probe", *map(str, arguments)])
+
+
+@pytest.mark.slow
+def test_the_command_probes_runs_writes_rows_and_goes_on_where_it_was(tmp_path):
+    store, to = tmp_path / "store", tmp_path / "out"
+    for seed in (0, 1):
+        run = train(
+            "copy:variant=same:longest=3",
+            "nope",
+            model="laptop:layers=1",
+            training="laptop:steps=2:batch=8",
+            seed=seed,
+            store=str(store),
+            quiet=True,
+        )
+    common = ("--store", store, "--to", to, "--kind", "linear", "--scale-by-root-m", "--one-size", "--spread")
+    first = said("copy-nope-s0", *common, "--json")
+    assert first.exit_code == 0, first.output
+    told = json.loads(first.stdout)
+    (line,) = told["tables"][0]["lines"]
+    assert {"layer 0", "layer 1", "untrained", "shuffled", "with √m", "one size"} <= set(line)
+    assert told["spread"][0].keys() >= {"trained", "at the start"}
+    before = (to / "probe.parquet").read_bytes()
+    both = said("copy-nope-s0", run.id, *common)
+    assert both.exit_code == 0 and "without a state: random guess" in both.stdout
+    import polars as pl
+
+    rows = pl.read_parquet(to / "probe.parquet")
+    assert rows["run"].n_unique() == 2
+    assert rows.filter(pl.col("seed") == 0).equals(pl.read_parquet(before))
+    again = said("--rows", to, "--to", tmp_path / "again")
+    assert again.exit_code == 0
+    for name in ("probe-linear.svg", "probe-root-m-linear.svg", "probe-spread-task.svg"):
+        assert (tmp_path / "again" / name).read_bytes() == (to / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "name runs, or a study"),
+        (("x", "--documents", "rand"), "no documents 'rand'"),
+        (("x", "--encodings", "nope"), "give --study"),
+        (("x", "--rows", "."), "leave out the runs"),
+        (("no-such-run",), "there is no run 'no-such-run'"),
+    ],
+)
+def test_mistakes_are_told(arguments, words, tmp_path):
+    found = said(*arguments, "--store", tmp_path, "--to", tmp_path)
+    assert found.exit_code != 0
+    assert isinstance(found.exception, SpecError) and words in str(found.exception)

@@ -77,8 +77,12 @@ def probe(
         screen.print(escape(without(found, task, source)), style="dim", highlight=False)
         screen.print()
     if spreads:
-        screen.print("How variance goes with position m: its exponent (−1: as 1/m; 0: not at all)", highlight=False)
-        print_table(exponents(spreads), False)
+        screen.print(
+            "How the variance of attention's output goes with position m: its exponent (−1: as 1/m; 0: not at all), "
+            "at the start → trained",
+            highlight=False,
+        )
+        print_table(_beside(exponents(spreads)), False)
     screen.print(f"figures: {', '.join(escape(str(path)) for path in paths)}", highlight=False)
 
 
@@ -276,7 +280,8 @@ def table(rows: Rows, task: str, source: str) -> Rows:
             by_layer = {layer: found for layer in layers if (found := error(test, layer)) is not None}
             if not by_layer:
                 continue
-            best = min(by_layer, key=lambda layer: by_layer[layer])
+            # Controls are told at the best layer after attention: nothing on the way to layer 0 can be changed.
+            best = min((layer for layer in by_layer if layer), key=lambda layer: by_layer[layer], default=0)
             line: dict[str, Any] = {"encoding": encoding, "probe": kind}
             line |= {f"layer {layer}": round(value, 2) for layer, value in by_layer.items()}
             line |= {"best": f"layer {best}"}
@@ -328,6 +333,17 @@ def exponents(spreads: Rows) -> Rows:
         line = lines.setdefault(tuple(where), dict(zip(keys, where, strict=True)))
         line[{"untrained": "at the start"}.get(model, model)] = round(median(found), 2)
     return list(lines.values())
+
+
+def _beside(lines: Rows) -> Rows:
+    """The exponents of the output with the layers beside each other."""
+    found: dict[tuple[str, ...], dict[str, Any]] = {}
+    for line in lines:
+        if line["quantity"] == "output":
+            where = {key: line[key] for key in ("task", "documents", "encoding")}
+            one = found.setdefault(tuple(where.values()), where)
+            one[f"layer {line['layer']}"] = f"{line['at the start']} → {line['trained']}"
+    return list(found.values())
 
 
 def drawings(rows: Rows, spreads: Rows) -> list[Drawing]:
