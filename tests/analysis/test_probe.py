@@ -378,7 +378,7 @@ def test_the_command_probes_runs_writes_rows_and_goes_on_where_it_was(tmp_path):
     assert rows.filter(pl.col("seed") == 0).equals(pl.read_parquet(before))
     again = said("--rows", to, "--to", tmp_path / "again")
     assert again.exit_code == 0
-    for name in ("probe-linear.svg", "probe-root-m-linear.svg", "probe-spread-task.svg"):
+    for name in ("probe-linear.svg", "probe-changed-linear.svg", "probe-spread-task.svg"):
         assert (tmp_path / "again" / name).read_bytes() == (to / name).read_bytes()
 
 

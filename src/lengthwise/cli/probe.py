@@ -348,12 +348,16 @@ def _beside(lines: Rows) -> Rows:
 
 def drawings(rows: Rows, spreads: Rows) -> list[Drawing]:
     """The figures of rows."""
-    from lengthwise.report.probes import errors, root_m
+    from lengthwise.report.probes import changes, errors
     from lengthwise.report.probes import spreads as spread
 
-    found = [errors(rows, kind) for kind in dict.fromkeys(row["probe"] for row in rows)]
-    for kind in dict.fromkeys(row["probe"] for row in rows if row["change"] == "root_m"):
-        found.append(root_m(rows, kind, name=f"probe-root-m-{kind}"))
+    found = []
+    for source in dict.fromkeys(row["documents"] for row in rows):
+        own, end = [row for row in rows if row["documents"] == source], "" if source == "task" else f"-{source}"
+        for kind in dict.fromkeys(row["probe"] for row in own):
+            found.append(errors(own, kind, f"probe-{kind}{end}"))
+            if any(row["change"] != "none" for row in own):
+                found.append(changes(own, kind, name=f"probe-changed-{kind}{end}"))
     for source in dict.fromkeys(row["documents"] for row in spreads):
         found.append(spread(spreads, source, name=f"probe-spread-{source}"))
     return found

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 Rows = Sequence[Mapping[str, Any]]
 BASELINES = {"random": ("random guess", ":"), "constant": ("best constant", "--"), "token": ("token alone", "-.")}
 WORDS = {"seen": "seen lengths", "unseen": "unseen lengths", "beyond": "positions beyond training"}
+CHANGES: dict[str, dict[str, str]] = {"none": {}, "root_m": {"fill": "white"}, "one_size": {"marker": "x"}}
 MODELS = {"trained": "trained", "untrained": "untrained"}
 
 
@@ -36,7 +37,7 @@ def middles(rows: Rows, by: Sequence[str], value: str) -> pl.DataFrame:
     )
 
 
-def errors(rows: Rows, kind: str = "mlp", name: str = "probe") -> Drawing:
+def errors(rows: Rows, kind: str = "mlp", name: str = "probe-mlp") -> Drawing:
     """Mean absolute error of the place by layer: columns are tasks, trained and untrained; rows are what is tested."""
     import polars as pl
 
@@ -77,7 +78,7 @@ def errors(rows: Rows, kind: str = "mlp", name: str = "probe") -> Drawing:
         return figure
 
     alt = f"Mean absolute error of a {kind} probe of the position, by layer, for each encoding, trained and untrained."
-    return Drawing(f"{name}-{kind}", alt, data, paint, panels=True)
+    return Drawing(name, alt, data, paint, panels=True)
 
 
 def _of(row: Mapping[str, Any], kind: str) -> bool:
@@ -140,8 +141,8 @@ def _legend(figure: Figure, grid: Any) -> None:  # noqa: ANN401
     figure.legend(list(found.values()), list(found), loc="outside lower center", ncols=5, fontsize="small")
 
 
-def root_m(rows: Rows, kind: str = "mlp", tested: str = "seen", name: str = "probe-root-m") -> Drawing:
-    """The error before (filled) and after (hollow) attention's output is multiplied by √m, in each layer."""
+def changes(rows: Rows, kind: str = "mlp", tested: str = "seen", name: str = "probe-changed") -> Drawing:
+    """The error as it is (filled), with attention's output times √m (hollow), and with one size of it (cross)."""
     import polars as pl
 
     own = [
@@ -174,26 +175,25 @@ def root_m(rows: Rows, kind: str = "mlp", tested: str = "seen", name: str = "pro
                     mine = here.filter(pl.col("encoding") == encoding)
                     for layer in sorted(set(mine["layer"])):
                         at = {one["change"]: one["median"] for one in mine.filter(pl.col("layer") == layer).to_dicts()}
-                        if {"none", "root_m"} <= set(at):
-                            where = [layer + 2 * _beside(place, len(names))] * 2
-                            tint = colour(encoding)
-                            axes.plot(where, [at["none"], at["root_m"]], color=tint, linewidth=1)
-                            axes.plot(where[:1], [at["none"]], marker(encoding), color=tint, markersize=4)
-                            axes.plot(
-                                where[:1], [at["root_m"]], marker(encoding), color=tint, mfc="white", markersize=4
-                            )
+                        where, tint = [layer + 2 * _beside(place, len(names))], colour(encoding)
+                        axes.plot(where * len(at), list(at.values()), color=tint, linewidth=1)
+                        for change, look in CHANGES.items():
+                            if change in at:
+                                shape = look.get("marker", marker(encoding))
+                                fill = look.get("fill", tint)
+                                axes.plot(where, [at[change]], shape, color=tint, markerfacecolor=fill, markersize=4)
                     axes.plot([], [], marker(encoding), color=colour(encoding), label=encoding)
                 _levels(axes, [one for one in own if one["task"] == task and one["documents"] == documents])
                 axes.set_ylim(bottom=0)
                 axes.xaxis.get_major_locator().set_params(integer=True)
                 axes.set_title(f"{_short(task, documents)}, {model}", fontsize="small", color=INK)
                 if row == len(tasks) - 1:
-                    axes.set_xlabel("layer (filled: as it is; hollow: times √m)")
+                    axes.set_xlabel("layer (filled: as it is; hollow: times √m; ×: one size)")
             grid[row][0].set_ylabel("mean error (tokens)", fontsize="small")
         _legend(figure, grid)
         return figure
 
-    alt = f"Error of a {kind} probe before and after attention's output is multiplied by the root of m."
+    alt = f"Error of a {kind} probe as it is, with attention's output times the root of m, and with one size of it."
     return Drawing(name, alt, data, paint, panels=True)
 
 
