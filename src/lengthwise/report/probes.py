@@ -244,9 +244,9 @@ def spreads(rows: Rows, documents: str, name: str = "probe-spread") -> Drawing:
                 axes.set(xscale="log", yscale="log")
                 axes.xaxis.set_minor_formatter(NullFormatter())
                 if row == 0:
-                    axes.set_title(f"{_short(task, documents)}\nlayer {layer}", fontsize="small", color=INK)
+                    axes.set_title(f"{_short(task, 'task')}\nlayer {layer}", fontsize="small", color=INK)
                 if row == len(quantities) - 1:
-                    axes.set_xlabel("m")
+                    axes.set_xlabel(f"m, {documents}", fontsize="small")
             grid[row][0].set_ylabel(f"{quantity}, variance\n(dotted: at the start)", fontsize="small")
         far = max(row["m"] for row in own)
         for axes in grid[0]:
