@@ -187,11 +187,9 @@ def _probed(run: Run, source: str, wanted: Wanted, say: Callable[[str], None]) -
     spreads = Rows()
     if wanted.spread:
         others = tested.get("unseen") or tested["seen"]
-        for (model, change), tap in taps.items():
+        for model, decoder in models.items():
             say(f"{model}, spread")
-            spreads += [
-                {**labels, "model": model, "change": change, **row} for row in spread(models[model], others, heads=tap)
-            ]
+            spreads += [{**labels, "model": model, **row} for row in spread(decoder, others)]
     return [{**labels, **row} for row in rows], spreads
 
 
@@ -322,8 +320,7 @@ def exponents(spreads: Rows) -> Rows:
     groups: dict[tuple[Any, ...], Rows] = {}
     keys = ("task", "documents", "encoding", "layer", "quantity")
     for row in spreads:
-        if row["change"] == "none":
-            groups.setdefault(tuple(row[key] for key in (*keys, "model", "run")), []).append(row)
+        groups.setdefault(tuple(row[key] for key in (*keys, "model", "run")), []).append(row)
     slopes: dict[tuple[Any, ...], list[float]] = {}
     for where, own in groups.items():
         if (found := exponent(own)) is not None:

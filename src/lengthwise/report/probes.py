@@ -205,7 +205,7 @@ def spreads(rows: Rows, documents: str, name: str = "probe-spread") -> Drawing:
         row
         for row in rows
         # Where all documents have the same token, what there is of variance is rounding.
-        if row["documents"] == documents and row["change"] == "none" and row["variance"] > 1e-9 * row["power"]
+        if row["documents"] == documents and row["variance"] > 1e-9 * row["power"]
     ]
     data = middles(own, ["task", "model", "quantity", "encoding", "layer", "m"], "variance")
     tasks = list(dict.fromkeys(row["task"] for row in own))
