@@ -203,7 +203,7 @@ print(status("VmHWM"), float(heads.mean_LH("entropy").mean()))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["nope", "t5"])
+@pytest.mark.parametrize("name", ["t5"])  # with a bias besides: the others need less
 def test_8192_tokens_4_layers_4_heads_in_less_than_two_gigabytes(name, figure):
     run = subprocess.run(
         [sys.executable, "-c", SCRIPT, name, "8192", "128"], capture_output=True, text=True, check=True
@@ -216,13 +216,13 @@ def test_8192_tokens_4_layers_4_heads_in_less_than_two_gigabytes(name, figure):
 
 @pytest.mark.slow
 def test_the_measurement_sees_what_blocks_save():
-    """All queries of a quarter of that in one block: the statistics need several T × T of four heads."""
+    """All queries in one block: the statistics need several T × T of four heads."""
     peaks = [
         float(
             subprocess.run(
-                [sys.executable, "-c", SCRIPT, "nope", "4096", rows], capture_output=True, text=True, check=True
+                [sys.executable, "-c", SCRIPT, "nope", "2048", rows], capture_output=True, text=True, check=True
             ).stdout.split()[0]
         )
-        for rows in ("128", "4096")
+        for rows in ("128", "2048")
     ]
-    assert peaks[1] - peaks[0] > 2 * 4 * 4096**2 * 4 / 2**20
+    assert peaks[1] - peaks[0] > 2 * 4 * 2048**2 * 4 / 2**20

@@ -212,7 +212,8 @@ class Heads:
         per_token_R = 1 / (query_R + 1).double()
         # ln(t + 1) is the most there can be; the first query has no choice and counts as 0.
         most_R = (query_R + 1).double().log().clamp(min=1e-9)
-        entropy_BHR = torch.special.entr(weights_BHRK).sum(-1, dtype=torch.float64)
+        tiny = torch.finfo(weights_BHRK.dtype).tiny
+        entropy_BHR = -(weights_BHRK * weights_BHRK.clamp(min=tiny).log()).sum(-1, dtype=torch.float64)
         found = {
             "entropy": entropy_BHR,
             "relative_entropy": entropy_BHR / most_R,

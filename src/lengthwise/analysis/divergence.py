@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import queue
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -52,6 +52,11 @@ def as_published(p_NK: Tensor, q_NK: Tensor) -> Tensor:
     return (torch.xlogy(m_NK, m_NK) - m_NK * ((p_NK.log() + q_NK.log()) / 2)).sum(-1)
 
 
+def _information(x: Tensor) -> Tensor:
+    """x ln x, and 0 at 0. Not `xlogy` or `entr`, which take three times as long."""
+    return x * x.clamp(min=1e-300).log()
+
+
 def _with_rest(weights_BHRK: Tensor) -> Tensor:
     """Weights that sum to less than 1, with the rest as one more key that stands for none."""
     return torch.cat([weights_BHRK, (1 - weights_BHRK.sum(-1, keepdim=True)).clamp(min=0)], -1)
@@ -68,17 +73,24 @@ def head_divergences(p_BARK: Tensor, q_BBRK: Tensor, start: int, rest: bool = Fa
     if rest:
         p, q = _with_rest(p), _with_rest(q)
         visible_RK = torch.cat([visible_RK, torch.ones(rows, 1, dtype=torch.bool)], 1)
-    own_p, own_q = torch.special.entr(p).sum(-1), torch.special.entr(q).sum(-1)
-    log_p, log_q = p.log() / 2, q.log() / 2
+    own_p, own_q = _information(p).sum((-1, -2)), _information(q).sum((-1, -2))
+    # Later keys of a block have no weight and belong to no row: their logs are set to 0.
+    log_p, log_q = (x.log().masked_fill(~visible_RK, 0) / 2 for x in (p, q))
     shape = (p.shape[0], p.shape[1], q.shape[1])
     true, published = torch.zeros(shape, dtype=torch.float64), torch.zeros(shape, dtype=torch.float64)
+    finite = bool(log_p.isfinite().all() and log_q.isfinite().all())
+    if finite:  # Σ M (log P + log Q) / 2 of all pairs, as products
+        x, y, log_x, log_y = (part.flatten(2) for part in (p, q, log_p, log_q))
+        own = (x * log_x).sum(-1)[:, :, None] + (y * log_y).sum(-1)[:, None]
+        published = -(own + log_x @ y.mT + x @ log_y.mT) / 2
     for head in range(p.shape[1]):  # not all pairs at once: that would be A × B blocks
         m_BBRK = (p[:, head, None] + q) / 2
-        entropy = torch.special.entr(m_BBRK)
-        apart = (entropy.sum(-1) - (own_p[:, head, None] + own_q) / 2).clamp(0, math.log(2))
-        true[:, head] = apart.sum(-1)
-        cross = m_BBRK * (log_p[:, head, None] + log_q)
-        published[:, head] = torch.where(visible_RK, -entropy - cross, 0).sum((-1, -2))
+        information = _information(m_BBRK).sum((-1, -2))
+        apart = (own_p[:, head, None] + own_q) / 2 - information
+        true[:, head] = apart.clamp(0, math.log(2) * rows)
+        if not finite:
+            published[:, head] = -(m_BBRK * (log_p[:, head, None] + log_q)).sum((-1, -2))
+        published[:, head] += information
     return {"true": true, "as_published": published}
 
 
@@ -165,7 +177,11 @@ class Apart:
 
 
 def divergences(
-    sources: Sequence[Source], pairs: Sequence[tuple[int, int]], given: Sequence[Batch], rows: int = ROWS
+    sources: Sequence[Source],
+    pairs: Sequence[tuple[int, int]],
+    given: Sequence[Batch],
+    rows: int = 32,
+    tell: Callable[[str], None] | None = None,
 ) -> list[Apart]:
     """The divergence of each pair of sources, e.g. `divergences([a, b], [(0, 1)], batches)[0].total()`.
 
@@ -177,7 +193,9 @@ def divergences(
     if len(layers) != 1:
         raise SpecError(f"layers are compared one by one, so models need equally many; these have {sorted(layers)}")
     found = [Apart(parts={definition: [] for definition in DEFINITIONS}) for _ in pairs]
-    for batch in given:
+    for number, batch in enumerate(given):
+        if tell is not None:
+            tell(f"comparing {len(pairs)} pairs of {len(sources)} models: batch {number + 1} of {len(given)}")
         count, tokens = batch.ids_BT.shape
         sums: list[dict[str, list[Tensor]]] = [{name: [] for name in DEFINITIONS} for _ in pairs]
         with closing(lockstep(sources, batch, rows)) as steps:

@@ -61,14 +61,14 @@ def pairings(there: Sequence[tuple[str, int]], reference: str = "nope") -> list[
     for encoding, listed in seeds.items():
         for seed in sorted(set(listed)):
             model = Model(encoding, seed)
-            for other in own:
-                if other != seed:
-                    found.append(Pairing("record", model, Model(reference, other)))
-                    found.append(Pairing("floor", model.untrained, Model(reference, other, False)))
+            found += [Pairing("record", model, Model(reference, other)) for other in own if other != seed]
             found.append(Pairing("change", model, model.untrained))
-            if encoding != reference and seed in own:
+            # The original draws the other seed; here it is the next.
+            after = next((other for other in (*own, *own) if other > seed), own[0])
+            if after != seed:
+                found.append(Pairing("floor", model.untrained, Model(reference, after, False)))
+            if encoding == reference and after != seed:
+                found.append(Pairing("published", model, Model(reference, after)))
+            elif encoding != reference and seed in own:
                 found.append(Pairing("published", model, Model(reference, seed)))
-            elif encoding == reference and len(own) > 1:
-                # The original draws the other seed; here it is the next.
-                found.append(Pairing("published", model, Model(reference, own[(own.index(seed) + 1) % len(own)])))
     return found
