@@ -61,6 +61,7 @@ def divergence_drawing(rows: Rows, task: str, short: str) -> Drawing:
             axes.set(xlim=(0, None), ylim=(len(names) - 0.5, -0.6))
             if measure.startswith("true"):
                 axes.axvline(math.log(2), color=FAINT, linewidth=0.8, linestyle=":")
+            axes.locator_params(axis="x", nbins=4)
             axes.tick_params(labelsize="small")
         grid[0][0].set_yticks(range(len(names)), [f"{name}′" if name == "nope" else name for name in names])
         figure.supxlabel("divergence from NoPE's attention (nats)", fontsize="medium")

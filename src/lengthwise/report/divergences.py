@@ -69,7 +69,7 @@ def encodings_of(rows: Rows, task: str) -> list[str]:
 
 
 def told(encoding: str) -> float | None:
-    """The published divergence from NoPE of an encoding of ours; both rotary encodings are set beside Rotary."""
+    """The published divergence from NoPE of an encoding of ours; a quarter of rotary is Rotary."""
     name = published_encoding(encoding)
     return None if name is None else published.DIVERGENCE.get(name)
 
@@ -131,24 +131,23 @@ def differences(rows: Rows, reference: str = "nope") -> list[dict[str, object]]:
 
 
 def table(rows: Rows, task: str) -> list[dict[str, object]]:
-    """What a person is shown: each comparison with the published number and our estimates."""
+    """What a person is shown, a line for each encoding: the published number, what its recipe gives here, the true
+    divergence by pairs of other seeds, and the scale: the same untrained, and the way from the first weights.
+    """
     found: list[dict[str, object]] = []
-    names = {
-        "given": "the run it was compared with",
-        "record": "{encoding}, another seed",
-        "published": "{encoding}, paired as published",
-        "floor": "{encoding}, both untrained",
-        "change": "{encoding}, from its own first weights",
-    }
-    for pairing, words in names.items():
-        for encoding in encodings_of(rows, task):
-            made = {name: estimate(rows, task, pairing, encoding, measure) for measure, name in SHOWN.items()}
-            if all(one.value is None for one in made.values()):
-                continue
-            number = told(encoding) if pairing in {"record", "published"} else None
-            line: dict[str, object] = {"compared": words.format(encoding=encoding)}
-            line["published"] = "" if number is None else f"{number:.3f}"
-            found.append(line | {name: _short(one) for name, one in made.items()})
+    for encoding in encodings_of(rows, task):
+        number = told(encoding)
+        line: dict[str, object] = {"encoding": encoding, "published": "" if number is None else f"{number:.3f}"}
+        given = estimate(rows, task, "given", encoding, "true matching")
+        pairing = "record" if given.value is None else "given"
+        if pairing == "record":
+            line["its recipe here"] = _short(estimate(rows, task, "published", encoding, "as_published as_published"))
+        for measure, name in SHOWN.items():
+            line[name] = _short(estimate(rows, task, pairing, encoding, measure))
+        if pairing == "record":
+            line["matched, untrained"] = _short(estimate(rows, task, "floor", encoding, "true matching"))
+        line["matched, from first weights"] = _short(estimate(rows, task, "change", encoding, "true matching"))
+        found.append(line)
     return found
 
 
