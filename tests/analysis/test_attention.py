@@ -10,6 +10,7 @@ from lengthwise.analysis import attention
 from lengthwise.analysis.attention import BINS, Batch, Heads, OfDecoder, batches, observe
 from lengthwise.analysis.distance import by_length, head_rows, histogram_rows, joined, published_bins
 from lengthwise.encodings import ENCODINGS
+from lengthwise.encodings.encoding import Encoding
 from lengthwise.model import Decoder, preset
 from lengthwise.model.taps import Recorder
 from lengthwise.spec import SpecError
@@ -18,24 +19,46 @@ from lengthwise.tasks import build_task
 IDS = torch.randint(17, (3, 50), generator=torch.Generator().manual_seed(0))
 
 
-def decoder(name: str, **changes: object) -> Decoder:
+class Half(Encoding):
+    """Softmax that leaves half of the mass on no key, as stick-breaking may."""
+
+    complete = False
+
+    def weigh(self, scores_BHQK, pair):
+        return scores_BHQK.softmax(-1) / 2
+
+
+class Reads(Encoding):
+    """An addition to the head's output beside weights times values, as Shaw's."""
+
+    def read(self, weights_BHQK, pair):
+        return 0.1 * (weights_BHQK * pair.distance_BQK[:, None]).sum(-1, keepdim=True).expand_as(pair.q_BHQE)
+
+
+NAMES = [*ENCODINGS, Half, Reads]
+"""All there are, and two that do what those to come will do."""
+
+
+def decoder(name, **changes: object) -> Decoder:
     # σ = .3: attention of an untrained model is else almost uniform, and a wrong bias would not be seen.
     return Decoder(preset("laptop", vocabulary=17, **({"sigma": 0.3} | changes)), name).eval()
 
 
-@pytest.mark.parametrize("name", ENCODINGS)
+@pytest.mark.parametrize("name", NAMES)
 def test_rows_sum_to_one_and_see_no_future(name):
     source = OfDecoder(decoder(name))
     heads = observe(source, [Batch(IDS)], rows=16)
     for layer, complete in enumerate(source.complete):
         assert heads.future_L[layer] == 0
         assert heads.most_L[layer] <= 1 + 1e-5
-        if complete:
-            assert heads.least_L[layer] >= 1 - 1e-5
+        assert heads.least_L[layer] >= (1 - 1e-5 if complete else 0)
+    if name is Half:
+        assert source.complete == [False, False]
+        assert heads.most_L.tolist() == pytest.approx([0.5, 0.5])
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ENCODINGS)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_weights_give_the_heads_of_the_path_that_nobody_listens_to(name):
     """T57: the output with weights is the output without, and it is weights times values."""
     model = decoder(name, sigma=0.15)  # at .3 fp32 itself differs by 1e-5 from path to path
@@ -212,6 +235,26 @@ def test_8192_tokens_4_layers_4_heads_in_less_than_two_gigabytes(name, figure):
     figure(f"attention statistics of {name}, T=8192, 4 layers, 4 heads: peak {peak:.0f} MiB of the whole process")
     assert 0 < entropy < 9.02
     assert peak < 2000
+
+
+LOCKSTEP = SCRIPT.replace(
+    "heads = observe(source, [Batch(torch.randint(32, (1, int(sys.argv[2]))))], int(sys.argv[3]))",
+    "from lengthwise.analysis.divergence import divergences\n"
+    "other = OfDecoder(Decoder(preset('laptop', vocabulary=32, layers=4), 'nope', seed=1))\n"
+    "ids = torch.randint(32, (1, int(sys.argv[2])))\n"
+    "(apart,) = divergences([source, other], [(0, 1)], [Batch(ids)], int(sys.argv[3]))",
+).replace('float(heads.mean_LH("entropy").mean())', 'apart.total("true", "matching")')
+
+
+@pytest.mark.slow
+def test_two_models_of_4096_tokens_are_compared_in_less_than_a_gigabyte(figure):
+    run = subprocess.run(
+        [sys.executable, "-c", LOCKSTEP, "t5", "4096", "32"], capture_output=True, text=True, check=True
+    )
+    peak, apart = map(float, run.stdout.split())
+    figure(f"divergence of two models, T=4096, 4 layers, 4 × 4 heads: peak {peak:.0f} MiB of the whole process")
+    assert 0 < apart < 0.7
+    assert peak < 1000
 
 
 @pytest.mark.slow

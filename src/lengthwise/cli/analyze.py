@@ -114,7 +114,7 @@ def _analysed(
     from lengthwise.analysis.pairing import Pairing, pairings
     from lengthwise.analysis.together import compare, describe
 
-    torch.set_num_threads(max(1, torch.get_num_threads() // 2))  # models of a lockstep wait for each other
+    torch.set_num_threads(1)  # models in lockstep run in threads of their own already
     found: dict[str, Rows] = {name: [] for name in FILES}
     tasks: dict[str, list[Run]] = {}
     for run in runs:
