@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from lengthwise.analysis.divergence import DEFINITIONS, HEADS
 from lengthwise.cli import app
 from lengthwise.report.attention import drawings
-from lengthwise.report.divergences import MEASURES, differences, over_lengths, sentence, summary, table
+from lengthwise.report.divergences import MEASURES, differences, markdown, over_lengths, sentence, summary, table
 from lengthwise.run import train
 from lengthwise.spec import SpecError
 
@@ -43,12 +43,15 @@ def test_what_is_said_of_rows():
     (t5,) = [one for one in differences(told) if one["encoding"] == "t5" and one["measure"] == "true matching"]
     assert t5["difference"] == pytest.approx(0.1) and t5["low"] == pytest.approx(0.1)
     lines = {line["encoding"]: line for line in table(told, TASK)}
-    assert lines["nope"]["true, heads matched"].startswith("0.290 [")  # .2 + .01 (2 + 2) + .05
+    assert lines["nope"]["true, heads matched"].startswith("0.290 ± ")  # .2 + .01 (2 + 2) + .05
     assert lines["t5"]["published"] == "0.263"
     assert "true, heads matched: t5 (+0.100 [0.100, 0.100] against nope with another seed: farther)" in sentence(
         told, TASK
     )
     assert "nearer" in sentence(over_lengths(planted(-0.1)), TASK)
+    page = markdown(told, TASK)
+    assert page.count("| t5 |") == 5  # four pairings and the differences
+    assert "| t5 | +0.100 [+0.100, +0.100] |" in page
     per_layer = [one for one in summary(told) if one["layer"] == 1 and one["encoding"] == "nope"]
     assert {one["published"] for one in per_layer} == {None}
     assert per_layer[0]["value"] == pytest.approx(0.34)

@@ -183,16 +183,23 @@ def _read(folder: Path, name: str) -> Rows:
 
 
 def _show(found: dict[str, Rows], reference: str, to: Path, as_json: bool) -> None:
+    from lengthwise.folder import Folder
     from lengthwise.report.attention import drawings, modes
-    from lengthwise.report.divergences import differences, over_lengths, sentence, summary, table, tasks_of
+    from lengthwise.report.divergences import differences, markdown, over_lengths, sentence, summary, table, tasks_of
     from lengthwise.report.findings import short
 
-    told = over_lengths(found["divergence"])
+    told, seen = (over_lengths(found["divergence"], only) for only in (False, True))
     tasks = {task: short(task) for task in tasks_of(found["heads"])}
     if len(set(tasks.values())) < len(tasks):
         tasks = {task: task for task in tasks}
-    numbers, gaps = summary(told), differences(told, reference)
+    parts = {"seen and unseen": told, "seen": seen}
+    numbers = [{"lengths": lengths, **one} for lengths, part in parts.items() for one in summary(part)]
+    gaps = [{"lengths": lengths, **one} for lengths, part in parts.items() for one in differences(part, reference)]
     _write(to, found, numbers, gaps)
+    if told:
+        pages = [markdown(told, task, reference) for task in tasks_of(told)]
+        pages += [markdown(seen, task, reference, ", seen lengths alone") for task in tasks_of(seen)]
+        Folder(to).write("summary.md", "\n".join(pages))
     paths = [
         path for drawing in drawings(told, found["heads"], found["distances"], tasks) for path in drawing.write(to)
     ]
@@ -224,7 +231,7 @@ def _show(found: dict[str, Rows], reference: str, to: Path, as_json: bool) -> No
                 highlight=False,
             )
             screen.print()
-    screen.print(f"rows and figures: {escape(str(to))} ({len(paths) + len(FILES) + 2} files)", highlight=False)
+    screen.print(f"rows and figures: {escape(str(to))} ({len(list(to.iterdir()))} files)", highlight=False)
 
 
 def _write(to: Path, found: dict[str, Rows], numbers: Rows, gaps: Rows) -> None:

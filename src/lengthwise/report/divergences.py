@@ -27,12 +27,13 @@ SHOWN = {
 """Those that a person is shown first."""
 
 
-def over_lengths(rows: Rows) -> list[dict[str, Any]]:
-    """The rows with the mean over lengths of each pair and layer: what estimates are made of."""
+def over_lengths(rows: Rows, seen: bool = False) -> list[dict[str, Any]]:
+    """The rows with the mean over lengths, or seen ones, of each pair and layer: what estimates are made of."""
     keys = ("task", "pairing", "encoding", "seed", "against", "against_seed", "layer")
     groups: dict[tuple[object, ...], list[dict[str, Any]]] = {}
     for row in rows:
-        groups.setdefault(tuple(row[key] for key in keys), []).append(row)
+        if row["seen"] or not seen:
+            groups.setdefault(tuple(row[key] for key in keys), []).append(row)
     return [
         dict(zip(keys, group, strict=True))
         | {measure: math.fsum(row[measure] for row in own) / len(own) for measure in MEASURES if measure in own[0]}
@@ -141,12 +142,12 @@ def table(rows: Rows, task: str) -> list[dict[str, object]]:
         given = estimate(rows, task, "given", encoding, "true matching")
         pairing = "record" if given.value is None else "given"
         if pairing == "record":
-            line["its recipe here"] = _short(estimate(rows, task, "published", encoding, "as_published as_published"))
+            line["its recipe here"] = _half(estimate(rows, task, "published", encoding, "as_published as_published"))
         for measure, name in SHOWN.items():
-            line[name] = _short(estimate(rows, task, pairing, encoding, measure))
+            line[name] = _half(estimate(rows, task, pairing, encoding, measure))
         if pairing == "record":
-            line["matched, untrained"] = _short(estimate(rows, task, "floor", encoding, "true matching"))
-        line["matched, from first weights"] = _short(estimate(rows, task, "change", encoding, "true matching"))
+            line["matched, untrained"] = _half(estimate(rows, task, "floor", encoding, "true matching"))
+        line["matched, from first weights"] = _half(estimate(rows, task, "change", encoding, "true matching"))
         found.append(line)
     return found
 
@@ -190,3 +191,49 @@ def _short(one: Estimate) -> str:
     if one.low is None or one.high is None:
         return f"{one.value:.3f}"
     return f"{one.value:.3f} [{one.low:.3f}, {one.high:.3f}]"
+
+
+def markdown(rows: Rows, task: str, reference: str = "nope", where: str = "") -> str:
+    """All there is to say of a task, for a page: both definitions, three pairings of heads, the scale, differences."""
+    names = {
+        "record": f"Seeds s of {reference} with all other seeds s′ of M",
+        "published": f"Paired as published: M with the same seed, {reference} with another",
+        "floor": "Both untrained, different seeds",
+        "change": "Each model with its own first weights",
+    }
+    columns = [measure for measure in MEASURES if not measure.endswith(" same")]
+    heading = [measure.replace(" ", ", ").replace("as_published", "as published") for measure in columns]
+    parts = [f"### {task}{where}", sentence(rows, task, reference)]
+    for pairing, words in names.items():
+        lines = []
+        for encoding in encodings_of(rows, task):
+            made = [estimate(rows, task, pairing, encoding, measure) for measure in columns]
+            if made[0].value is None:
+                continue
+            number = told(encoding) if pairing in {"record", "published"} else None
+            lines.append([encoding, "" if number is None else f"{number:.3f}", *map(_short, made)])
+        if lines:
+            parts += [f"{words}:", _grid(["M", "published", *heading], lines)]
+    gaps = differences([row for row in rows if row["task"] == task], reference)
+    if gaps:
+        lines = [
+            [encoding, *(_signed(one) for one in gaps if one["encoding"] == encoding and one["measure"] in columns)]
+            for encoding in dict.fromkeys(str(one["encoding"]) for one in gaps)
+        ]
+        parts += [f"D({reference}, M) − D({reference}, {reference}′):", _grid(["M", *heading], lines)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _half(one: Estimate) -> str:
+    """In as few letters as there are: these intervals are even."""
+    half = "" if one.half is None else f" ± {one.half:.3f}"
+    return "" if one.value is None else f"{one.value:.3f}{half}"
+
+
+def _grid(heading: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(line)} |" for line in (heading, ["---"] * len(heading), *lines))
+
+
+def _signed(gap: dict[str, Any]) -> str:
+    value = f"{gap['difference']:+.3f}"
+    return value if gap["low"] is None else f"{value} [{gap['low']:+.3f}, {gap['high']:+.3f}]"
