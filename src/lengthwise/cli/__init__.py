@@ -9,11 +9,12 @@ from typing import Annotated
 import typer
 
 from lengthwise import __version__
-from lengthwise.cli import encodings, lists, new, probe, published, report, runs, stored, study, tasks, theory
+from lengthwise.cli import analyze, encodings, lists, new, probe, published, report, runs, stored, study, tasks, theory
 from lengthwise.cli.terminal import app
 from lengthwise.spec import SpecError
 
 __all__ = [
+    "analyze",
     "app",
     "encodings",
     "lists",
