@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import log
 
@@ -41,7 +41,13 @@ def powers(tokens: int) -> list[int]:
 
 
 def row(
-    part: str, start: Start, values: np.ndarray, *, m: int | None = None, mask: str = "causal", **predicted: float
+    part: str,
+    start: Start,
+    values: np.ndarray,
+    predicted: Mapping[str, float],
+    *,
+    m: int | None = None,
+    mask: str = "causal",
 ) -> Row:
     """One measured number with its 99 % band over draws, and what was predicted for it."""
     mean, low, high = band(values)
@@ -75,18 +81,18 @@ def decay(
         dot = {form: lemma2(start, form) for form in ("as_published", "corrected")}
         share = start.heads / start.width
         rows = [
-            row("lemma 1", start, found["qkv"], as_published=lemma1(start), corrected=lemma1(start)),
-            row("lemma 2", start, found["logits"], **dot),
-            row("lemma 2, scaled", start, found["logits"] * share, **{form: dot[form] * share for form in dot}),
+            row("lemma 1", start, found["qkv"], {"as_published": lemma1(start), "corrected": lemma1(start)}),
+            row("lemma 2", start, found["logits"], dot),
+            row("lemma 2, scaled", start, found["logits"] * share, {form: dot[form] * share for form in dot}),
         ]
     for place, m in enumerate(positions):
-        rows.append(row("lemma 3", start, found["output"][:, place], m=m, mask=mask, **_third(start, m, mask, tokens)))
+        rows.append(row("lemma 3", start, found["output"][:, place], _third(start, m, mask, tokens), m=m, mask=mask))
     slopes = np.array([exponent(positions, variances) for variances in found["output"]])
     lines = {
         form: exponent(positions, [_third(start, m, mask, tokens)[form] for m in positions])
         for form in ("as_published", "corrected", "exact")
     }
-    return [*rows, row("exponent", start, slopes, mask=mask, **lines)]
+    return [*rows, row("exponent", start, slopes, lines, mask=mask)]
 
 
 def _third(start: Start, m: int, mask: str, tokens: int) -> dict[str, float]:
@@ -99,7 +105,7 @@ def far(start: Start, tokens: int, *, count: int = DRAWS, seed: int = 0, tell: T
     positions = powers(tokens)
     found = draws(start, positions, count=count, seed=seed, tell=tell)["output"]
     return [
-        row("floor", start, found[:, place], m=m, **_third(start, m, "causal", tokens))
+        row("floor", start, found[:, place], _third(start, m, "causal", tokens), m=m)
         for place, m in enumerate(positions)
     ]
 
@@ -112,7 +118,7 @@ def head_sweep(
     for many in heads:
         here = replace(start, heads=many)
         found = draws(here, [64], count=count, sequences=2, seed=seed, tell=tell)["logits"] * many / here.width
-        rows.append(row("heads", here, found, as_published=here.spread / many, corrected=here.spread))
+        rows.append(row("heads", here, found, {"as_published": here.spread / many, "corrected": here.spread}))
     return rows
 
 
@@ -130,7 +136,7 @@ def sigma_sweep(
     for sigma in sigmas:
         here = replace(start, sigma=sigma)
         found = draws(here, [m], count=count, sequences=2, seed=seed, tell=tell)
-        measured = row("property 1", here, found["output"][:, 0], m=m, **_third(here, m, "causal", m))
+        measured = row("property 1", here, found["output"][:, 0], _third(here, m, "causal", m), m=m)
         rows.append({**measured, "entropy": float(found["entropy"].mean())})
     return rows
 
@@ -144,7 +150,7 @@ def coordinate_rows(
         drawn = list(coordinates(start, m, count=count, seed=seed, tell=tell))
         for form in ("as_published", "corrected"):
             slopes = np.array([slope(measured_J, forms[form]) for measured_J, forms in drawn])
-            rows.append({**row("lemma 4", start, slopes, m=m, corrected=1.0), "form": form})
+            rows.append({**row("lemma 4", start, slopes, {"corrected": 1.0}, m=m), "form": form})
     return rows
 
 
