@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from lengthwise import __version__
-from lengthwise.cli import encodings, lists, new, published, report, runs, stored, study, tasks, theory
+from lengthwise.cli import encodings, lists, new, published, report, runs, stored, study, tasks, theory, variance
 from lengthwise.cli.terminal import app
 from lengthwise.spec import SpecError
 
@@ -26,6 +26,7 @@ __all__ = [
     "study",
     "tasks",
     "theory",
+    "variance",
 ]
 
 

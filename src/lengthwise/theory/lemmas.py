@@ -145,11 +145,11 @@ def coordinate_rows(
     start: Start, positions: Sequence[int], *, count: int = DRAWS, seed: int = 0, tell: Tell | None = None
 ) -> list[Row]:
     """Lemma 4: of the differences between coordinates that each form predicts, the part that is there (1 is right)."""
+    drawn = list(coordinates(start, positions, count=count, seed=seed, tell=tell))
     rows = []
-    for m in positions:
-        drawn = list(coordinates(start, m, count=count, seed=seed, tell=tell))
+    for place, m in enumerate(positions):
         for form in ("as_published", "corrected"):
-            slopes = np.array([slope(measured_J, forms[form]) for measured_J, forms in drawn])
+            slopes = np.array([slope(measured_MJ[place], forms[form][place]) for measured_MJ, forms in drawn])
             rows.append({**row("lemma 4", start, slopes, {"corrected": 1.0}, m=m), "form": form})
     return rows
 

@@ -278,48 +278,53 @@ def exponent(positions: Sequence[int], variances: Sequence[float] | np.ndarray) 
 
 
 @torch.no_grad()
-def lemma4(decoder: Decoder, start: Start, m: int, form: Literal["as_published", "corrected"] = "corrected") -> Tensor:
-    """The variance of each coordinate (J,) of LayerNorm(x_m + o_m), for these weights, over random inputs.
+def lemma4(decoder: Decoder, start: Start, positions: Sequence[int]) -> dict[str, Tensor]:
+    """The variance of each coordinate of LayerNorm(x_m + o_m), over inputs but for these weights: (M, J) by form.
 
     `as_published`: (mσ_x² + Σ_i (W_o W_v)_ji²) / (mσ_x² + d²σ⁴). `corrected` keeps the heads apart, whose weights are
     not uniform, adds the pull of the query (the floor) and that token m sees itself, and divides by the mean over j.
     """
-    layer = cast("Layer", decoder.layers[0])
-    attention, heads, wide = layer.attention, decoder.config.heads, decoder.config.head_width
+    attention = cast("Layer", decoder.layers[0]).attention
+    heads, wide, s_x = decoder.config.heads, decoder.config.head_width, start.input_sigma
     out_JHE = attention.out.weight.unflatten(1, (heads, wide))
     q_HED, k_HED, v_HED = (p.weight.unflatten(0, (heads, wide)) for p in (attention.q, attention.k, attention.v))
     read_JD = attention.out.weight @ attention.v.weight
-    s_x = start.input_sigma
-    if form == "as_published":
-        return (m * s_x**2 + read_JD.square().sum(1)) / (m * s_x**2 + start.spread)
-    share, pull = _softmax_moments(m, start.spread, start.width, wide)
-    own_J = read_JD.new_zeros(len(read_JD))
-    pulled_JD = torch.zeros_like(read_JD)
+    whole_J, own_J, pulled_JD = read_JD.square().sum(1), read_JD.new_zeros(len(read_JD)), torch.zeros_like(read_JD)
     for head in range(heads):
         read_h_JD = out_JHE[:, head] @ v_HED[head]
         own_J += read_h_JD.square().sum(1)
         pulled_JD += (read_h_JD @ k_HED[head].mT) @ q_HED[head] * wide**-0.5
-    reached = pull / start.spread  # how much of the query's pull m keys show: 1 for many
-    variance_J = s_x**2 + share * own_J + (read_JD.square().sum(1) - own_J) / m
-    variance_J += reached * pulled_JD.square().sum(1)
-    variance_J += 2 * s_x * (read_JD.diagonal() / m + sqrt(reached) * pulled_JD.diagonal())
-    return variance_J / variance_J.mean()
+    found: dict[str, list[Tensor]] = {"as_published": [], "corrected": []}
+    for m in positions:
+        found["as_published"].append((m * s_x**2 + whole_J) / (m * s_x**2 + start.spread))
+        share, pull = _softmax_moments(m, start.spread, start.width, wide)
+        reached = pull / start.spread  # how much of the query's pull m keys show: 1 for many
+        variance_J = s_x**2 + share * own_J + (whole_J - own_J) / m + reached * pulled_JD.square().sum(1)
+        variance_J += 2 * s_x * (read_JD.diagonal() / m + sqrt(reached) * pulled_JD.diagonal())
+        found["corrected"].append(variance_J / variance_J.mean())
+    return {form: torch.stack(rows) for form, rows in found.items()}
 
 
 @torch.no_grad()
 def coordinates(
-    start: Start, m: int, *, count: int = DRAWS, sequences: int = 128, seed: int = 0, tell: Tell | None = None
+    start: Start,
+    positions: Sequence[int],
+    *,
+    count: int = DRAWS,
+    sequences: int = 128,
+    seed: int = 0,
+    tell: Tell | None = None,
 ) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-    """For each of `count` initialisations, the measured variance of each coordinate at m, and both predictions."""
+    """For each of `count` initialisations, the measured variance of each coordinate (M, J), and both predictions."""
+    places = [m - 1 for m in positions]
     for number in range(count):
         key = digest("theory", "coordinates", str(start), seed, number, bits=63)
-        decoder, x_RTD = start.decoder(key), start.draw(key, sequences, m)
-        _, out_R1D = sampled(decoder, x_RTD, [m - 1])
-        state_RD = cast("Layer", decoder.layers[0]).feed_forward_norm(x_RTD[:, -1] + out_R1D[:, 0])
-        forms = ("as_published", "corrected")
-        yield state_RD.square().mean(0), {form: lemma4(decoder, start, m, form) for form in forms}
+        decoder, x_RTD = start.decoder(key), start.draw(key, sequences, max(positions))
+        _, out_RMD = sampled(decoder, x_RTD, places)
+        state_RMD = cast("Layer", decoder.layers[0]).feed_forward_norm(x_RTD[:, places] + out_RMD)
+        yield state_RMD.square().mean(0), lemma4(decoder, start, positions)
         if tell is not None:
-            tell(f"{start}, lemma 4 at m={m}: draw {number + 1} of {count}")
+            tell(f"{start}, lemma 4: draw {number + 1} of {count}")
 
 
 def slope(measured_J: Tensor, predicted_J: Tensor) -> float:
