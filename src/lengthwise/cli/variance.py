@@ -44,7 +44,7 @@ def variance(
     if as_json:
         print(json.dumps({"rows": rows, "files": files}, indent=2))
         return
-    print_table([_told(row) for row in rows], False)
+    print_table([_told(row) for row in rows if _telling(row, tokens)], False)
     say = console().print
     say(
         f"\nMean of {draws} draws with its 99 % band; then the mean over each prediction, 1 where it is right.",
@@ -55,6 +55,17 @@ def variance(
         style="dim",
     )
     say(f"figure: {escape(', '.join(files))}", highlight=False)
+
+
+def _telling(row: dict[str, Any], tokens: int) -> bool:
+    """Whether a row is printed: the file has all, the screen those that say something new."""
+    return {
+        "lemma 3": row["m"] in {1, 8, 64, tokens} and row["mask"] == "causal",
+        "lemma 4": row["m"] == 16,
+        "heads": row["heads"] in {1, 16},
+        "floor": row["m"] == 4096,
+        "property 1": row["sigma"] in {0.02, 0.05, 0.08, 0.11},
+    }.get(row["part"], True)
 
 
 def _told(row: dict[str, Any]) -> dict[str, object]:

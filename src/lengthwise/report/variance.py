@@ -37,7 +37,7 @@ def variance(rows: Rows) -> Drawing:
         shown = {
             label: line for axes in grid.flat for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
         }
-        figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=len(shown), fontsize="small")
+        figure.legend(list(shown.values()), list(shown), loc="outside lower center", ncols=len(shown), fontsize="small")
         return figure
 
     alt = (
@@ -83,6 +83,8 @@ def _floor(axes: Axes, rows: Rows) -> None:
         _line(axes, m, found, form, times)
     _points(axes, m, found, "measured, 99 % band", MEASURED, times)
     axes.set(xscale="log", yscale="log", xlabel="position m", ylabel="variance · m / d²σ⁴")
+    axes.set_yticks([1, 2, 4, 8], ["1", "2", "4", "8"])
+    axes.minorticks_off()
     axes.set_title(f"Its floor: {_setting(found)}", loc="left", fontsize="medium")
 
 
@@ -92,7 +94,7 @@ def _heads(axes: Axes, rows: Rows) -> None:
     for form in ("as_published", "corrected"):
         _line(axes, heads, found, form)
     _points(axes, heads, found, "measured, 99 % band", MEASURED)
-    axes.set(xscale="log", yscale="log", xlabel="heads H", ylabel="variance of a scaled logit")
+    axes.set(xscale="log", yscale="log", xlabel="heads H", ylabel="variance of a scaled logit", ylim=(0.01, 1))
     axes.set_xticks(heads, [str(number) for number in heads])
     axes.minorticks_off()
     axes.set_title(f"Lemma 2: {_setting(found, 'heads')}", loc="left", fontsize="medium")
@@ -129,13 +131,15 @@ def order(rows: Rows) -> Drawing:
         figure, axes = plt.subplots(figsize=(width, 0.6 + 0.3 * len(rows)), layout="constrained")
         for place, row in enumerate(rows):
             colour = EXACT if row["expected"] == "no change" else PUBLISHED
-            size = max(row["change"], 1e-17)
-            axes.plot([1e-17, size], [place, place], color=colour, linewidth=1.2)
-            axes.plot(size, place, "o", color=colour, markersize=5)
+            if not row["change"]:
+                axes.annotate("exactly 0", (2e-18, place), color=colour, va="center", fontsize="small")
+                continue
+            axes.plot([1e-18, row["change"]], [place, place], color=colour, linewidth=1.2)
+            axes.plot(row["change"], place, "o", color=colour, markersize=5)
         names = [f"{row['check']}\n{row['mask']}, {row['encoding']}, layers: {row['layers']}" for row in rows]
         axes.set_yticks(range(len(rows)), names, fontsize="x-small")
         axes.invert_yaxis()
-        axes.set(xscale="log", xlim=(1e-17, 100), xlabel="largest change of a logit / their standard deviation")
+        axes.set(xscale="log", xlim=(1e-18, 100), xlabel="largest change of a logit / their standard deviation")
         return figure
 
     alt = "Where order cannot be known the change is rounding, about 1e-15; where it can, it is as large as the logits."
