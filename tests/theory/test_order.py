@@ -102,8 +102,8 @@ def test_every_check_comes_out_as_expected(tmp_path):
 
 
 def shares(rows):
-    """Mean exact match at the seen lengths of each (task, mask), and the mean guess of copying."""
-    seen = [row for row in rows if row["seen"]]
+    """Mean exact match at the seen lengths from 2 of each (task, mask), and the mean guess of copying."""
+    seen = [row for row in rows if row["seen"] and row["length"] > 1]
     pairs = {(row["task"], row["mask"]) for row in seen}
     found = {
         pair: [row["correct"] / row["examples"] for row in seen if (row["task"], row["mask"]) == pair] for pair in pairs
@@ -122,6 +122,7 @@ def test_a_small_prefix_model_sorts_and_does_not_copy(tmp_path, figure):
 
 
 @pytest.mark.evidence
+@pytest.mark.timeout(1800)
 def test_sorting_is_learned_and_copying_is_not_under_a_prefix_mask(tmp_path, figure):
     rows = demonstrate(str(tmp_path))
     found, guess = shares(rows)
@@ -129,3 +130,6 @@ def test_sorting_is_learned_and_copying_is_not_under_a_prefix_mask(tmp_path, fig
     assert found["sort", "prefix"] > 0.98
     assert found["copy", "causal"] > 0.98
     assert found["copy", "prefix"] < guess + 0.02
+    for row in rows:
+        if row["shuffled"] is not None:  # another order of the prompt: nothing, or nats
+            assert abs(row["shuffled"]) < 1e-5 if row["mask"] == "prefix" else row["shuffled"] > 1

@@ -125,7 +125,7 @@ def order(
     if learned:
         say("")
         print_table(_by_length(learned), False)
-        say("\nExact match at trained lengths; guess: what knowing the symbols without their order gives.", style="dim")
+        say("\nBy length, all trained; loss: what another order of the prompt adds to it, in nats.", style="dim")
     say(f"figure: {escape(', '.join(files))}", highlight=False)
 
 
@@ -139,9 +139,16 @@ def demonstrate(
     model: str = "laptop",
     tell: Callable[[str], None] | None = None,
 ) -> list[dict[str, Any]]:
-    """Train sort and copy under a prefix mask and, beside them, copy under a causal one, all without positions."""
+    """Train sort and copy under a prefix mask and, beside them, copy under a causal one, all without positions.
+
+    `guess` is the best that knowing the symbols without their order gives; `shuffled` what another order of the prompt
+    adds to the loss of a token of the answer, in nats.
+    """
+    import torch
+
+    from lengthwise.evaluation.cases import cases
     from lengthwise.run import train
-    from lengthwise.theory.order import guess_of_multiset
+    from lengthwise.theory.order import guess_of_multiset, permuted_prompt
 
     rows = []
     for task, mask in ((SORT, "prefix"), (COPY, "prefix"), (COPY, "causal")):
@@ -157,8 +164,13 @@ def demonstrate(
             quiet=True,
         )
         found = run.rows()
+        decoder = run.subject()[0].eval()
         for row in found.filter((found["checkpoint"] == "last") & found["cell"].is_null()).iter_rows(named=True):
-            copying = run.task.name == "copy"
+            copying, loss = run.task.name == "copy", None
+            if row["seen"] and row["length"] > 1:
+                asked = cases(run.task, row["split"], row["length"], examples=32)
+                ids_BT = torch.tensor([case.ids for case in asked])
+                loss = permuted_prompt(decoder, ids_BT, asked[0].prompt, seed=seed, begin=int(run.task.starts)).loss
             rows.append(
                 {
                     "task": run.task.name,
@@ -168,6 +180,7 @@ def demonstrate(
                     "examples": row["examples"],
                     "correct": row["correct"],
                     "guess": guess_of_multiset(alphabet, row["length"]) if copying else None,
+                    "shuffled": loss,
                 }
             )
     return sorted(rows, key=lambda row: (row["task"], row["mask"], row["length"]))
@@ -179,10 +192,14 @@ def _by_length(rows: list[dict[str, Any]]) -> list[dict[str, object]]:
     for task, mask in dict.fromkeys((row["task"], row["mask"]) for row in seen):
         own = [row for row in seen if (row["task"], row["mask"]) == (task, mask)]
         table.append(
-            {"task": task, "mask": mask} | {str(r["length"]): f"{r['correct'] / r['examples']:.3f}" for r in own}
+            {
+                "exact match": f"{task}, {mask} mask",
+                **{str(row["length"]): f"{row['correct'] / row['examples']:.3f}" for row in own},
+                "loss by another order": f"{max(abs(row['shuffled'] or 0) for row in own):.2g} at most",
+            }
         )
     guess: dict[str, object] = {str(row["length"]): f"{row['guess']:.3f}" for row in seen if row["guess"] is not None}
-    return [*table, {"task": "copy", "mask": "(guess)", **guess}]
+    return [*table, {"exact match": "copy, by its multiset", **guess, "loss by another order": ""}]
 
 
 def _written(drawing: Drawing, to: Path) -> list[str]:

@@ -150,7 +150,7 @@ def coordinate_rows(
     for place, m in enumerate(positions):
         for form in ("as_published", "corrected"):
             slopes = np.array([slope(measured_MJ[place], forms[form][place]) for measured_MJ, forms in drawn])
-            rows.append({**row("lemma 4", start, slopes, {"corrected": 1.0}, m=m), "form": form})
+            rows.append({**row("lemma 4", start, slopes, {form: 1.0}, m=m), "form": form})
     return rows
 
 

@@ -30,14 +30,15 @@ Row: TypeAlias = dict[str, object]
 VOCABULARY = 32
 
 
-def shuffles(ids_T: Tensor, count: int, seed: int = 0, fixed: int = 0) -> Tensor:
-    """`count` random orders (S, T) of a sequence whose last `fixed` tokens stay where they are."""
+def shuffles(ids_T: Tensor, count: int, seed: int = 0, fixed: int = 0, begin: int = 0) -> Tensor:
+    """`count` random orders (S, T) of a sequence whose first `begin` and last `fixed` tokens stay where they are."""
     free = len(ids_T) - fixed
-    if free < 2:
-        raise SpecError(f"{len(ids_T)} tokens of which {fixed} stay cannot be shuffled; give at least two more")
+    if free - begin < 2:
+        stay = fixed + begin
+        raise SpecError(f"{len(ids_T)} tokens of which {stay} stay cannot be shuffled; give at least two more")
     stream = torch.Generator().manual_seed(digest("theory", "shuffles", seed, bits=63))
-    orders = [torch.randperm(free, generator=stream) for _ in range(count)]
-    return torch.stack([torch.cat([ids_T[order], ids_T[free:]]) for order in orders])
+    orders = [begin + torch.randperm(free - begin, generator=stream) for _ in range(count)]
+    return torch.stack([torch.cat([ids_T[:begin], ids_T[order], ids_T[free:]]) for order in orders])
 
 
 @dataclass(frozen=True)
@@ -85,12 +86,17 @@ def masked_spread(decoder: Decoder, ids_BT: Tensor, mask_id: int, places: list[i
 
 
 @torch.no_grad()
-def permuted_prompt(decoder: Decoder, ids_BT: Tensor, prompt: int, *, count: int = 8, seed: int = 0) -> Change:
-    """What another order of the prompt does to the logits of the whole answer; its last token, a separator, stays."""
+def permuted_prompt(
+    decoder: Decoder, ids_BT: Tensor, prompt: int, *, count: int = 8, seed: int = 0, begin: int = 0
+) -> Change:
+    """What another order of the prompt does to the logits of the whole answer.
+
+    Its last token, a separator, stays, and so do the first `begin` ones: a causal model has learned to find BOS there.
+    """
     largest, gaps, spread = 0.0, [], []
     prefix = decoder.config.mask == "prefix"
     for row, ids_T in enumerate(ids_BT):
-        heads_SP = shuffles(ids_T[:prompt], count, seed + row, fixed=1)
+        heads_SP = shuffles(ids_T[:prompt], count, seed + row, fixed=1, begin=begin)
         others_ST = torch.cat([heads_SP, ids_T[prompt:].expand(count, -1)], 1)
         plain = decoder(ids_T[None], prefix=[prompt] if prefix else None)[:, prompt - 1 : -1]
         other = decoder(others_ST, prefix=[prompt] * count if prefix else None)[:, prompt - 1 : -1]
