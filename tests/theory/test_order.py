@@ -3,13 +3,22 @@
 import itertools
 import json
 
+import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from typer.testing import CliRunner
 
 from lengthwise.cli import app
 from lengthwise.cli.variance import demonstrate
+from lengthwise.encodings.positions import Consecutive
+from lengthwise.evaluation.cases import cases
+from lengthwise.evaluation.decoding import decoder_decode
+from lengthwise.evaluation.onepass import decoder_logits, one_pass
+from lengthwise.model import Decoder, preset
 from lengthwise.spec import SpecError
+from lengthwise.tasks import build_task
+from lengthwise.tasks.block import training_block
 from lengthwise.theory.order import (
     VOCABULARY,
     every_check,
@@ -20,6 +29,8 @@ from lengthwise.theory.order import (
     shuffles,
     untrained,
 )
+from lengthwise.training.batches import feed
+from lengthwise.training.loop import total_loss
 
 ROUNDING = 1e-12
 
@@ -99,6 +110,26 @@ def test_every_check_comes_out_as_expected(tmp_path):
     assert done.exit_code == 0, done.output
     assert len(json.loads(done.stdout)["rows"]) == 11
     assert (tmp_path / "theory-order.svg").exists()
+
+
+def test_training_and_evaluation_give_a_prefix_model_its_prompts():
+    """One pass, decoding with a cache, and the training's own batches agree on what the prompt is."""
+    task = build_task("copy:variant=random:alphabet=20:longest=6")
+    block = training_block(task, 0, 16)
+    batch = feed(block, np.arange(16), Consecutive(), 0)
+    assert batch.prompts_B.tolist() == block.prompts_N.tolist()
+    decoder = Decoder(preset("laptop", vocabulary=len(task.vocabulary), mask="prefix", sigma=0.3), "nope").eval()
+    with torch.no_grad():
+        logits = decoder(batch.ids_BT, lengths=batch.tokens_B.tolist(), prefix=block.prompts_N.tolist())
+    loss = F.cross_entropy(logits[:, :-1][batch.loss_BT[:, 1:]], batch.targets_N, reduction="sum")
+    assert total_loss(decoder, batch, prefix=True).item() == pytest.approx(loss.item(), rel=1e-5)
+    asked = [case for length in (3, 5) for case in cases(task, "test_seen", length, examples=8)]
+    end = task.vocabulary.eos
+    seen = one_pass(decoder_logits(decoder, Consecutive()), asked, end, Consecutive(), None)
+    begun = [case.answer[: n % 3] for n, case in enumerate(asked)]
+    said = decoder_decode(decoder, Consecutive(), end)(asked, begun)
+    for n, (one, words) in enumerate(zip(seen, said, strict=True)):
+        assert words[n % 3] == one.chosen[n % 3]
 
 
 def shares(rows):
