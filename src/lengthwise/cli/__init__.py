@@ -9,7 +9,21 @@ from typing import Annotated
 import typer
 
 from lengthwise import __version__
-from lengthwise.cli import analyze, encodings, lists, new, probe, published, report, runs, stored, study, tasks, theory
+from lengthwise.cli import (
+    analyze,
+    encodings,
+    lists,
+    new,
+    probe,
+    published,
+    report,
+    runs,
+    stored,
+    study,
+    tasks,
+    theory,
+    variance,
+)
 from lengthwise.cli.terminal import app
 from lengthwise.spec import SpecError
 
@@ -28,6 +42,7 @@ __all__ = [
     "study",
     "tasks",
     "theory",
+    "variance",
 ]
 
 
