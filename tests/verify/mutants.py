@@ -40,13 +40,13 @@ class Mutant:
 
 
 class ZeroedFrequencies(Rope):
-    def _tables(self, positions_BT):
-        return super()._tables(positions_BT * 0)
+    def _tables(self, positions_BT, budget_B):
+        return super()._tables(positions_BT * 0, budget_B)
 
 
 class ShortAngles(Rope):
-    def _tables(self, positions_BT):
-        return super()._tables(positions_BT.bfloat16().to(positions_BT.dtype))
+    def _tables(self, positions_BT, budget_B):
+        return super()._tables(positions_BT.bfloat16().to(positions_BT.dtype), budget_B)
 
 
 class OtherLayout(Rope):
@@ -274,9 +274,9 @@ class KeptPrivately(Alibi):
 class WidthForHeads(Rope):
     """Takes width / heads for the width of a head."""
 
-    def _tables(self, positions_BT):
+    def _tables(self, positions_BT, budget_B):
         width = self.geometry.width // self.geometry.heads
-        cos, sin = super()._tables(positions_BT)
+        cos, sin = super()._tables(positions_BT, budget_B)
         return cos[..., :width], sin[..., :width] * (1 if width == self.geometry.head_width else 0)
 
 

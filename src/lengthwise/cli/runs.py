@@ -155,6 +155,8 @@ def compare(
     named = specs(encodings)
     if not named:
         raise SpecError("name encodings, e.g. --encodings nope,rope")
+    if len(set(named)) < len(named):
+        raise SpecError(f"{encodings!r} names an encoding twice; a mixture of layers is compared by a study")
     from lengthwise.compare import compare as side_by_side
     from lengthwise.run import Plan
     from lengthwise.run import train as do

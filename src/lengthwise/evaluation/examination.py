@@ -106,7 +106,7 @@ class Subject:
                     "it was made for another task"
                 )
             model.eval()
-            stable = model.config.mask == "causal" and all(part.prefix_stable for part in model._encodings())
+            stable = model.config.mask == "causal" and model.prefix_stable
             return cls(
                 decoder_logits(model, kind), decoder_decode(model, kind, end, rows), kind, limit_of(model), stable
             )
