@@ -20,6 +20,7 @@ from lengthwise.encodings.t5 import T5
 from lengthwise.model import attention, decoder, layout
 from lengthwise.model.attention import Plan, Sight
 from lengthwise.model.decoder import Decoder
+from tests.verify import mutants_rope
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -531,4 +532,13 @@ MUTANTS = [
     Mutant("weights shown without the bias", "alibi", {"T57"}, _weights_without_bias),
     Mutant("one encoding for every layer of a list", "rope", {"T29"}, _one_encoding_for_all_layers),
     Mutant("a table for every layer, one used", "t5", {"T21"}, _table_for_every_layer),
+    Mutant("p-RoPE spaced as partial rotary", mutants_rope.SpacedAsPartial, {"T12"}),
+    Mutant("p-RoPE without its fastest pairs", mutants_rope.StillAtTheStart, {"T12"}),
+    Mutant("p-RoPE still at the end of the head", mutants_rope.StillAtTheEndOfTheHead, {"T12"}),
+    Mutant("dynamic NTK as a constant", mutants_rope.DynamicAsConstant, {"T12"}),
+    Mutant("YaRN's factor applied twice", mutants_rope.MagnitudeTwice, {"T12"}),
+    Mutant("a scaling that is lost", mutants_rope.LostScaling, {"T28"}),
+    Mutant("the length of the call for the budget", mutants_rope.LengthOfTheCall, {"C01", "C02", "T05"}),
+    Mutant("the longest budget of the batch", mutants_rope.LongestOfTheBatch, {"T02"}),
+    Mutant("a window off by one", mutants_rope.WindowOffByOne, {"T12"}),
 ]

@@ -75,6 +75,8 @@ class Examination:
     predictions: pl.DataFrame
     checks: Checks
     judged: list[Judged] = field(repr=False)
+    effective: list[str] = field(default_factory=list, repr=False)
+    """Each encoding that was used, with its options as the modules have them; where a run was evaluated."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from lengthwise.model.layout import Layout, lay_out
 from lengthwise.model.norm import Norm
 from lengthwise.model.taps import Tap, Taps
 from lengthwise.model.temperature import build_temperature
-from lengthwise.spec import Spec, SpecError, canonical, digest
+from lengthwise.spec import Spec, SpecError, canonical, digest, options, show
 
 Named = str | Mapping[str, object] | Spec | type[Encoding]
 """How an encoding is named: a spec in any of its forms, or the class itself."""
@@ -335,6 +335,21 @@ class Decoder(nn.Module):
                 "whole sequence each time, as greedy(...) does"
             )
         return Cache(self, self.config.layers, budget)
+
+    def effective(self) -> list[str]:
+        """The options in force of each encoding, read from its module; one that is not as it was asked is an error."""
+        told = []
+        for index, part in enumerate(self._encodings()):
+            layers = [layer for layer, which in enumerate(self.which) if which == index]
+            spec = self.specs[layers[0]]
+            for key, asked in spec.options:
+                if (got := getattr(part, key, asked)) != asked:
+                    raise SpecError(f"'{spec}' asks for {key}={show(asked)}, but the module has {key}={got}")
+            known = {key: getattr(part, key, None) for key in options(type(part))}
+            said = [f"{key}={show(value)}" for key, value in known.items() if value is not None]
+            where = f"layer{'' if len(layers) == 1 else 's'} {', '.join(map(str, layers))}"
+            told.append(" ".join([f"{where}: {spec.name}", *said]))
+        return told
 
     def describe(self) -> dict[str, object]:
         """What this model is, for a person or a record: fields, encodings, σ, ratio of positions to embeddings."""
