@@ -9,6 +9,8 @@ import time
 
 import pytest
 
+from lengthwise.encodings import ENCODINGS
+
 COMMAND = [sys.executable, "-m", "lengthwise"]
 
 
@@ -35,7 +37,7 @@ def test_version():
 
 def test_encodings_are_listed_with_where_they_act_parameters_claims_and_paper():
     rows = {row["name"]: row for row in json.loads(run("list", "encodings", "--json").stdout)}
-    assert list(rows) == ["nope", "sinusoidal", "learned", "t5", "alibi", "rope"]
+    assert list(rows) == list(ENCODINGS)
     assert rows["t5"]["acts on"] == ["bias"]
     assert rows["t5"]["parameters"] == 384
     assert rows["learned"]["claims"]["limit"] == 2048

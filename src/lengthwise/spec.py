@@ -105,8 +105,22 @@ class Spec:
 
 
 def specs(text: str) -> list[Spec]:
-    """The specs of a comma-separated list: `nope,rope:fraction=0.25`."""
-    return [Spec.of(part) for part in _split(text, ",") if part.strip()]
+    """The specs of a comma-separated list, `nope,rope:fraction=0.25`; `2*[3*rope,nope]` is eight of them."""
+    found = [spec for part in _split(text, ",") if part.strip() for spec in _repeated(part.strip())]
+    if len(found) > 1000:
+        raise SpecError(f"a list of {len(found):,} names is beyond anything that is meant: {text[:40]}...")
+    return found
+
+
+def _repeated(part: str) -> list[Spec]:
+    times, star, rest = (piece.strip() for piece in part.partition("*"))
+    if part.startswith("["):
+        raise SpecError(f"{part!r}: say how often a list is repeated, e.g. 2*{part}, or leave out the brackets")
+    if not star or not times.isdecimal():
+        return [Spec.of(part)]
+    if not re.fullmatch("[1-9][0-9]{0,2}", times):
+        raise SpecError(f"{part!r}: a name is repeated 1 to 999 times, not {times[:20]}")
+    return (specs(rest[1:-1]) if rest.startswith("[") and rest.endswith("]") else [Spec.of(rest)]) * int(times)
 
 
 def _check_option_name(key: object, name: str) -> None:

@@ -20,6 +20,7 @@ from lengthwise.encodings.t5 import T5
 from lengthwise.model import attention, decoder, layout
 from lengthwise.model.attention import Plan, Sight
 from lengthwise.model.decoder import Decoder
+from tests.verify import mutants_rope
 from tests.verify.mutants_further import FURTHER
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -41,13 +42,13 @@ class Mutant:
 
 
 class ZeroedFrequencies(Rope):
-    def _tables(self, positions_BT):
-        return super()._tables(positions_BT * 0)
+    def _tables(self, positions_BT, budget_B):
+        return super()._tables(positions_BT * 0, budget_B)
 
 
 class ShortAngles(Rope):
-    def _tables(self, positions_BT):
-        return super()._tables(positions_BT.bfloat16().to(positions_BT.dtype))
+    def _tables(self, positions_BT, budget_B):
+        return super()._tables(positions_BT.bfloat16().to(positions_BT.dtype), budget_B)
 
 
 class OtherLayout(Rope):
@@ -275,9 +276,9 @@ class KeptPrivately(Alibi):
 class WidthForHeads(Rope):
     """Takes width / heads for the width of a head."""
 
-    def _tables(self, positions_BT):
+    def _tables(self, positions_BT, budget_B):
         width = self.geometry.width // self.geometry.heads
-        cos, sin = super()._tables(positions_BT)
+        cos, sin = super()._tables(positions_BT, budget_B)
         return cos[..., :width], sin[..., :width] * (1 if width == self.geometry.head_width else 0)
 
 
@@ -533,4 +534,13 @@ MUTANTS = [
     Mutant("weights shown without the bias", "alibi", {"T57"}, _weights_without_bias),
     Mutant("one encoding for every layer of a list", "rope", {"T29"}, _one_encoding_for_all_layers),
     Mutant("a table for every layer, one used", "t5", {"T21"}, _table_for_every_layer),
+    Mutant("p-RoPE spaced as partial rotary", mutants_rope.SpacedAsPartial, {"T12"}),
+    Mutant("p-RoPE without its fastest pairs", mutants_rope.StillAtTheStart, {"T12"}),
+    Mutant("p-RoPE still at the end of the head", mutants_rope.StillAtTheEndOfTheHead, {"T12"}),
+    Mutant("dynamic NTK as a constant", mutants_rope.DynamicAsConstant, {"T12"}),
+    Mutant("YaRN's factor applied twice", mutants_rope.MagnitudeTwice, {"T12"}),
+    Mutant("a scaling that is lost", mutants_rope.LostScaling, {"T28"}),
+    Mutant("the length of the call for the budget", mutants_rope.LengthOfTheCall, {"C01", "C02", "T05"}),
+    Mutant("the longest budget of the batch", mutants_rope.LongestOfTheBatch, {"T02"}),
+    Mutant("a window off by one", mutants_rope.WindowOffByOne, {"T12"}),
 ]

@@ -109,7 +109,7 @@ class XPosSameWay(XPos):
 
     def prepare(self, query_positions_BQ, key_positions_BK, budget_B):
         query, _ = super().prepare(query_positions_BQ, key_positions_BK, budget_B)
-        key = self._faded(self._tables(key_positions_BK), key_positions_BK, 1)
+        key = self._faded(self._tables(key_positions_BK, budget_B), key_positions_BK, 1)
         return query, key
 
 

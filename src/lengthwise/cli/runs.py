@@ -155,6 +155,8 @@ def compare(
     named = specs(encodings)
     if not named:
         raise SpecError("name encodings, e.g. --encodings nope,rope")
+    if len(set(named)) < len(named):
+        raise SpecError(f"{encodings!r} names an encoding twice; a mixture of layers is compared by a study")
     from lengthwise.compare import compare as side_by_side
     from lengthwise.run import Plan
     from lengthwise.run import train as do
@@ -254,8 +256,12 @@ def evaluate(
     lengths: Annotated[
         str | None, typer.Option(help="e.g. 8,16,32 or 17-40; all that are tested, unless given")
     ] = None,
-    encoding: Annotated[str | None, typer.Option(help="another encoding at test time")] = None,
-    scale: Annotated[str | None, typer.Option(help="attention temperature at test time, e.g. log-n")] = None,
+    encoding: Annotated[
+        str | None, typer.Option(help="another encoding at test time, e.g. rope:scaling=yarn:factor=4")
+    ] = None,
+    scale: Annotated[
+        str | None, typer.Option(help="attention temperature at test time, e.g. log-n or yarn:factor=4")
+    ] = None,
     checkpoint: Annotated[str, typer.Option(help="last, best, earliest_best, 25%, 50% or 75%")] = "last",
     examples: Annotated[int | None, typer.Option(min=1, help="of each length; 256 unless given")] = None,
     allow: Allow = None,
@@ -293,6 +299,8 @@ def evaluate(
     if lengths is None:
         told += f": reach {reach(found.rows)}"
     console().print(escape(told), highlight=False)
+    if encoding is not None:
+        console().print("\n".join(map(escape, found.effective)), highlight=False, style="dim")
     if not found.checks.holds:
         console().print("[bold red]decoding disagreed with one pass: everything was decoded for real[/]")
 

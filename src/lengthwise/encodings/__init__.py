@@ -24,6 +24,7 @@ ENCODINGS = {
     "t5": "lengthwise.encodings.t5:T5",
     "alibi": "lengthwise.encodings.alibi:Alibi",
     "rope": "lengthwise.encodings.rope:Rope",
+    "local": "lengthwise.encodings.local:Local",
     "kerple": "lengthwise.encodings.kerple:Kerple",
     "fire": "lengthwise.encodings.fire:Fire",
     "hard_alibi": "lengthwise.encodings.hard_alibi:HardAlibi",

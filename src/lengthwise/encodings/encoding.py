@@ -84,7 +84,7 @@ class Encoding(nn.Module):
     limit: int | None = None
     """The first impossible position; past it the model raises, it never clamps."""
     prefix_stable: bool = True
-    """Appending tokens never changes earlier logits."""
+    """Appending tokens never changes earlier logits. If it does, `budget_B` is the number of tokens that are there."""
     static_keys: bool = True
     """The cache may hold turned keys; otherwise it holds keys as they were and their positions."""
     shared: bool = True
@@ -249,13 +249,22 @@ def _described(got: object) -> str:
 
 
 def phases(positions_BT: Tensor, theta: float, pairs: int) -> tuple[Tensor, Tensor]:
-    """cos and sin of t · theta^(−f / pairs) for f = 0, ..., pairs − 1: (B, T, pairs) each.
+    """cos and sin of t · theta^(−f / pairs) for f = 0, ..., pairs − 1: (B, T, pairs) each."""
+    return waves(positions_BT, spectrum(theta, pairs, positions_BT))
 
-    The angle is taken in float64: at position 65,535 one in fp32 is already wrong by 2^-8. (MPS has no float64.)
+
+def spectrum(theta: float, pairs: int, like: Tensor) -> Tensor:
+    """theta^(−f / pairs) for f = 0, ..., pairs − 1, in float64. (MPS has none.)"""
+    dtype = like.dtype if like.device.type == "mps" else torch.float64
+    return theta ** -(torch.arange(pairs, device=like.device, dtype=dtype) / max(pairs, 1))
+
+
+def waves(positions_BT: Tensor, frequency: Tensor) -> tuple[Tensor, Tensor]:
+    """cos and sin of position × frequency, (F,) or (B, F): (B, T, F) each.
+
+    The angle is taken in the frequencies' float64: at position 65,535 one in fp32 is already wrong by 2^-8.
     """
-    precise = positions_BT if positions_BT.device.type == "mps" else positions_BT.double()
-    frequency_F = theta ** -(torch.arange(pairs, device=precise.device, dtype=precise.dtype) / max(pairs, 1))
-    angle_BTF = precise[..., None] * frequency_F
+    angle_BTF = positions_BT.to(frequency.dtype)[..., None] * (frequency if frequency.ndim == 1 else frequency[:, None])
     return angle_BTF.cos().to(positions_BT.dtype), angle_BTF.sin().to(positions_BT.dtype)
 
 

@@ -38,8 +38,8 @@ class XPos(Rope):
         self.limit = int(80 * base / math.log((1 + gamma) / gamma))
 
     def prepare(self, query_positions_BQ: Tensor, key_positions_BK: Tensor, budget_B: Tensor) -> object:
-        query = self._tables(query_positions_BQ)
-        key = self._tables(key_positions_BK)
+        query = self._tables(query_positions_BQ, budget_B)
+        key = self._tables(key_positions_BK, budget_B)
         return self._faded(query, query_positions_BQ, 1), self._faded(key, key_positions_BK, -1)
 
     def _faded(self, tables: tuple[Tensor, Tensor], positions_BT: Tensor, sign: int) -> tuple[Tensor, Tensor]:

@@ -26,7 +26,8 @@ def limit_of(decoder: Decoder) -> int | None:
 
 
 def decoder_decode(decoder: Decoder, positions: Positions, end: int, rows: int = ROWS) -> Decode:
-    """Decoding with our decoder's cache."""
+    """Decoding with our decoder's cache, or without where appended tokens change earlier states."""
+    work = _side_by_side if decoder.prefix_stable and decoder.config.mask != "bidirectional" else _anew
 
     def decode(asked: Sequence[Case], begun: Sequence[Sequence[int]]) -> list[list[int]]:
         said: list[list[int]] = [[] for _ in asked]
@@ -34,7 +35,7 @@ def decoder_decode(decoder: Decoder, positions: Positions, end: int, rows: int =
         order = sorted(range(len(asked)), key=lambda n: (asked[n].limit - len(begun[n]), asked[n].prompt))
         for start in range(0, len(order), rows):
             group = order[start : start + rows]
-            told = _side_by_side(decoder, positions, end, [asked[n] for n in group], [begun[n] for n in group])
+            told = work(decoder, positions, end, [asked[n] for n in group], [begun[n] for n in group])
             for number, words in zip(group, told, strict=True):
                 said[number] = words
         return said
@@ -51,18 +52,12 @@ def _side_by_side(
     active = [row for row in range(len(asked)) if _goes_on(asked[row], said[row], end, positions, limit)]
     if not active:
         return said
-    heads = [asked[row].ids[: asked[row].prompt] + said[row] for row in active]
-    wide = max(map(len, heads))
-    ids_BT = np.zeros((len(active), wide), dtype=np.int64)
-    for row, head in enumerate(heads):
-        ids_BT[row, wide - len(head) :] = head
-    lengths = [len(head) for head in heads]
+    ids_BT, lengths, last_BT = _heads([asked[row] for row in active], [said[row] for row in active])
+    wide = ids_BT.shape[1]
     cache = decoder.cache(torch.tensor([asked[row].budget for row in active]))
     carried = isinstance(positions, Consecutive) and limit is None
-    last_BT = torch.zeros(ids_BT.shape, dtype=torch.bool)
-    last_BT[:, -1] = True
     best_B = decoder(
-        torch.from_numpy(ids_BT),
+        ids_BT,
         cache=cache,
         lengths=None if min(lengths) == wide else lengths,
         padding="left",
@@ -85,6 +80,40 @@ def _side_by_side(
         best_B = decoder(best_B[:, None], cache=cache, positions_BT=_next_places(positions, active, asked, said))[
             :, -1
         ].argmax(-1)
+
+
+@torch.no_grad()
+def _anew(
+    decoder: Decoder, positions: Positions, end: int, asked: list[Case], begun: list[Sequence[int]]
+) -> list[list[int]]:
+    """The whole sequence for every token: what a model says if each token changes the states of those before it."""
+    said, limit = [list(words) for words in begun], limit_of(decoder)
+    while active := [row for row in range(len(asked)) if _goes_on(asked[row], said[row], end, positions, limit)]:
+        cases, words = [asked[row] for row in active], [said[row] for row in active]
+        ids_BT, lengths, last_BT = _heads(cases, words)
+        best_B = decoder(
+            ids_BT,
+            lengths=lengths,
+            padding="left",
+            positions_BT=_first_places(positions, cases, words, ids_BT.shape[1]),
+            budget=torch.tensor([case.budget for case in cases]),
+            only_BT=last_BT,
+        ).argmax(-1)
+        for row, token in zip(active, best_B.tolist(), strict=True):
+            said[row].append(token)
+    return said
+
+
+def _heads(cases: list[Case], said: list[list[int]]) -> tuple[Tensor, list[int], Tensor]:
+    """Prompts and what was said, padded on the left; the tokens of each; and where the last ones are."""
+    heads = [case.ids[: case.prompt] + words for case, words in zip(cases, said, strict=True)]
+    wide = max(map(len, heads))
+    ids_BT = np.zeros((len(heads), wide), dtype=np.int64)
+    for row, head in enumerate(heads):
+        ids_BT[row, wide - len(head) :] = head
+    last_BT = torch.zeros(ids_BT.shape, dtype=torch.bool)
+    last_BT[:, -1] = True
+    return torch.from_numpy(ids_BT), [len(head) for head in heads], last_BT
 
 
 def _goes_on(case: Case, said: list[int], end: int, positions: Positions, limit: int | None) -> bool:

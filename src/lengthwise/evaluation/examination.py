@@ -75,6 +75,8 @@ class Examination:
     predictions: pl.DataFrame
     checks: Checks
     judged: list[Judged] = field(repr=False)
+    effective: list[str] = field(default_factory=list, repr=False)
+    """Each encoding that was used, with its options as the modules have them; where a run was evaluated."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ class Subject:
                 )
             model.eval()
             # Under a prefix mask the prompt sees no answer, so an answer changes nothing before it either.
-            stable = model.config.mask != "bidirectional" and all(part.prefix_stable for part in model._encodings())
+            stable = model.config.mask != "bidirectional" and model.prefix_stable
             return cls(
                 decoder_logits(model, kind), decoder_decode(model, kind, end, rows), kind, limit_of(model), stable
             )

@@ -16,6 +16,8 @@ def greedy(decoder: Decoder, prompt_BT: Tensor, tokens: int, *, lengths: Sequenc
     """The most likely next token, `tokens` times: (B, tokens). Prompts of several `lengths` are padded on the left."""
     if tokens < 1:
         raise SpecError(f"ask for at least one token, not {tokens}")
+    if not decoder.prefix_stable:
+        return _anew(decoder, prompt_BT, tokens, lengths)
     # Each row's own budget, so that a row decodes as it would alone.
     room = prompt_BT.shape[1] if lengths is None else torch.tensor(lengths)
     cache = decoder.cache(room + tokens)
@@ -24,3 +26,13 @@ def greedy(decoder: Decoder, prompt_BT: Tensor, tokens: int, *, lengths: Sequenc
     while len(chosen) < tokens:
         chosen.append(decoder(chosen[-1][:, None], cache=cache)[:, -1].argmax(-1))
     return torch.stack(chosen, 1)
+
+
+def _anew(decoder: Decoder, ids_BT: Tensor, tokens: int, lengths: Sequence[int] | None) -> Tensor:
+    """The same where each token changes the states of those before it: the whole sequence for every token."""
+    start = ids_BT.shape[1]
+    for done in range(tokens):
+        held = None if lengths is None else [length + done for length in lengths]
+        best_B = decoder(ids_BT, lengths=held, padding="left")[:, -1].argmax(-1)
+        ids_BT = torch.cat([ids_BT, best_B[:, None]], 1)
+    return ids_BT[:, start:]

@@ -19,7 +19,7 @@ from lengthwise.model.layout import Layout, lay_out
 from lengthwise.model.norm import Norm
 from lengthwise.model.taps import Tap, Taps
 from lengthwise.model.temperature import build_temperature
-from lengthwise.spec import Spec, SpecError, canonical, digest
+from lengthwise.spec import Spec, SpecError, canonical, digest, options, show
 
 Named = str | Mapping[str, object] | Spec | type[Encoding]
 """How an encoding is named: a spec in any of its forms, or the class itself."""
@@ -92,6 +92,11 @@ class Decoder(nn.Module):
         self.which: list[int] = []
         """For each layer, the index of its encoding in `encodings`."""
         self._build_encodings(classes)
+        if not any(self.temperature.acts(part) for part in self._encodings()):
+            raise SpecError(
+                f"temperature '{config.temperature}' is for layers without an encoding (nope); this model has none, "
+                "so write it with layers=all"
+            )
         self.initialize(seed)
 
     def _build_encodings(self, classes: Mapping[Spec, type[Encoding]]) -> None:
@@ -203,6 +208,11 @@ class Decoder(nn.Module):
             cached=cache is not None,
         )
         self._check(new, cache, budget)
+        if documents is not None and not self.prefix_stable:
+            raise SpecError(
+                "documents cannot be packed under an encoding that reads the number of tokens so far: each would see "
+                "the others'; give them a row each"
+            )
         keys = new if past is None else past.joined(new)
         sight = Sight(self.config.mask, new, keys)
         listening = Taps(taps, self.config.layers) if taps else None
@@ -210,10 +220,15 @@ class Decoder(nn.Module):
         x = self.embedding(ids_BT)
         working = torch.promote_types(self.embedding.weight.dtype, torch.float32)
         budget_B = self._budget(budget, cache, new, batch, ids_BT.device)
-        plans = [Plan(part, self.config, sight, working, budget_B) for part in self._encodings()]
+        there_B = torch.tensor(keys.counts, device=ids_BT.device)
+        plans = [
+            Plan(part, self.config, sight, working, budget_B if part.prefix_stable else there_B)
+            for part in self._encodings()
+        ]
         with exactly(ids_BT.device):
             for plan in plans:
-                plan.factor = self.temperature.factor(plan.query_positions_BQ)
+                if self.temperature.acts(plan.encoding):
+                    plan.factor = self.temperature.factor(plan.query_positions_BQ)
             if plans[0].encoding.overrides("embed"):
                 x = plans[0].encoding.checked_embed(x, plans[0].query_positions_BQ)
         if listening is not None:
@@ -302,9 +317,39 @@ class Decoder(nn.Module):
             )
         return budget_B
 
+    @property
+    def prefix_stable(self) -> bool:
+        """Whether every encoding claims that later tokens never change earlier logits."""
+        return all(part.prefix_stable for part in self._encodings())
+
     def cache(self, budget: int | Tensor) -> Cache:
         """An empty cache for sequences that may get `budget` tokens, prompt and answer together."""
+        if not self.prefix_stable:
+            unstable = next(
+                str(spec)
+                for spec, which in zip(self.specs, self.which, strict=True)
+                if not self._encodings()[which].prefix_stable
+            )
+            raise SpecError(
+                f"a model with '{unstable}' has no cache: every new token changes the states of all others; give the "
+                "whole sequence each time, as greedy(...) does"
+            )
         return Cache(self, self.config.layers, budget)
+
+    def effective(self) -> list[str]:
+        """The options in force of each encoding, read from its module; one that is not as it was asked is an error."""
+        told = []
+        for index, part in enumerate(self._encodings()):
+            layers = [layer for layer, which in enumerate(self.which) if which == index]
+            spec = self.specs[layers[0]]
+            for key, asked in spec.options:
+                if (got := getattr(part, key, asked)) != asked:
+                    raise SpecError(f"'{spec}' asks for {key}={show(asked)}, but the module has {key}={got}")
+            known = {key: getattr(part, key, None) for key in options(type(part))}
+            said = [f"{key}={show(value)}" for key, value in known.items() if value is not None]
+            where = f"layer{'' if len(layers) == 1 else 's'} {', '.join(map(str, layers))}"
+            told.append(" ".join([f"{where}: {spec.name}", *said]))
+        return told
 
     def describe(self) -> dict[str, object]:
         """What this model is, for a person or a record: fields, encodings, σ, ratio of positions to embeddings."""

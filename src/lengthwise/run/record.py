@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from lengthwise.folder import Folder
 from lengthwise.model import Decoder
 from lengthwise.run.identity import Plan, encodings_of
 from lengthwise.run.lease import STORE, finished
-from lengthwise.spec import Spec, SpecError, did_you_mean
+from lengthwise.spec import Spec, SpecError, did_you_mean, specs
 from lengthwise.tasks.task import Task
 from lengthwise.training.checkpoint import unpack
 
@@ -163,6 +163,7 @@ class Run:
             listed = list(named) * config.layers if len(named) == 1 else list(named)
         decoder = Decoder(config, listed, seed=plan.seeds.init)
         fill(decoder, self.weights(checkpoint), allow, self.id)
+        decoder.effective()  # an option that did not arrive is told now
         return decoder
 
     def _unchanged(self) -> None:
@@ -199,10 +200,12 @@ class Run:
         temperature = scale
         if scale is not None and Spec.of(scale).name == "log-n" and "trained" not in dict(Spec.of(scale).options):
             temperature = f"{scale}:trained={self.trained_tokens()}"
+        encoding = None if encoding is None else self._scaled(encoding)
         changed = {"encoding": encoding, "scale": temperature, "examples": examples}
         name = " ".join(f"{key}={value}" for key, value in changed.items() if value is not None) or AS_TRAINED
-        return examine(
-            self.decoder(checkpoint, encoding=encoding, temperature=temperature, allow=allow),
+        decoder = self.decoder(checkpoint, encoding=encoding, temperature=temperature, allow=allow)
+        found = examine(
+            decoder,
             self.task,
             lengths,
             examples=examples,
@@ -210,6 +213,18 @@ class Run:
             labels={"run": self.id, "evaluation": name, "checkpoint": checkpoint},
             **options,
         )
+        return replace(found, effective=decoder.effective())
+
+    def _scaled(self, encoding: str) -> str:
+        """The encodings, with the length this run was trained at where a scaling of rope needs one and names none."""
+        found, filled = specs(encoding), False
+        for number, spec in enumerate(found):
+            given = dict(spec.options)
+            by_length = given.get("scaling") in {"dynamic", "yarn", "llama3"} or "factor" not in given
+            if spec.name == "rope" and "scaling" in given and "trained" not in given and by_length:
+                found[number] = Spec("rope", (*spec.options, ("trained", self.trained_tokens())))
+                filled = True
+        return ",".join(map(str, found)) if filled else encoding
 
     def keep(self, found: Examination) -> str:
         """Put the rows of a later evaluation beside the others; returns the file's name."""

@@ -17,7 +17,14 @@ import torch
 
 from lengthwise.encodings.encoding import Encoding
 from lengthwise.spec import Spec, SpecError, did_you_mean
-from lengthwise.verify import claims, mathematics, placement, published, state  # noqa: F401 - they enter their checks
+from lengthwise.verify import (  # noqa: F401 - they enter their checks
+    claims,
+    mathematics,
+    placement,
+    published,
+    rotation,
+    state,
+)
 from lengthwise.verify.check import CHECKS, Check, Report, Result, run_check
 from lengthwise.verify.subject import Subject
 

@@ -24,6 +24,8 @@ class Measure:
     case: str
     error: float
     tolerance: float
+    told: str = ""
+    """What is worth saying although it is as it should be."""
 
     @property
     def failed(self) -> bool:
@@ -108,7 +110,7 @@ class Report:
 
 def run_check(check: Check, subject: Subject) -> Result:
     """Measure a check's cases until one fails."""
-    worst, cases = Measure("", 0.0, 1.0), 0
+    worst, cases, told = Measure("", 0.0, 1.0), 0, list[str]()
     try:
         for measure in check.run(subject):
             cases += 1
@@ -117,6 +119,8 @@ def run_check(check: Check, subject: Subject) -> Result:
                 if measure.tolerance:
                     detail += f": off by {measure.error:.3g}, allowed {measure.tolerance:.3g}"
                 return Result(check.id, check.sentence, "fail", detail, measure.error)
+            if measure.told:
+                told.append(measure.told)
             if _share(measure) > _share(worst):
                 worst = measure
     except NotApplicable as reason:
@@ -130,6 +134,7 @@ def run_check(check: Check, subject: Subject) -> Result:
         return Result(check.id, check.sentence, "not applicable", "because no case of it applies here")
     counted = f"{cases} case{'' if cases == 1 else 's'}"
     detail = f"{counted}, largest error {worst.error:.1e} ({worst.case})" if worst.error else counted
+    detail = "; ".join([detail, *told])
     return Result(check.id, check.sentence, "pass", detail, worst.error)
 
 

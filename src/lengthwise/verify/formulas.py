@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 
 def alibi_slopes(heads: int) -> list[float]:
@@ -36,14 +37,94 @@ def t5_bucket(distance: int, buckets: int, furthest: int) -> int | None:
     return min(exact + n - 1, buckets - 1)
 
 
-def rope_turned(x: Sequence[float], position: int, theta: float, turned: int, interleaved: bool) -> list[float]:
-    """A vector with its first `turned` coordinates turned pair by pair, as complex numbers."""
-    out, half = list(x), turned // 2
-    for f in range(half):
+@dataclass(frozen=True)
+class RopeVariant:
+    """Which RoPE a port is, by attributes of these names."""
+
+    theta: float = 10_000.0
+    fraction: float = 1.0
+    interleaved: bool = False
+    p: float = 1.0
+    scaling: str | None = None
+    factor: float | None = None
+    trained: int | None = None
+    slow: float | None = None
+    fast: float | None = None
+    attention_factor: float | None = None
+    window: int | None = None
+    """From this distance on a key is hidden."""
+
+    @classmethod
+    def of(cls, port: object) -> RopeVariant:
+        """What a port says of itself; what it does not say is as in RoPE."""
+        known = [field.name for field in fields(cls)]
+        return cls(**{name: getattr(port, name) for name in known if hasattr(port, name)})
+
+    def stretch(self, length: int) -> float:
+        """How many times slower the slowest pair turns."""
+        if self.scaling is None:
+            return 1.0
+        if self.scaling == "dynamic":
+            factor = 1.0 if self.factor is None else self.factor
+            return max(1.0, factor * length / (self.trained or 1) - (factor - 1))
+        return max(1.0, length / (self.trained or 1)) if self.factor is None else self.factor
+
+
+def rope_frequencies(width: int, length: int, variant: RopeVariant) -> tuple[list[float], float]:
+    """The angle between neighbours of each pair, and what cos and sin are multiplied by, for a sequence of a length."""
+    turned = round(variant.fraction * width)
+    s, theta = variant.stretch(length), variant.theta
+    if variant.scaling in {"ntk", "dynamic"}:
+        theta *= s ** (turned / (turned - 2))  # as published: another theta
+    found = []
+    for k in range(turned // 2):
+        wavelength = 2 * math.pi * theta ** (2 * k / turned)
+        if variant.scaling == "linear":
+            wavelength *= s
+        elif variant.scaling == "llama3":
+            wavelength = _llama3(wavelength, s, variant)
+        elif variant.scaling == "yarn":
+            wavelength = _yarn(wavelength, s, k, turned, variant)
+        # p-RoPE: the first of turned / 2 pairs, as many as make up p.
+        found.append(2 * math.pi / wavelength if (k + 1) * 2 <= variant.p * turned + 1e-9 else 0.0)
+    magnitude = 0.1 * math.log(s) + 1 if variant.scaling == "yarn" else 1.0
+    return found, magnitude if variant.attention_factor is None else variant.attention_factor
+
+
+def _llama3(wavelength: float, s: float, variant: RopeVariant) -> float:
+    """Long waves s times as long, short ones as they are, a mixture of frequencies between."""
+    low, high, trained = variant.slow or 1.0, variant.fast or 4.0, variant.trained or 1
+    if wavelength > trained / low:
+        return wavelength * s
+    if wavelength < trained / high:
+        return wavelength
+    smooth = (trained / wavelength - low) / (high - low)
+    return 1 / ((1 - smooth) / (s * wavelength) + smooth / wavelength)
+
+
+def _yarn(wavelength: float, s: float, k: int, turned: int, variant: RopeVariant) -> float:
+    """The authors' code: the mixture follows a line over the numbers of the pairs."""
+
+    def dimension(turns: float) -> float:
+        return turned * math.log((variant.trained or 1) / (turns * 2 * math.pi)) / (2 * math.log(variant.theta))
+
+    low = max(math.floor(dimension(variant.fast or 32.0)), 0)
+    high: float = min(math.ceil(dimension(variant.slow or 1.0)), turned - 1)
+    high += 0.001 if low == high else 0
+    share = min(max((k - low) / (high - low), 0.0), 1.0)
+    return 1 / (share / (s * wavelength) + (1 - share) / wavelength)
+
+
+def rope_turned(
+    x: Sequence[float], position: int, frequencies: Sequence[float], magnitude: float, interleaved: bool
+) -> list[float]:
+    """A vector with its first coordinates turned pair by pair, as complex numbers."""
+    out, half = list(x), len(frequencies)
+    for f, frequency in enumerate(frequencies):
         a, b = (2 * f, 2 * f + 1) if interleaved else (f, f + half)
         # exp of an imaginary number, with the angle reduced first: exact to float64 at any position.
-        angle = math.fmod(position * theta ** (-2 * f / turned), 2 * math.pi)
-        z = complex(x[a], x[b]) * complex(math.cos(angle), math.sin(angle))
+        angle = math.fmod(position * frequency, 2 * math.pi)
+        z = complex(x[a], x[b]) * complex(math.cos(angle), math.sin(angle)) * magnitude
         out[a], out[b] = z.real, z.imag
     return out
 

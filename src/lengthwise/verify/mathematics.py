@@ -11,7 +11,7 @@ from torch import Tensor
 from lengthwise.encodings.encoding import Encoding
 from lengthwise.model.taps import Recorder, Tap
 from lengthwise.verify.check import Measure, NotApplicable, check
-from lengthwise.verify.formulas import alibi_slopes, alibi_slopes_text, rope_turned, sinusoid, t5_bucket
+from lengthwise.verify.formulas import alibi_slopes, alibi_slopes_text, sinusoid, t5_bucket
 from lengthwise.verify.reference import reference_logits
 from lengthwise.verify.subject import BUDGET, SMALL, TOLERANCE, Subject, off
 
@@ -28,31 +28,6 @@ def _claims(subject: Subject, formula: str) -> None:
 def _vectors(tokens: int, head_width: int) -> Tensor:
     """Queries or keys of a small decoder: (1, H, T, E)."""
     return torch.randn(1, SMALL.heads, tokens, head_width, generator=torch.Generator().manual_seed(tokens))
-
-
-@check("T12", "RoPE turns each pair of its fraction by position × theta^(−2f / turned), in the layout it names.")
-@torch.no_grad()
-def rope_formula(subject: Subject) -> Iterator[Measure]:
-    _claims(subject, "rope")
-    theta, fraction = getattr(subject.encoding, "theta", 10_000.0), getattr(subject.encoding, "fraction", 1.0)
-    interleaved = bool(getattr(subject.encoding, "interleaved", False))
-    for head_width in (8, 16, 64):
-        geometry = SMALL.model_copy(update={"head_width": head_width}).geometry
-        if round(fraction * head_width) % 2:
-            continue
-        encoding = subject.build(geometry).double()
-        turned = round(fraction * head_width)
-        x = _vectors(1, head_width).double()
-        for position in (0, 1, 2, 100, 4095):
-            places = torch.tensor([[position]], dtype=torch.float64)
-            state = encoding.prepare(places, places, torch.tensor([BUDGET]))
-            heads = x[0, :, 0].tolist()
-            wanted = [rope_turned(h, position, theta, turned, interleaved) for h in heads]
-            wanted = torch.tensor(wanted, dtype=torch.float64)
-            for name, got in zip(("query", "key"), encoding.rotate(x, x, state), strict=True):
-                # Phases in fp32 are allowed: they err by the position times 2^-24, give or take.
-                case = f"{name} of width {head_width} at position {position} ({theta=}, {fraction=}, {interleaved=})"
-                yield Measure(case, off(got[0, :, 0], wanted), max(1e-6, position * 1.2e-7))
 
 
 @check("T13", "In a bf16 model positions are still used in fp32: exact to 2^-8, and neighbours stay apart.")

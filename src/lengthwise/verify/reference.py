@@ -18,7 +18,6 @@ def reference_logits(decoder: Decoder, ids_T: Tensor, places_T: Tensor, budget: 
     config, parameters = decoder.config, dict(decoder.named_parameters())
     parts = [part for part in decoder.encodings if isinstance(part, Encoding)]
     positions_1T = places_T[None].to(torch.float64)
-    budget_1 = torch.tensor([budget])
     x = parameters["embedding.weight"][ids_T]
     x = parts[0].embed(x[None], positions_1T)[0]
 
@@ -30,7 +29,8 @@ def reference_logits(decoder: Decoder, ids_T: Tensor, places_T: Tensor, budget: 
         encoding, at = parts[decoder.which[layer]], f"layers.{layer}"
         h = normed(f"{at}.attention_norm", x)
         q, k, v = (_heads(h @ parameters[f"{at}.attention.{name}.weight"].T, config.heads) for name in "qkv")
-        state = encoding.prepare(positions_1T, positions_1T, budget_1)
+        length_1 = torch.tensor([budget if encoding.prefix_stable else len(ids_T)])
+        state = encoding.prepare(positions_1T, positions_1T, length_1)
         marks = encoding.mark(h[None])
         q, k = encoding.rotate(q, k, state)
         allowed_1TT = torch.ones(1, len(ids_T), len(ids_T)).tril() > 0
