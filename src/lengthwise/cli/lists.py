@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from typing import Annotated
 
 import typer
 
 from lengthwise.cli.terminal import Json, app, console, print_table
-from lengthwise.spec import SpecError, did_you_mean, options, resolve
+from lengthwise.spec import SpecError, did_you_mean, options, resolve, show
 
 
 @app.command("list")
 def list_(
-    what: Annotated[str, typer.Argument(help="tasks, encodings, positions, presets or checks")], as_json: Json = False
+    what: Annotated[str, typer.Argument(help="tasks, encodings, positions, presets or checks")],
+    markdown: Annotated[bool, typer.Option("--markdown", help="the encodings as docs/catalogue.md has them")] = False,
+    as_json: Json = False,
 ) -> None:
     """List what there is."""
     tables = {
@@ -25,6 +28,11 @@ def list_(
     }
     if what not in tables:
         raise SpecError(f"there is no list of {what!r}.{did_you_mean(what, tables)}")
+    if markdown:
+        if what != "encodings":
+            raise SpecError("--markdown writes the catalogue of encodings: lengthwise list encodings --markdown")
+        print(_catalogue(_encodings()))
+        return
     rows = tables[what]()
     if not as_json:
         if what == "presets":  # more fields than a screen is wide: one row each
@@ -89,6 +97,36 @@ def _encodings() -> list[dict[str, object]]:
             }
         )
     return rows
+
+
+def _catalogue(rows: list[dict[str, object]]) -> str:
+    """docs/catalogue.md: the table of encodings, then each one's own words."""
+    from lengthwise.encodings import ENCODINGS
+
+    lines = [
+        "# Catalogue of encodings",
+        "",
+        "Written by `lengthwise list encodings --markdown`; parameters at 12 heads of 64 and width 768, per instance.",
+        "[How they fit together](encodings.md) · [scalings, temperatures, mixtures](scaling.md)",
+        "",
+        "| encoding | acts on | claims | parameters | paper |",
+        "|---|---|---|---|---|",
+    ]
+    for row in rows:
+        claims = row["claims"]
+        assert isinstance(claims, dict) and isinstance(row["acts on"], list)
+        said = [f"limit {item:,}" if key == "limit" else f"`{key}`" for key, item in claims.items() if item]
+        cells = (f"[`{row['name']}`](#{row['name']})", ", ".join(row["acts on"]), ", ".join(said))
+        lines.append(f"| {' | '.join(cells)} | {row['parameters']:,} | {row['paper']} |")
+    for row in rows:
+        words = inspect.getdoc(resolve("encoding", ENCODINGS, str(row["name"]))) or ""
+        lines += ["", f"## {row['name']}", "", words]
+        if isinstance(row["options"], dict) and row["options"]:
+            given = [
+                f"`{key}`" + ("" if value is None else f" = {show(value)}") for key, value in row["options"].items()
+            ]
+            lines += ["", f"Options (and what they are unless given): {', '.join(given)}"]
+    return "\n".join(lines)
 
 
 def _positions() -> list[dict[str, object]]:
