@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from lengthwise.encodings import ENCODINGS
+
 SCRIPT = """
 import sys
 import torch
@@ -73,3 +75,12 @@ def test_the_measurement_sees_a_matrix_where_there_is_one():
     largest, peak = measure("t5", 2048, "infer")
     assert largest >= 2048 * 2048
     assert peak > 4 * 2048 * 2048 * 4 / 2**20  # four heads' scores and more
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_every_encoding_takes_4096_tokens_in_less_than_two_gigabytes(name, figure):
+    spec = "learned:limit=4096" if name == "learned" else name
+    _, peak = measure(spec, 4096, "infer")
+    figure(f"{spec} forward T=4096 (laptop preset, 4 heads): peak {peak:.0f} MiB above the model's")
+    assert peak < 2000
