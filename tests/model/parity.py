@@ -1,4 +1,4 @@
-"""Every path of attention against the dense one in float64, on any device: the body of test_flex.py and test_cuda.py."""
+"""Every path of attention against the dense one in float64, on any device: for test_flex.py and test_cuda.py."""
 
 from typing import Any
 

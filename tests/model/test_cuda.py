@@ -1,7 +1,7 @@
 """Every encoding on every path of attention on a GPU, forward and gradient: `pytest -m cuda`.
 
-The body is tests/model/parity.py, which runs on the CPU in test_flex.py. FlexAttention is compiled for each encoding and
-shape, so that the suite takes minutes.
+The body is tests/model/parity.py, which runs on the CPU in test_flex.py. FlexAttention is compiled for each encoding
+and shape, so that the suite takes minutes.
 """
 
 import pytest
@@ -36,7 +36,7 @@ def test_logits_and_gradients_are_those_of_the_dense_path_in_float64(encoding, b
     assert worst["gradients"] < 1e-3
 
 
-@pytest.mark.parametrize("backend", ("auto", "flex"))
+@pytest.mark.parametrize("backend", ["auto", "flex"])
 @pytest.mark.parametrize("encoding", [name for name in ENCODINGS if not hooked(name)])
 def test_bf16_is_near(encoding, backend, figure):
     error = forward_error(encoding, backend, "cuda", "plain", dtype=torch.bfloat16)

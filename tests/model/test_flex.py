@@ -163,8 +163,12 @@ def test_the_body_of_the_cuda_suite_runs(encoding):
             assert gradient_error(encoding, backend, "cpu", case) < 1e-4
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("encoding", ["nope", *BIASED])
+COMPILED = [
+    pytest.param(name, marks=pytest.mark.slow if name == "t5" else pytest.mark.evidence) for name in ("nope", *BIASED)
+]
+
+
+@pytest.mark.parametrize("encoding", COMPILED)
 def test_the_compiled_kernel_is_that_of_the_dense_path(encoding, monkeypatch, figure):
     """What CUDA would run, through the compiler's CPU code: forward only."""
     monkeypatch.setattr(flex, "COMPILED", {"cpu"})

@@ -1,7 +1,7 @@
 """FlexAttention, for whoever asks for it with `attention=flex`; never chosen by itself.
 
-A third path beside *fast* and *dense*. A bias of the distance (T5, KERPLE, ALiBi) is read from one vector per head inside
-the kernel, `s + b[h, i − j]`, so that nothing of size T × T is made where PyTorch fuses it: on CUDA, forward and
+A third path beside *fast* and *dense*. A bias of the distance (T5, KERPLE, ALiBi) is read from one vector per head
+inside the kernel, `s + b[h, i − j]`, so that nothing of size T × T is made where PyTorch fuses it: on CUDA, forward and
 backward. Any other bias (FIRE) is read from its matrix. On a CPU PyTorch has the forward pass alone, and unfused.
 """
 
@@ -39,9 +39,8 @@ def check(encoding: Encoding) -> None:
     """Refuse an encoding whose hooks see scores or weights: the kernel shows it neither."""
     hooks = [hook for hook in ("score", "weigh", "read") if encoding.overrides(hook)]
     if hooks:
-        raise SpecError(
-            f"attention=flex cannot do {type(encoding).__name__.lower()}, which acts in {' and '.join(hooks)}; {INSTEAD}"
-        )
+        name = type(encoding).__name__.lower()
+        raise SpecError(f"attention=flex cannot do {name}, which acts in {' and '.join(hooks)}; {INSTEAD}")
 
 
 def flex(q_BHQE: Tensor, k_BHKE: Tensor, v_BHKE: Tensor, plan: Plan, *, dropout: float = 0.0) -> Tensor:
@@ -112,7 +111,7 @@ def _in_document(seen: Seen, documents_BK: Tensor, place_Q: Tensor) -> Seen:
 
 
 def _by_distance(plan: Plan) -> Change | None:
-    """`s + b[h, i − j]`, with b computed outside; none where the bias is none of the distance, or a matrix is smaller."""
+    """`s + b[h, i − j]`, b computed outside; none where the bias is not of the distance, or its matrix is smaller."""
     from lengthwise.model.attention import exactly
 
     encoding, q, k = plan.encoding, plan.sight.queries, plan.sight.keys
