@@ -9,12 +9,13 @@ from typing import Annotated
 import typer
 
 from lengthwise import __version__
-from lengthwise.cli import encodings, lists, new, published, report, runs, stored, study, tasks, theory
+from lengthwise.cli import bench, encodings, lists, new, published, report, runs, stored, study, tasks, theory
 from lengthwise.cli.terminal import app
 from lengthwise.spec import SpecError
 
 __all__ = [
     "app",
+    "bench",
     "encodings",
     "lists",
     "main",
