@@ -77,6 +77,8 @@ def side_by_side(
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
+        tell("starting")
+        alone(config, BASE, WHAT[0], min(lengths), 1, threads, max(limit, 120.0))  # imports are no part of a limit
         rows = []
         for length in dict.fromkeys(lengths):
             for what in WHAT:
