@@ -31,8 +31,8 @@ def alone(
     config: DecoderConfig, encoding: Spec, what: str, length: int, batch: int, threads: int, limit: float
 ) -> Alone:
     """Do it once, elsewhere; the process is ended when `limit` seconds are over."""
-    # A server that has imported torch forks a process in milliseconds, and none inherits what we hold. Optimizers import
-    # torch._dynamo, which takes seconds.
+    # A server that has imported torch forks a process in milliseconds, and none inherits what we hold.
+    # Optimizers import torch._dynamo, which takes seconds.
     context = get_context("forkserver")
     context.set_forkserver_preload(["lengthwise.bench.work", "torch._dynamo"])
     here, there = context.Pipe(duplex=False)
