@@ -65,18 +65,22 @@ def test_positions_far_apart_take_the_matrix(monkeypatch):
     assert forward_error("t5", "flex", "cpu", "far", dtype=torch.float64) < 1e-12
 
 
+class LikeFire(Encoding):
+    """A small network of ψ(i − j) / ψ(max(L, i)), ψ(x) = log(x + 1): a bias of both positions."""
+
+    relative = False
+
+    def bias(self, query_positions_BQ, key_positions_BK):
+        distance_BQK = (query_positions_BQ[:, :, None] - key_positions_BK[:, None, :]).clamp(min=0)
+        share_BQK = distance_BQK.log1p() / query_positions_BQ.clamp(min=4).log1p()[:, :, None]
+        first, second = torch.linspace(-2, 2, 8, dtype=share_BQK.dtype), torch.linspace(-3, 1, 32).to(share_BQK.dtype)
+        hidden_BQKN = (share_BQK[..., None] * first + first.flip(0) / 2).relu()
+        return (hidden_BQKN @ second.view(8, 4)).permute(0, 3, 1, 2)
+
+
 def test_a_bias_that_is_none_of_the_distance_is_read_from_its_matrix():
-    class Place(Encoding):
-        """As FIRE: a bias of both positions, here other for each row of the batch."""
-
-        relative = False
-
-        def bias(self, query_positions_BQ, key_positions_BK):
-            bias = (query_positions_BQ[:, :, None] * key_positions_BK[:, None, :]).sin()[:, None]
-            return bias * torch.arange(1, 5, dtype=bias.dtype)[:, None, None]
-
-    model = Decoder(preset("laptop:attention=flex:sigma=0.2", vocabulary=32), Place).double().eval()
-    for case in ("plain", "rows"):
+    model = Decoder(preset("laptop:attention=flex:sigma=0.2", vocabulary=32), LikeFire).double().eval()
+    for case in ("plain", "rows"):  # one matrix for all rows of the batch, one for each
         with torch.no_grad():
             model.backend = "flex"
             got = model(IDS, **CASES[case])
