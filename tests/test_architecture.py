@@ -52,6 +52,7 @@ NO_TORCH = [
     *("lengthwise.statistics.sensitivity", "lengthwise.statistics.summary"),
     *("lengthwise.statistics.reach", "lengthwise.report.curve", "lengthwise.evaluation.rows", "lengthwise.compare"),
     *("lengthwise.published", "lengthwise.published.citations", "lengthwise.report.published"),
+    *("lengthwise.statistics.pairs", "lengthwise.report.divergences", "lengthwise.report.attention"),
 ]
 
 

@@ -20,6 +20,7 @@ from lengthwise.encodings.t5 import T5
 from lengthwise.model import attention, decoder, layout
 from lengthwise.model.attention import Plan, Sight
 from lengthwise.model.decoder import Decoder
+from tests.verify.mutants_further import FURTHER
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -407,8 +408,8 @@ def _padding_attends_to_nothing(patch):
 def _bidirectional_stays_causal(patch):
     real = Sight.__init__
 
-    def init(self, mask, queries, keys):
-        real(self, "causal", queries, keys)
+    def init(self, mask, queries, keys, first=None):
+        real(self, "causal", queries, keys, first)
 
     patch.setattr(Sight, "__init__", init)
 
@@ -437,9 +438,9 @@ def _mask_from_ids(patch):
 def _weights_without_bias(patch):
     real = attention.dense
 
-    def dense(q, k, v, plan, *, dropout=0.0, taps=None, at=""):
+    def dense(q, k, v, plan, *, taps=None, at="", **rest):
         if taps is None or not taps.has(f"{at}.weights"):
-            return real(q, k, v, plan, dropout=dropout, taps=taps, at=at)
+            return real(q, k, v, plan, taps=taps, at=at, **rest)
         weights = (q @ k.mT * plan.scale).masked_fill(~plan.sight.allowed_BQK[:, None], -torch.inf).softmax(-1)
         return taps(f"{at}.weights", weights) @ v
 
@@ -481,6 +482,7 @@ def _planted_positions(patch):
 
 
 MUTANTS = [
+    *(Mutant(name, encoding, caught) for name, encoding, caught in FURTHER),
     Mutant("zeroed rotary frequencies", ZeroedFrequencies, {"T08", "T12"}),
     Mutant("bf16 angles", ShortAngles, {"T13"}),
     Mutant("rotary pairs of the other layout", OtherLayout, {"T12"}),

@@ -11,8 +11,9 @@ from lengthwise.model import attention
 from lengthwise.spec import SpecError
 from lengthwise.verify import CHECKS, assert_conforms, checks, verify
 
+FIRST = ("nope", "sinusoidal", "learned", "t5", "alibi", "rope")
 NAMES = [
-    *ENCODINGS,
+    *FIRST,
     "rope:fraction=0.25:interleaved=true",
     "rope:fraction=0.5:theta=500.0",
     "sinusoidal:interleaved=true:amplitude=0.5",
@@ -20,6 +21,18 @@ NAMES = [
     "t5:buckets=5:distance=6",
     "t5:bidirectional=true",
     "alibi:slopes=text",
+]
+FURTHER = [
+    *(name for name in ENCODINGS if name not in FIRST),
+    "kerple:kernel=power",
+    "fire:width=8:threshold=100.0:shared=true",
+    "hard_alibi:fraction=1.0",
+    "shaw:distance=2:values=false",
+    "transformer_xl:clamp=5",
+    "xpos:interleaved=false:gamma=0.2",
+    "cope:counts=4",
+    "forgetting:start=5.0",
+    "stick_breaking:remainder=true",
 ]
 POSITIONS = [
     "consecutive",
@@ -42,6 +55,20 @@ def test_every_encoding_conforms_under_every_kind_of_positions(name, positions):
     assert {result.id for result in report.results} == set(checks())
 
 
+@pytest.mark.parametrize("name", FURTHER)
+def test_every_further_encoding_conforms(name):
+    report = verify(name)
+    assert report.passed, report.text(report.failed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("positions", POSITIONS[1:], ids=lambda text: text[:16] + text[-4:])
+@pytest.mark.parametrize("name", FURTHER)
+def test_every_further_encoding_conforms_under_every_kind_of_positions(name, positions):
+    report = verify(name, positions=positions)
+    assert report.passed, report.text(report.failed)
+
+
 def test_alibi_conforms_on_its_columns_too(monkeypatch):
     monkeypatch.setattr(attention, "COLUMNS_FROM", 0)
     assert_conforms("alibi")
@@ -56,7 +83,7 @@ def test_bf16_errors_are_stated(figure):
 
 
 def test_ids_are_unique_and_sentences_end():
-    assert len({check.id for check in CHECKS}) == len(CHECKS) == 32
+    assert len({check.id for check in CHECKS}) == len(CHECKS) == 33
     assert all(sentence.endswith(".") and sentence[0].isupper() for sentence in checks().values())
 
 

@@ -9,17 +9,34 @@ from typing import Annotated
 import typer
 
 from lengthwise import __version__
-from lengthwise.cli import bench, encodings, lists, new, published, report, runs, stored, study, tasks, theory
+from lengthwise.cli import (
+    analyze,
+    bench,
+    encodings,
+    lists,
+    new,
+    probe,
+    published,
+    report,
+    runs,
+    stored,
+    study,
+    tasks,
+    theory,
+    variance,
+)
 from lengthwise.cli.terminal import app
 from lengthwise.spec import SpecError
 
 __all__ = [
+    "analyze",
     "app",
     "bench",
     "encodings",
     "lists",
     "main",
     "new",
+    "probe",
     "published",
     "report",
     "runs",
@@ -27,6 +44,7 @@ __all__ = [
     "study",
     "tasks",
     "theory",
+    "variance",
 ]
 
 

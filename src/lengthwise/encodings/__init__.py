@@ -24,6 +24,15 @@ ENCODINGS = {
     "t5": "lengthwise.encodings.t5:T5",
     "alibi": "lengthwise.encodings.alibi:Alibi",
     "rope": "lengthwise.encodings.rope:Rope",
+    "kerple": "lengthwise.encodings.kerple:Kerple",
+    "fire": "lengthwise.encodings.fire:Fire",
+    "hard_alibi": "lengthwise.encodings.hard_alibi:HardAlibi",
+    "shaw": "lengthwise.encodings.shaw:Shaw",
+    "transformer_xl": "lengthwise.encodings.transformer_xl:TransformerXL",
+    "xpos": "lengthwise.encodings.xpos:XPos",
+    "cope": "lengthwise.encodings.cope:CoPE",
+    "forgetting": "lengthwise.encodings.forgetting:Forgetting",
+    "stick_breaking": "lengthwise.encodings.stick_breaking:StickBreaking",
 }
 
 POSITIONS = {

@@ -67,6 +67,7 @@ def _side_by_side(
         lengths=None if min(lengths) == wide else lengths,
         padding="left",
         positions_BT=_first_places(positions, [asked[row] for row in active], [said[row] for row in active], wide),
+        prefix=[asked[row].prompt for row in active] if decoder.config.mask == "prefix" else None,
         only_BT=last_BT,
     ).argmax(-1)
     while True:

@@ -106,7 +106,8 @@ class Subject:
                     "it was made for another task"
                 )
             model.eval()
-            stable = model.config.mask == "causal" and all(part.prefix_stable for part in model._encodings())
+            # Under a prefix mask the prompt sees no answer, so an answer changes nothing before it either.
+            stable = model.config.mask != "bidirectional" and all(part.prefix_stable for part in model._encodings())
             return cls(
                 decoder_logits(model, kind), decoder_decode(model, kind, end, rows), kind, limit_of(model), stable
             )

@@ -58,6 +58,7 @@ def decoder_logits(decoder: Decoder, positions: Positions) -> Logits:
             lengths=tokens,
             positions_BT=stacked([case.places(positions) for case in chosen], ids_BT.shape[1], tokens),
             budget=torch.tensor([case.budget for case in chosen]),
+            prefix=[case.prompt for case in chosen] if decoder.config.mask == "prefix" else None,
             only_BT=wanted_BT,
         )
 

@@ -38,6 +38,11 @@ class Feed:
         """The tokens to predict, row after row."""
         return self.ids_BT[self.loss_BT]
 
+    @property
+    def prompts_B(self) -> Tensor:
+        """Tokens of each row's prompt: those before the first to be predicted."""
+        return self.loss_BT.int().argmax(1)
+
     def rows(self, chosen: np.ndarray | slice) -> Feed:
         """These rows alone, no wider than they must be."""
         tokens_B = self.tokens_B[chosen]

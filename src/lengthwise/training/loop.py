@@ -100,7 +100,7 @@ class Loop:
 
     def _gradient(self, feed: Feed, targets: int) -> float:
         with torch.autocast("cpu", torch.bfloat16, enabled=self.training.autocast):
-            loss = total_loss(self.module, feed) / targets
+            loss = total_loss(self.module, feed, self.decoder.config.mask == "prefix") / targets
         (loss * self.team.size).backward()  # the team takes the mean of its members' gradients
         return loss.item()
 
@@ -146,13 +146,17 @@ class Loop:
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-def total_loss(module: nn.Module, feed: Feed) -> Tensor:
-    """The sum of the losses of a batch; the head is computed only where there is loss, the end is no input."""
+def total_loss(module: nn.Module, feed: Feed, prefix: bool = False) -> Tensor:
+    """The sum of the losses of a batch; the head is computed only where there is loss, the end is no input.
+
+    `prefix` says that the module has a prefix mask and must be told the prompts' lengths.
+    """
     logits_NV = module(
         feed.ids_BT[:, :-1],
         lengths=(feed.tokens_B - 1).tolist(),
         positions_BT=None if feed.positions_BT is None else feed.positions_BT[:, :-1],
         budget=torch.from_numpy(feed.tokens_B),
+        prefix=feed.prompts_B if prefix else None,
         only_BT=feed.loss_BT[:, 1:],
     )
     return F.cross_entropy(logits_NV.float(), feed.targets_N, reduction="sum")

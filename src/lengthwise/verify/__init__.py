@@ -17,7 +17,7 @@ import torch
 
 from lengthwise.encodings.encoding import Encoding
 from lengthwise.spec import Spec, SpecError, did_you_mean
-from lengthwise.verify import claims, mathematics, placement, state  # noqa: F401 - they enter their checks
+from lengthwise.verify import claims, mathematics, placement, published, state  # noqa: F401 - they enter their checks
 from lengthwise.verify.check import CHECKS, Check, Report, Result, run_check
 from lengthwise.verify.subject import Subject
 
@@ -53,7 +53,7 @@ def _known(id: str) -> str:
     """The check of that id, or the one that holds the trap of that number."""
     held = {"T14": "T12", "T16": "T15", "T26": "T05"}
     known = [check.id for check in CHECKS]
-    asked = re.sub(r"^([TCS])(\d)$", r"\g<1>0\2", id.strip().upper())
+    asked = re.sub(r"^([TCSF])(\d)$", r"\g<1>0\2", id.strip().upper())
     asked = held.get(asked, asked)
     if asked not in known:
         raise SpecError(f"there is no check {id!r}.{did_you_mean(asked, known)}")

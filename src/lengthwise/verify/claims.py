@@ -38,7 +38,7 @@ def relative(subject: Subject) -> Iterator[Measure]:
         yield Measure(case, float(max(moved.values()) < CHANGED), 0)
 
 
-@check("T08", "With an encoding positions matter; without one they do not, and without the mask nor does order.")
+@check("T08", "With an encoding positions matter, or order alone if claimed `ordinal`; without one they do not.")
 @torch.no_grad()
 def does_something(subject: Subject) -> Iterator[Measure]:
     n = subject.sizes(9)[-1]
@@ -64,11 +64,20 @@ def does_something(subject: Subject) -> Iterator[Measure]:
         return
     spread = torch.arange(n)
     truth = subject.solo(decoder, ids, spread)
+    if subject.encoding.ordinal:
+        without = subject.solo(subject.decoder(encoding="nope"), ids, spread)
+        yield Measure(f"{n} tokens, as without an encoding: it does nothing", float(off(truth, without) < 1e-3), 0)
+        case = f"{n} tokens at positions 3 times as far apart (if they matter, claim ordinal = False)"
+        yield Measure(case, off(subject.solo(decoder, ids, spread * 3), truth), TOLERANCE[torch.float64])
+        return
     factor = 3 if subject.encoding.limit is None else min(3, (subject.encoding.limit - 1) // max(n - 1, 1))
     if factor < 2:
         raise NotApplicable("its limit leaves no room to spread positions")
     still = float(off(subject.solo(decoder, ids, spread * factor), truth) < 1e-3)
-    yield Measure(f"{n} tokens at positions {factor} times as far apart: nothing changes", still, 0)
+    case = (
+        f"{n} tokens at positions {factor} times as far apart: nothing changes (by order alone? claim ordinal = True)"
+    )
+    yield Measure(case, still, 0)
 
 
 @check("T09", "Claim `limit`: the last position works, the next is a clear error, never a clamp or a wrap.")
@@ -78,8 +87,10 @@ def limit(subject: Subject) -> Iterator[Measure]:
     end = subject.encoding.limit
     if end is None:
         for far in (1_000, 30_000):
-            logits = subject.solo(decoder, ids, torch.tensor([0, far]))
-            yield Measure(f"logits at position {far}: not finite", int((~logits.isfinite()).sum()), 0)
+            for model in (decoder, subject.decoder(torch.float32)):
+                logits = subject.solo(model, ids, torch.tensor([0, far]))
+                case = f"logits at position {far}, {str(logits.dtype).removeprefix('torch.')}: not finite"
+                yield Measure(case, int((~logits.isfinite()).sum()), 0)
         for hook, rows in _by_position(subject, 4096).items():
             same = 4096 - len(rows.unique(dim=0))
             yield Measure(f"{hook}: {same} of the positions 0–4095 are like others: clamped or wrapped", same, 0)
@@ -258,22 +269,25 @@ def per_layer(subject: Subject) -> Iterator[Measure]:
     near, far = torch.arange(n), torch.arange(n) * 3
     if subject.encoding.limit is not None and int(far.max()) >= subject.encoding.limit:
         raise NotApplicable("its limit leaves no room to spread positions")
+    plain = subject.fresh_decoder(encoding="nope")
     for where in range(2):
         listed = [subject.named if layer == where else "nope" for layer in range(2)]
         decoder = subject.fresh_decoder(encoding=listed)
         for layer in range(2):
             seen = Recorder()
             outputs = []
-            for places in (near, far):
+            # What goes by order alone cannot tell near from far; it is told from its absence.
+            tried = ((decoder, near), (plain, near) if subject.encoding.ordinal else (decoder, far))
+            for model, places in tried:
                 # The layer's input is held fixed, so that only its own attention can tell near from far.
                 fixed = torch.randn(1, n, SMALL.width, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
                 taps: dict[str, Tap] = {
                     "embeddings" if layer == 0 else f"layers.{layer - 1}.residual": lambda _, x, fixed=fixed: fixed
                 }
                 taps[f"layers.{layer}.residual"] = seen
-                subject.solo(decoder, ids, places, taps=taps)
+                subject.solo(model, ids, places, taps=taps)
                 outputs.append(seen[f"layers.{layer}.residual"])
             changed = off(outputs[1], outputs[0])
-            wrong = changed < CHANGED if layer == where else changed > 0
+            wrong = changed < CHANGED if layer == where else changed > TOLERANCE[torch.float64]
             said = "does not act there" if layer == where else "acts there too"
             yield Measure(f"named for layer {where} of 2, looked at in layer {layer}: {said}", float(wrong), 0)

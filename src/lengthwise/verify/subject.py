@@ -7,19 +7,20 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lengthwise.encodings import build_encoding, build_positions
-from lengthwise.encodings.encoding import CLAIMS, HOOKS, Encoding, Geometry
+from lengthwise.encodings.encoding import CLAIMS, HOOKS, Encoding, Geometry, normal_
 from lengthwise.encodings.positions import Given
 from lengthwise.model import Decoder, DecoderConfig
 from lengthwise.spec import Spec, SpecError, did_you_mean, digest, options
+from lengthwise.verify.weights import WEIGHTS
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
 """How far two ways of computing the same logits may differ, relative to the largest logit."""
 
-FORMULAS = ("nope", "sinusoidal", "learned", "t5", "alibi", "rope")
-"""What an encoding may claim to be; all but `nope` and `learned`, which are only a name, have a check of their own."""
+FORMULAS = ("nope", "sinusoidal", "learned", "t5", "alibi", "rope", *WEIGHTS)
+"""What an encoding may claim to be; all but `nope` and `learned`, which are only a name, are held to a formula."""
 
 ROOM = 9
 """The fewest positions with which there is something to check."""
@@ -109,6 +110,7 @@ class Subject:
             raise
         except (Exception, SystemExit) as error:
             raise SpecError(f"{self.name} could not be built: {type(error).__name__}: {error}") from error
+        wake(made)
         return made.eval()
 
     @property
@@ -136,6 +138,8 @@ class Subject:
         """A new such decoder, for checks that change it."""
         config = SMALL.model_copy(update=changes)
         decoder = Decoder(config, self.named if encoding is None else encoding, seed=seed)  # pyrefly: ignore[bad-argument-type]
+        for index, part in enumerate(decoder.encodings):
+            wake(part, seed, index)
         return unit_scale(decoder).to(dtype).eval()
 
     def sizes(self, *wanted: int) -> list[int]:
@@ -177,6 +181,13 @@ class Subject:
 def _pad(row_T: Tensor, tokens: int, padding: str) -> Tensor:
     room = row_T.new_zeros(tokens - len(row_T))
     return torch.cat([room, row_T] if padding == "left" else [row_T, room])
+
+
+def wake(part: nn.Module, *key: object) -> None:
+    """Fill parameters that start at 0 with N(0, 1): what does nothing yet would hide every bug."""
+    for name, parameter in part.named_parameters():
+        if not bool(parameter.any()):
+            normal_(parameter, 1.0, torch.Generator().manual_seed(digest("awake", *key, name, bits=32)))
 
 
 def unit_scale(decoder: Decoder) -> Decoder:

@@ -1,0 +1,85 @@
+"""How far back attention looks, and how that changes with length: rows from the statistics of heads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from lengthwise.analysis.attention import BINS, MEANS, Batch, Heads, Source, observe
+
+
+def histogram_rows(heads: Heads, **labels: object) -> list[dict[str, object]]:
+    """Each layer's distribution of normalised distance (t − k) / (t + 1), in bins of .025.
+
+    `argmax` counts the place of the largest weight, as published (Figure 7); `weight` counts all weights.
+    """
+    found: list[dict[str, object]] = []
+    for layer in range(heads.layers):
+        argmax_N, weight_N = heads.argmax_LHN[layer].sum(0), heads.weight_LHN[layer].sum(0)
+        for bin in range(BINS):
+            row = {**labels, "layer": layer, "distance": bin / BINS, "argmax": float(argmax_N[bin])}
+            found.append({**row, "weight": float(weight_N[bin])})
+    return found
+
+
+def published_bins(counts: Sequence[float]) -> list[float]:
+    """Bins of .025 as the 21 of the publication, each the nearest to 0, .05, ..., 1; as shares.
+
+    >>> published_bins([1.0] * 40)[:2]
+    [0.025, 0.05]
+    """
+    whole = sum(counts) or 1.0
+    inner = [counts[place] + counts[place + 1] for place in range(1, BINS - 1, 2)]
+    return [part / whole for part in (counts[0], *inner, counts[-1])]
+
+
+def head_rows(heads: Heads, **labels: object) -> list[dict[str, object]]:
+    """One row for each layer and head: the means of all statistics, and the two modes of distance.
+
+    `near` is the share below .125, `far` that of .875 and more; both large is bimodal.
+    """
+    means = {name: heads.mean_LH(name) for name in MEANS}
+    modes = {
+        f"{mode}_{how}": getattr(heads, f"{mode}_LH")(how) for mode in ("near", "far") for how in ("argmax", "weight")
+    }
+    return [
+        {
+            **labels,
+            "layer": layer,
+            "head": head,
+            "queries": int(heads.count_T.sum()),
+            **{name: float(value_LH[layer, head]) for name, value_LH in (means | modes).items()},
+        }
+        for layer in range(heads.layers)
+        for head in range(heads.heads)
+    ]
+
+
+def by_length(source: Source, given: Sequence[Batch], **labels: object) -> tuple[list[dict[str, object]], Heads]:
+    """`head_rows` of each length, and the statistics of all unseen lengths together (all, if none is unseen)."""
+    found: list[dict[str, object]] = []
+    seen: list[Heads] = []
+    unseen: list[Heads] = []
+    for length in dict.fromkeys(batch.length for batch in given):
+        own = [batch for batch in given if batch.length == length]
+        heads = observe(source, own)
+        found += head_rows(heads, **labels, length=length, seen=own[0].seen)
+        (seen if own[0].seen else unseen).append(heads)
+    return found, joined(unseen or seen)
+
+
+def joined(several: Sequence[Heads]) -> Heads:
+    """The statistics of several together."""
+    tokens = max(heads.tokens for heads in several)
+    whole = Heads(several[0].layers, several[0].heads, tokens)
+    for heads in several:
+        for name, total_LHT in heads.sums.items():
+            whole.sums[name][..., : heads.tokens] += total_LHT
+        whole.count_T[: heads.tokens] += heads.count_T
+        whole.argmax_LHN += heads.argmax_LHN
+        whole.weight_LHN += heads.weight_LHN
+        whole.least_L = torch.minimum(whole.least_L, heads.least_L)
+        whole.most_L = torch.maximum(whole.most_L, heads.most_L)
+        whole.future_L = torch.maximum(whole.future_L, heads.future_L)
+    return whole

@@ -1,0 +1,269 @@
+"""How far two models' attention is apart, layer by layer: the Jensen–Shannon divergence, and what was published as it.
+
+    true          ½ [KL(P‖M) + KL(Q‖M)],  M = (P + Q) / 2;  nats, between 0 and ln 2
+    as_published  ½ [KL(M‖P) + KL(M‖Q)];  no upper bound, infinite where one weight is 0 and the other is not
+
+Kazemnejad et al. 2023, arXiv:2305.19466, §5.2 and Figure 4, print the first; their code has the second.
+"""
+
+from __future__ import annotations
+
+import math
+import queue
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import combinations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lengthwise.analysis.attention import ROWS, Batch, Source
+from lengthwise.spec import SpecError
+
+DEFINITIONS = ("true", "as_published")
+HEADS = {
+    "minimum": "the closest pair of heads of all A × B, in each example, as the publication states it",
+    "matching": "each head with one of the other model, the matching that is best over all examples",
+    "as_published": "the closest of the pairs (i of the first, j of the second) with i < j, in each example",
+    "same": "head i with head i: for models that began with the same weights",
+}
+"""How heads are paired, in words."""
+
+
+def jensen_shannon(p_NK: Tensor, q_NK: Tensor) -> Tensor:
+    """½ [KL(P‖M) + KL(Q‖M)] of each row, in nats; p = (.97, .01, .01, .01) and q reversed give .623.
+
+    It is H(M) − ½ H(P) − ½ H(Q). A weight of 0 adds nothing. Lin 1991.
+    """
+    entropy_N = torch.special.entr((p_NK + q_NK) / 2).sum(-1)
+    own_N = (torch.special.entr(p_NK).sum(-1) + torch.special.entr(q_NK).sum(-1)) / 2
+    return (entropy_N - own_N).clamp(0, math.log(2))
+
+
+def as_published(p_NK: Tensor, q_NK: Tensor) -> Tensor:
+    """½ [KL(M‖P) + KL(M‖Q)] of each row, what the publication's code computes; the same p and q give 1.572.
+
+    Zeros as there: infinite where one of two weights is 0, not a number where both are.
+    """
+    m_NK = (p_NK + q_NK) / 2
+    return (torch.xlogy(m_NK, m_NK) - m_NK * ((p_NK.log() + q_NK.log()) / 2)).sum(-1)
+
+
+def _information(x: Tensor) -> Tensor:
+    """x ln x, and 0 at 0. Not `xlogy` or `entr`, which take three times as long."""
+    return x * x.clamp(min=1e-300).log()
+
+
+def _with_rest(weights_BHRK: Tensor) -> Tensor:
+    """Weights that sum to less than 1, with the rest as one more key that stands for none."""
+    return torch.cat([weights_BHRK, (1 - weights_BHRK.sum(-1, keepdim=True)).clamp(min=0)], -1)
+
+
+def head_divergences(p_BARK: Tensor, q_BBRK: Tensor, start: int, rest: bool = False) -> dict[str, Tensor]:
+    """Sums over a block of queries of the divergence of each pair of heads: definition → (batch, A, B), float64.
+
+    Of a row, the keys up to its query count. `rest`: some weights sum to less than 1.
+    """
+    p, q = p_BARK.double(), q_BBRK.double()
+    rows, keys = p.shape[2:]
+    visible_RK = torch.arange(keys) <= torch.arange(start, start + rows)[:, None]
+    if rest:
+        p, q = _with_rest(p), _with_rest(q)
+        visible_RK = torch.cat([visible_RK, torch.ones(rows, 1, dtype=torch.bool)], 1)
+    own_p, own_q = _information(p).sum((-1, -2)), _information(q).sum((-1, -2))
+    # Later keys of a block have no weight and belong to no row: their logs are set to 0.
+    log_p, log_q = (x.log().masked_fill(~visible_RK, 0) / 2 for x in (p, q))
+    shape = (p.shape[0], p.shape[1], q.shape[1])
+    true, published = torch.zeros(shape, dtype=torch.float64), torch.zeros(shape, dtype=torch.float64)
+    finite = bool(log_p.isfinite().all() and log_q.isfinite().all())
+    if finite:  # Σ M (log P + log Q) / 2 of all pairs, as products
+        x, y, log_x, log_y = (part.flatten(2) for part in (p, q, log_p, log_q))
+        own = (x * log_x).sum(-1)[:, :, None] + (y * log_y).sum(-1)[:, None]
+        published = -(own + log_x @ y.mT + x @ log_y.mT) / 2
+    for head in range(p.shape[1]):  # not all pairs at once: that would be A × B blocks
+        m_BBRK = (p[:, head, None] + q) / 2
+        information = _information(m_BBRK).sum((-1, -2))
+        apart = (own_p[:, head, None] + own_q) / 2 - information
+        true[:, head] = apart.clamp(0, math.log(2) * rows)
+        if not finite:
+            published[:, head] = -(m_BBRK * (log_p[:, head, None] + log_q)).sum((-1, -2))
+        published[:, head] += information
+    return {"true": true, "as_published": published}
+
+
+def paired(costs_NAB: np.ndarray, how: str, matching: tuple[np.ndarray, np.ndarray] | None = None) -> float:
+    """The divergence of two layers from that of their heads, by one of `HEADS`; N examples.
+
+    e.g. costs [[0, 1], [1, 3]] of one example: minimum 0, matching 1 (the mean of 1 and 1), as_published 1, same 1.5.
+    """
+    if how == "same":
+        return float(np.diagonal(costs_NAB, axis1=1, axis2=2).mean())
+    if how == "matching":
+        chosen_A, chosen_B = best_matching(costs_NAB) if matching is None else matching
+        return float(costs_NAB.mean(0)[chosen_A, chosen_B].mean())
+    if how == "minimum":
+        return _least(costs_NAB.reshape(len(costs_NAB), -1))
+    if how == "as_published":
+        listed = list(combinations(range(min(costs_NAB.shape[1:])), 2))
+        if not listed:
+            return math.nan  # a single head has no pair i < j
+        first, second = zip(*listed, strict=True)
+        return _least(costs_NAB[:, list(first), list(second)])
+    raise SpecError(f"heads are paired by {', '.join(HEADS)}, not by {how!r}")
+
+
+def _least(costs_NP: np.ndarray) -> float:
+    """The mean over examples of the least pair; what is no number is left out of both, as pandas did there."""
+    least_N = np.where(np.isnan(costs_NP), math.inf, costs_NP).min(1)[~np.isnan(costs_NP).all(1)]
+    return float(least_N.mean()) if len(least_N) else math.nan
+
+
+def best_matching(costs_NAB: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which heads belong together: the one-to-one matching with the least mean divergence over all examples."""
+    from scipy.optimize import linear_sum_assignment
+
+    mean_AB = costs_NAB.mean(0)
+    most = float(np.finfo(np.float64).max) / (4 * mean_AB.size)  # it takes no infinities
+    return linear_sum_assignment(np.nan_to_num(mean_AB, nan=most, posinf=most))
+
+
+@dataclass
+class Apart:
+    """The divergence of every pair of heads of two models, example by example."""
+
+    lengths: list[int | None] = field(default_factory=list)
+    """Of each example."""
+    seen: list[bool] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    parts: dict[str, list[np.ndarray]] = field(default_factory=dict)
+    """Definition → of each batch (N, L, A, B): means over queries."""
+
+    def costs(self, definition: str) -> np.ndarray:
+        """(N, L, A, B) of all examples."""
+        return np.concatenate(self.parts[definition])
+
+    def rows(self, **labels: object) -> list[dict[str, object]]:
+        """A row for each layer, length, definition and pairing of heads; one matching serves all lengths."""
+        found: list[dict[str, object]] = []
+        lengths = np.array([-1 if length is None else length for length in self.lengths])
+        costs = {definition: self.costs(definition) for definition in DEFINITIONS}
+        for layer in range(costs["true"].shape[1]):
+            own = {definition: costs_NLAB[:, layer] for definition, costs_NLAB in costs.items()}
+            matching = {definition: best_matching(costs_NAB) for definition, costs_NAB in own.items()}
+            for length in np.unique(lengths):
+                here = lengths == length
+                row: dict[str, object] = {
+                    **labels,
+                    "layer": layer,
+                    "length": None if length < 0 else int(length),
+                    "seen": self.seen[int(here.argmax())],
+                    "examples": int(here.sum()),
+                }
+                for definition, costs_NAB in own.items():
+                    for how in HEADS:
+                        if how == "same" and costs_NAB.shape[1] != costs_NAB.shape[2]:
+                            continue
+                        row[f"{definition} {how}"] = paired(costs_NAB[here], how, matching[definition])
+                found.append(row)
+        return found
+
+    def total(self, definition: str = "true", how: str = "minimum") -> float:
+        """The mean over layers and examples."""
+        costs_NLAB = self.costs(definition)
+        return float(np.mean([paired(costs_NLAB[:, layer], how) for layer in range(costs_NLAB.shape[1])]))
+
+
+def divergences(
+    sources: Sequence[Source],
+    pairs: Sequence[tuple[int, int]],
+    given: Sequence[Batch],
+    rows: int = 32,
+    tell: Callable[[str], None] | None = None,
+) -> list[Apart]:
+    """The divergence of each pair of sources, e.g. `divergences([a, b], [(0, 1)], batches)[0].total()`.
+
+    Every model runs once on each batch, all in lockstep: what is held is one block of each.
+    """
+    if not given:
+        raise SpecError("there is nothing to look at: no example has room, or no length was given")
+    layers = {source.layers for source in sources}
+    if len(layers) != 1:
+        raise SpecError(f"layers are compared one by one, so models need equally many; these have {sorted(layers)}")
+    found = [Apart(parts={definition: [] for definition in DEFINITIONS}) for _ in pairs]
+    for number, batch in enumerate(given):
+        if tell is not None:
+            tell(f"comparing {len(pairs)} pairs of {len(sources)} models: batch {number + 1} of {len(given)}")
+        count, tokens = batch.ids_BT.shape
+        sums: list[dict[str, list[Tensor]]] = [{name: [] for name in DEFINITIONS} for _ in pairs]
+        with closing(lockstep(sources, batch, rows)) as steps:
+            for layer, start, weights in steps:
+                for place, (a, b) in enumerate(pairs):
+                    rest = not (sources[a].complete[layer] and sources[b].complete[layer])
+                    for name, part in head_divergences(weights[a], weights[b], start, rest).items():
+                        held = sums[place][name]
+                        if len(held) == layer:
+                            held.append(torch.zeros_like(part))
+                        held[layer] += part
+        for place, apart in enumerate(found):
+            for name, held in sums[place].items():
+                apart.parts[name].append((torch.stack(held, 1) / tokens).numpy())
+            apart.lengths += [batch.length] * count
+            apart.seen += [batch.seen] * count
+            apart.tokens += [tokens] * count
+    return found
+
+
+class _Left(Exception):
+    """Whoever listened has gone."""
+
+
+def lockstep(sources: Sequence[Source], batch: Batch, rows: int = ROWS) -> Generator[tuple[int, int, list[Tensor]]]:
+    """Layer, first query, and the weights of each source there: models run side by side, a block at a time.
+
+    Each forward pass is in a thread of its own, because a tap cannot wait for another model's.
+    """
+    gone = threading.Event()
+    lines: list[queue.Queue[tuple[int, int, Tensor] | BaseException | None]] = [queue.Queue(1) for _ in sources]
+
+    def put(line: queue.Queue, item: object) -> None:
+        while not gone.is_set():
+            try:
+                return line.put(item, timeout=0.2)
+            except queue.Full:
+                continue
+        raise _Left
+
+    def work(source: Source, line: queue.Queue) -> None:
+        try:
+            source.listen(batch, lambda layer, weights, start: put(line, (layer, start, weights)), rows)
+            put(line, None)
+        except _Left:
+            return
+        except BaseException as error:  # noqa: BLE001 - told where it is waited for
+            if not gone.is_set():
+                put(line, error)
+
+    threads = [
+        threading.Thread(target=work, args=(source, line), daemon=True)
+        for source, line in zip(sources, lines, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        while True:
+            items = [line.get() for line in lines]
+            for item in items:
+                if isinstance(item, BaseException):
+                    raise item
+            there = [item for item in items if item is not None and not isinstance(item, BaseException)]
+            if not there:
+                return
+            assert len(there) == len(items) and len({item[:2] for item in there}) == 1
+            yield there[0][0], there[0][1], [item[2] for item in there]
+    finally:
+        gone.set()
+        for thread in threads:
+            thread.join()

@@ -1,0 +1,150 @@
+"""Hidden states, layer by layer, of some tokens of some documents: bounded memory, whatever the model.
+
+Layer 0 is what enters the first layer: embeddings, with what an encoding adds to them. Layer ℓ is the residual stream
+after layer ℓ. Each is shown *as its reader sees it*: normalised by the next layer's own norm, or, after the last layer,
+by the final one. A norm divides a state by its size, so what is told by size alone is not in what is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lengthwise.analysis.documents import Batch, Document, batches
+from lengthwise.model import Decoder
+from lengthwise.model.decoder import Layer
+from lengthwise.model.taps import Tap
+from lengthwise.spec import SpecError, digest
+
+TOKENS = 16_384
+"""Tokens of a set whose states are kept."""
+
+Keep = Callable[[int, Tensor], None]
+"""Told a layer's number and its states (B, T, D), as soon as they are there."""
+Read = Callable[[Batch, Keep], None]
+"""A model as analyses see it: given a batch, it tells the states of each layer, in any order.
+
+Of a Hugging Face model: `lambda batch, keep: [keep(*one) for one in enumerate(network(batch.ids_BT,
+output_hidden_states=True).hidden_states)]`.
+"""
+
+
+@dataclass(frozen=True)
+class States:
+    """The states of N tokens in each layer, and where in its document each token is."""
+
+    layers: dict[int, Tensor]
+    """Layer → (N, D)."""
+    places_N: Tensor
+    """The token's index in its document, from 0."""
+    ids_N: Tensor
+    documents: int
+
+    def only(self, chosen_N: Tensor) -> States:
+        """Those tokens alone."""
+        layers = {layer: state_ND[chosen_N] for layer, state_ND in self.layers.items()}
+        return States(layers, self.places_N[chosen_N], self.ids_N[chosen_N], self.documents)
+
+
+@torch.no_grad()
+def collect(read: Read, documents: Sequence[Document], *, tokens: int = TOKENS, key: object = 0) -> States:
+    """The states of at most so many tokens, chosen by `key` from all tokens of all documents.
+
+    Memory is tokens × layers × width numbers, and one batch: what is not kept is gone when its layer is.
+    """
+    if not documents:
+        raise SpecError("there are no documents to look at")
+    total = sum(len(one.ids) for one in documents)
+    order_N = np.argsort(np.random.Philox(key=digest("tokens", total, key)).random_raw(total), kind="stable")
+    wanted_N = np.zeros(total, dtype=bool)
+    wanted_N[order_N[:tokens]] = True
+    parts: dict[int, list[Tensor]] = {}
+    places, ids, at = [], [], 0
+    for batch in batches(documents):
+        real_BT = batch.real_BT
+        here_BT = torch.zeros_like(real_BT)
+        count = int(real_BT.sum())
+        here_BT[real_BT] = torch.from_numpy(wanted_N[at : at + count])
+        at += count
+        if not bool(here_BT.any()):
+            continue
+
+        def keep(layer: int, state_BTD: Tensor, here_BT: Tensor = here_BT) -> None:
+            parts.setdefault(layer, []).append(state_BTD[here_BT.to(state_BTD.device)].detach().cpu())
+
+        read(batch, keep)
+        places.append(batch.places_BT[here_BT])
+        ids.append(batch.ids_BT[here_BT])
+    layers = {layer: torch.cat(found) for layer, found in sorted(parts.items())}
+    return States(layers, torch.cat(places), torch.cat(ids), len(documents))
+
+
+def decoder_states(decoder: Decoder, *, heads: Tap | None = None, normalised: bool = True) -> Read:
+    """Our decoder as analyses see it; `heads` may change each head's output on its way, as `times_root_m` does."""
+    layers = [layer for layer in decoder.layers if isinstance(layer, Layer)]
+    norms = [*(layer.attention_norm for layer in layers), decoder.norm]
+
+    def read(batch: Batch, keep: Keep) -> None:
+        def seen(name: str, state_BTD: Tensor) -> None:
+            layer = 0 if name == "embeddings" else int(name.split(".")[1]) + 1
+            keep(layer, norms[layer](state_BTD) if normalised else state_BTD)
+
+        forward(decoder, batch, {"embeddings": seen, "layers.*.residual": seen}, heads)
+
+    return read
+
+
+def forward(decoder: Decoder, batch: Batch, taps: dict[str, Tap], heads: Tap | None = None) -> None:
+    """One pass for what the taps see; logits are made at one token alone."""
+    nowhere_BT = torch.zeros(batch.ids_BT.shape, dtype=torch.bool)
+    nowhere_BT[0, 0] = True
+    with torch.no_grad():
+        decoder.eval()(
+            batch.ids_BT,
+            lengths=batch.lengths,
+            positions_BT=batch.positions_BT,
+            budget=batch.budget_B,
+            prefix=[one.prompt for one in batch.documents] if decoder.config.mask == "prefix" else None,
+            only_BT=nowhere_BT,
+            taps=taps if heads is None else {**taps, "layers.*.heads": heads},
+        )
+
+
+def of_one_size(decoder: Decoder, documents: Sequence[Document]) -> Tap:
+    """Give the output of attention the same size at every token: its direction stays, what its size tells is gone.
+
+    The size, one for each layer, is the root mean square over these documents. √m is itself a function of the position:
+    where the output has a mean that does not shrink, multiplying by it writes the position down. This writes nothing.
+    """
+    sums: dict[str, list[float]] = {}
+    for batch in batches(documents):
+        real_BT = batch.real_BT
+
+        def add(name: str, heads_BHQE: Tensor, real_BT: Tensor = real_BT) -> None:
+            square_BT = heads_BHQE.double().square().mean((1, 3))
+            both = sums.setdefault(name, [0.0, 0.0])
+            both[0] += float(square_BT[real_BT.to(square_BT.device)].sum())
+            both[1] += float(real_BT.sum())
+
+        forward(decoder, batch, {"layers.*.heads": add})
+    sizes = {name: (total / count) ** 0.5 for name, (total, count) in sums.items()}
+
+    def change(name: str, heads_BHQE: Tensor) -> Tensor:
+        size_B1Q1 = heads_BHQE.square().mean((1, 3), keepdim=True).sqrt()
+        return heads_BHQE / size_B1Q1.clamp(min=1e-12) * sizes[name]
+
+    return change
+
+
+def times_root_m(name: str, heads_BHQE: Tensor) -> Tensor:
+    """Multiply the output of attention at the m-th token by √m: the mean of m independent values loses its 1/m.
+
+    If position is known from the variance of an average of m values alone (Chi et al. 2023), it is gone after this.
+    What stays is known otherwise: from the share that the first token has in the average, for instance, then 1/√m.
+    """
+    m_Q1 = torch.arange(1, heads_BHQE.shape[2] + 1, dtype=heads_BHQE.dtype, device=heads_BHQE.device)[:, None]
+    return heads_BHQE * m_Q1.sqrt()

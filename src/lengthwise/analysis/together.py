@@ -1,0 +1,43 @@
+"""Many models on one task: what each head does, how far back it looks, and how far models are apart, as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from lengthwise.analysis.attention import Batch, Source
+from lengthwise.analysis.distance import by_length, histogram_rows
+from lengthwise.analysis.divergence import divergences
+from lengthwise.analysis.pairing import Model, Pairing
+
+Tell = Callable[[str], None]
+
+
+def describe(
+    models: Mapping[Model, Source], given: Sequence[Batch], tell: Tell, **labels: object
+) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
+    """Rows of heads by length, and of attended distance at the unseen lengths, of every model."""
+    heads: list[dict[str, object]] = []
+    distances: list[dict[str, object]] = []
+    for number, (model, source) in enumerate(models.items()):
+        tell(f"what heads attend to: model {number + 1} of {len(models)}")
+        own = {**labels, "encoding": model.encoding, "seed": model.seed, "trained": model.trained}
+        rows, unseen = by_length(source, given, **own)
+        heads += rows
+        distances += histogram_rows(unseen, **own)
+    return heads, distances
+
+
+def compare(
+    models: Mapping[Model, Source], pairs: Sequence[Pairing], given: Sequence[Batch], tell: Tell, **labels: object
+) -> list[dict[str, object]]:
+    """Rows of divergence of these pairings, by layer and length; each model runs once on each batch."""
+    needed = list(dict.fromkeys(one for pair in pairs for one in (pair.model, pair.against)))
+    place = {model: number for number, model in enumerate(needed)}
+    # Two pairings may compare the same two models: they are compared once.
+    distinct = list(dict.fromkeys((place[pair.model], place[pair.against]) for pair in pairs))
+    found = divergences([models[model] for model in needed], distinct, given, tell=tell)
+    apart = dict(zip(distinct, found, strict=True))
+    rows: list[dict[str, object]] = []
+    for pair in pairs:
+        rows += apart[place[pair.model], place[pair.against]].rows(**labels, **pair.labels())
+    return rows

@@ -1,0 +1,260 @@
+"""`lengthwise analyze`: what the heads of trained models attend to, and whose attention resembles whose."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lengthwise.cli.terminal import Json, app, console, escape, print_table, working
+from lengthwise.spec import SpecError
+
+if TYPE_CHECKING:
+    from lengthwise.analysis.attention import OfDecoder
+    from lengthwise.analysis.pairing import Model
+    from lengthwise.run import Run
+
+Rows = list[dict[str, Any]]
+STORE = "lengthwise-store"
+FILES = ("divergence", "heads", "distances")
+"""The rows of an analysis, each a parquet file."""
+
+
+@app.command()
+def analyze(
+    runs: Annotated[list[str] | None, typer.Argument(help="runs: their folders, ids, or beginnings of ids")] = None,
+    against: Annotated[str | None, typer.Option(help="the run that each is compared with")] = None,
+    study: Annotated[str | None, typer.Option("--study", help="all finished runs of this study")] = None,
+    rows: Annotated[Path | None, typer.Option("--rows", help="draw again from the rows in this folder")] = None,
+    store: Annotated[str, typer.Option(help="where runs are kept: a folder or any fsspec path")] = STORE,
+    reference: Annotated[str, typer.Option(help="the encoding that all others are compared with")] = "nope",
+    lengths: Annotated[
+        str | None, typer.Option(help="e.g. 8,16,32 or 17-40; all that are tested, unless given")
+    ] = None,
+    examples: Annotated[int, typer.Option(min=1, help="of each length")] = 10,
+    checkpoint: Annotated[str, typer.Option(help="last, best, earliest_best, 25%, 50% or 75%")] = "last",
+    to: Annotated[Path, typer.Option("--to", help="the folder of rows and figures")] = Path("attention"),
+    allow_code: Annotated[bool, typer.Option("--allow-code", help="the study may run code from outside")] = False,
+    as_json: Json = False,
+) -> None:
+    """What heads attend to, how far back, and whose attention resembles whose.
+
+    Several runs of one task are compared with those of the reference encoding that have another seed; untrained models
+    and each model's own first weights give the scale. A comparison is of seen and unseen lengths, not of far ones.
+    """
+    given = [name for name, value in (("runs", runs), ("--study", study), ("--rows", rows)) if value]
+    if len(given) != 1:
+        raise SpecError("name runs, or a study with --study, or a folder of rows with --rows; one of the three")
+    if against is not None and not runs:
+        raise SpecError("--against goes with runs: lengthwise analyze RUN --against RUN")
+    if rows is not None:
+        found = {name: _read(rows, name) for name in FILES}
+    else:
+        with working() as tell:
+            opened = _opened(runs or [], study, store, allow_code, tell)
+            other = None if against is None else _open(against, store)
+            from lengthwise.study.file import lengths_of
+
+            wanted = None if lengths is None else lengths_of(lengths)
+            found = _analysed(opened, other, reference, wanted, examples, checkpoint, tell)
+    _show(found, reference, to, as_json)
+
+
+# --- runs -> rows ----------------------------------------------------------------------------------------------------
+
+
+def _open(name: str, store: str) -> Run:
+    from lengthwise.run import Run
+
+    run = Run.open(name, store)
+    if not run.done:
+        raise SpecError(f"run {run.id} is not finished; start it again, it goes on where it was stopped")
+    return run
+
+
+def _opened(
+    runs: Sequence[str], study: str | None, store: str, allow_code: bool, tell: Callable[[str], None]
+) -> list[Run]:
+    if study is None:
+        return [_open(name, store) for name in runs]
+    from lengthwise.cli.study import planned_of, tuned_of
+    from lengthwise.study.store import Store
+
+    planned = planned_of(study, None, None, allow_code)
+    items, _ = planned.items(tuned_of(planned, store, None))
+    wanted = dict.fromkeys(item.run for item in items if item.kind == "run")
+    done = Store(store).done()
+    there = [name for name in wanted if name in done]
+    if not there:
+        raise SpecError(f"nothing of {planned.study.name} is done in {store}; lengthwise study run {study} does it")
+    if len(there) < len(wanted):
+        told = f"{len(there)} of {len(wanted)} runs of {planned.study.name} are done; only these are analysed"
+        print(told, file=sys.stderr)
+    tell(f"opening {len(there)} runs")
+    return [_open(name, store) for name in there]
+
+
+def _analysed(
+    runs: Sequence[Run],
+    against: Run | None,
+    reference: str,
+    lengths: list[int] | None,
+    examples: int,
+    checkpoint: str,
+    tell: Callable[[str], None],
+) -> dict[str, Rows]:
+    import torch
+
+    from lengthwise.analysis.attention import batches
+    from lengthwise.analysis.pairing import Pairing, pairings
+    from lengthwise.analysis.together import compare, describe
+
+    torch.set_num_threads(1)  # models in lockstep run in threads of their own already
+    found: dict[str, Rows] = {name: [] for name in FILES}
+    tasks: dict[str, list[Run]] = {}
+    for run in runs:
+        tasks.setdefault(str(run.plan.task_spec), []).append(run)
+    if against is not None and set(tasks) != {str(against.plan.task_spec)}:
+        raise SpecError(f"runs are compared on one task; {against.id} learned {against.plan.task_spec}")
+    for task, own in tasks.items():
+        models = _models(own, checkpoint)
+        trained = dict(models)
+        pairs: list[Pairing] = []
+        if against is not None:
+            (fixed,) = _models([against], checkpoint)
+            models |= _models([against], checkpoint)
+            pairs = [Pairing("given", model, fixed) for model in trained if model != fixed]
+            pairs += [Pairing("change", model, model.untrained) for model in trained]
+        elif any(model.encoding == reference for model in trained) and len(trained) > 1:
+            pairs = pairings([(model.encoding, model.seed) for model in trained], reference)
+        models |= {model.untrained: _untrained(run) for model, run in zip(trained, own, strict=True)}
+        limits = [limit for run in (*own, *([against] if against else [])) if (limit := run.plan.limit()) is not None]
+        given = batches(own[0].task, lengths, examples, min(limits, default=None))
+        heads, distances = describe(trained, given, tell, task=task)
+        found["heads"] += heads
+        found["distances"] += distances
+        if pairs:
+            near = [batch for batch in given if batch.length is None or batch.length <= 2 * own[0].task.longest]
+            found["divergence"] += compare(models, pairs, near or given, tell, task=task)
+    return found
+
+
+def _models(runs: Sequence[Run], checkpoint: str) -> dict[Model, OfDecoder]:
+    from lengthwise.analysis.attention import OfDecoder
+    from lengthwise.analysis.pairing import Model
+
+    found: dict[Model, OfDecoder] = {}
+    for run in runs:
+        model = Model(_name(run), run.plan.seed)
+        if model in found:
+            raise SpecError(
+                f"two of these runs are {model.encoding}, seed {model.seed}; they differ in something else, so compare "
+                f"them alone: lengthwise analyze {run.id} --against the other"
+            )
+        found[model] = OfDecoder(run.decoder(checkpoint), run.plan.positions)
+    return found
+
+
+def _name(run: Run) -> str:
+    return ",".join(map(str, run.plan.encoding_specs))
+
+
+def _untrained(run: Run) -> OfDecoder:
+    from lengthwise.analysis.attention import OfDecoder
+
+    return OfDecoder(run.plan.decoder(), run.plan.positions)
+
+
+# --- rows -> what is shown -------------------------------------------------------------------------------------------
+
+
+def _read(folder: Path, name: str) -> Rows:
+    import polars as pl
+
+    path = folder / f"{name}.parquet"
+    if not path.exists():
+        raise SpecError(f"there is no {path}; give the folder that lengthwise analyze --to wrote")
+    return pl.read_parquet(path).to_dicts()
+
+
+def _show(found: dict[str, Rows], reference: str, to: Path, as_json: bool) -> None:
+    from lengthwise.folder import Folder
+    from lengthwise.report.attention import drawings, modes
+    from lengthwise.report.divergences import differences, markdown, over_lengths, sentence, summary, table, tasks_of
+    from lengthwise.report.findings import short
+
+    told, seen = (over_lengths(found["divergence"], only) for only in (False, True))
+    tasks = {task: short(task) for task in tasks_of(found["heads"])}
+    if len(set(tasks.values())) < len(tasks):
+        tasks = {task: task for task in tasks}
+    parts = {"seen and unseen": told, "seen": seen}
+    numbers = [{"lengths": lengths, **one} for lengths, part in parts.items() for one in summary(part)]
+    gaps = [{"lengths": lengths, **one} for lengths, part in parts.items() for one in differences(part, reference)]
+    _write(to, found, numbers, gaps)
+    if told:
+        pages = [markdown(told, task, reference) for task in tasks_of(told)]
+        pages += [markdown(seen, task, reference, ", seen lengths alone") for task in tasks_of(seen)]
+        Folder(to).write("summary.md", "\n".join(pages))
+    paths = [
+        path for drawing in drawings(told, found["heads"], found["distances"], tasks) for path in drawing.write(to)
+    ]
+    if as_json:
+        heads = {task: modes(found["heads"], task) for task in tasks}
+        plain = {"divergence": _plain(numbers), "differences": _plain(gaps), "heads": heads}
+        print(json.dumps(plain | {"figures": [str(path) for path in paths]}, indent=2))
+        return
+    screen = console()
+    for task in tasks:
+        screen.print(f"[bold]{escape(task)}[/]: what heads do at unseen lengths", highlight=False)
+        print_table(modes(found["heads"], task), False)
+        screen.print(
+            "mean over layers and heads, median and range of seeds; near: closer than .125 of the way back, far: from "
+            ".875; of the largest weight alone, and of all weights",
+            style="dim",
+            highlight=False,
+        )
+        screen.print()
+        lines = table(told, task)
+        if lines:
+            screen.print(f"[bold]{escape(task)}[/]: divergence from {escape(reference)}'s attention", highlight=False)
+            print_table(lines, False)
+            screen.print(escape(sentence(told, task, reference)), highlight=False)
+            screen.print(
+                "nats, mean over layers, examples and seen and unseen lengths, 95 % for other seeds; the true one ends "
+                "at .693",
+                style="dim",
+                highlight=False,
+            )
+            screen.print()
+    screen.print(f"rows and figures: {escape(str(to))} ({len(list(to.iterdir()))} files)", highlight=False)
+
+
+def _write(to: Path, found: dict[str, Rows], numbers: Rows, gaps: Rows) -> None:
+    """The rows as parquet, what is said of them as CSV."""
+    import polars as pl
+
+    from lengthwise.evaluation.rows import to_parquet
+    from lengthwise.folder import Folder
+
+    folder = Folder(to)
+    for name, listed in found.items():
+        folder.write(f"{name}.parquet", to_parquet(pl.DataFrame(listed, infer_schema_length=None)))
+    for name, listed in (("summary", numbers), ("differences", gaps)):
+        if listed:
+            folder.write(f"{name}.csv", pl.DataFrame(listed, infer_schema_length=None).write_csv(float_precision=6))
+
+
+def _plain(rows: Rows) -> Rows:
+    """JSON has no infinity."""
+    return [
+        {
+            key: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+            for key, value in row.items()
+        }
+        for row in rows
+    ]

@@ -1,0 +1,48 @@
+"""A mean over pairs of seeds: each pair has two, so pairs are not independent, and the seeds are what is counted.
+
+Delete-one jackknife: the mean without seed s, on either side of a pair, for each s; their spread gives the variance
+(n − 1)/n · Σ (m₋ₛ − m̄)², and t with n − 1 degrees of freedom the interval. Arvesen 1969.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from lengthwise.statistics.estimate import NO_SEEDS, Estimate
+from lengthwise.statistics.intervals import LEVEL, mean, t_point
+
+JACKKNIFE = "delete-one-seed jackknife, t"
+OTHER_SEEDS = "other seeds"
+
+
+def over_pairs(values: Mapping[tuple[int, int], float], measure: str = "", level: float = LEVEL) -> Estimate:
+    """The mean over pairs of seeds (s, s′) with its interval for other seeds.
+
+    e.g. {(0, 1): 1, (1, 2): 2, (2, 0): 3}: 2, from the means without 0, 1 and 2: 2, 3, 1. Where pairs are (s, s) it is
+    the t interval of the mean.
+    """
+    unit = "seeds"
+    seeds = sorted({seed for pair in values for seed in pair})
+    if not values:
+        return Estimate(None, None, None, None, 0, unit, JACKKNIFE, "no pair", measure)
+    value = mean(list(values.values()))
+    without = [[one for pair, one in values.items() if seed not in pair] for seed in seeds]
+    if not math.isfinite(value):
+        return Estimate(value, None, None, None, len(seeds), unit, JACKKNIFE, "no interval: infinite", measure)
+    if len(seeds) < 2 or not all(without):
+        words = NO_SEEDS if len(seeds) < 2 else "no seed interval: too few seeds"
+        return Estimate(value, None, None, None, len(seeds), unit, JACKKNIFE, words, measure)
+    means, n = [mean(kept) for kept in without], len(seeds)
+    middle = mean(means)
+    spread = (n - 1) / n * math.fsum((one - middle) ** 2 for one in means)
+    half = t_point(n - 1, level) * math.sqrt(spread)
+    return Estimate(value, value - half, value + half, level, n, unit, JACKKNIFE, OTHER_SEEDS, measure, df=float(n - 1))
+
+
+def difference_over_pairs(
+    first: Mapping[tuple[int, int], float], second: Mapping[tuple[int, int], float], measure: str = ""
+) -> Estimate:
+    """The mean of the first minus that of the second, by the same seeds left out of both."""
+    shared = [pair for pair in first if pair in second]
+    return over_pairs({pair: first[pair] - second[pair] for pair in shared}, measure)

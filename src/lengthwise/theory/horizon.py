@@ -1,0 +1,153 @@
+"""How far the count reaches: the precision of numbers, the width of the layer, and what is said beyond T.
+
+Theorem 1 is about real numbers. A number with p bits cannot tell 1/t from 1/(t+1) once their difference, 1/t², is less
+than its own spacing, which for t between 2^(p−1) and 2^p happens at t = 2^(p−½). It holds every whole number up to 2^p,
+so a count reaches a little further than the 1/t it comes from. Surely told apart from 1/t: 180 positions in bf16 (8
+bits), 1,447 in fp16 (11), 11,863,282 in fp32 (24); the first tie comes a little
+later, where the two happen to round alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from lengthwise.model.layout import lay_out
+from lengthwise.spec import SpecError
+from lengthwise.theory.hinges import squares
+from lengthwise.theory.theorem1 import FIRST, POSITION, Constructed, NormKind, construct
+from lengthwise.theory.theorem2 import relate
+
+BITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
+"""Bits of a number's significand, the hidden one included."""
+DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+def dtype_named(name: str) -> torch.dtype:
+    """`fp32` and the like as torch's."""
+    if name not in DTYPES:
+        raise SpecError(f"the precisions are {', '.join(DTYPES)}, not {name!r}")
+    return DTYPES[name]
+
+
+def predicted_from_reciprocal(dtype: torch.dtype) -> int:
+    """The largest t that 1/t surely tells from t + 1: 1/(t(t+1)) is at least the spacing, 2^(1−2p).
+
+    t(t+1) ≤ 2^(2p−1): 180 in bf16, 1,447 in fp16, 11,863,282 in fp32.
+    """
+    most = 1 << (2 * BITS[dtype] - 1)
+    t = math.isqrt(most)
+    return t if t * (t + 1) <= most else t - 1
+
+
+def predicted_from_count(dtype: torch.dtype) -> int:
+    """The largest t that t itself tells from t + 1: 2^p − 1, because 2^p + 1 is the first whole number it lacks."""
+    return (1 << BITS[dtype]) - 1
+
+
+def first_tie(number: Callable[[Tensor], Tensor], start: int, end: int, block: int = 1 << 20) -> int | None:
+    """The first t from `start` below `end` whose number equals that of t + 1; none if all are told apart."""
+    for low in range(start, end, block):
+        values = number(torch.arange(low, min(low + block, end) + 1))
+        ties = (values[1:] == values[:-1]).nonzero()
+        if len(ties):
+            return low + int(ties[0])
+    return None
+
+
+def by_arithmetic(dtype: torch.dtype) -> int:
+    """The largest t up to which 1/t, rounded to `dtype`, tells every t from t + 1; without any network."""
+    if dtype == torch.float64:
+        raise SpecError("float64 tells positions apart beyond 10¹⁵; nobody can try them all")
+    # Exact in the wider type, then rounded once.
+    wide = torch.float64 if dtype == torch.float32 else torch.float32
+    tie = first_tie(lambda t: (1 / t.to(wide)).to(dtype), 1, 4 << BITS[dtype])
+    assert tie is not None
+    return tie - 1
+
+
+def by_head(dtype: torch.dtype, tokens: int, norm: NormKind = "none") -> int | None:
+    """The same of the constructed head's output in the decoder, on one sequence; none if no tie up to T."""
+    made = construct(tokens, 4, norm=norm, heads=1, head_width=1, dtype=dtype)
+    head_T = made.head(made.draw(1))[0]
+    return _before_tie(head_T)
+
+
+def by_network(dtype: torch.dtype, tokens: int, norm: NormKind = "none") -> tuple[int | None, int, float]:
+    """Of the whole first layer in `dtype`: told apart up to, rounded to the right integer up to, largest error."""
+    made = construct(tokens, 64, norm=norm, dtype=dtype)
+    position_T = made.positions(made.draw(1))[0]
+    t_T = torch.arange(1, tokens + 2, dtype=torch.float64)
+    wrong = (position_T.double().round() != t_T).nonzero()
+    right = int(wrong[0]) if len(wrong) else tokens + 1
+    return _before_tie(position_T), right, float((position_T.double() - t_T).abs().max())
+
+
+def _before_tie(values_T: Tensor) -> int | None:
+    """How far each t is told from t + 1: values_T[t − 1] is that of position t."""
+    ties = (values_T[1:] == values_T[:-1]).nonzero()
+    return int(ties[0]) if len(ties) else None
+
+
+@torch.no_grad()
+def head_far(dtype: torch.dtype, start: int, count: int) -> list[float]:
+    """The head's output at positions `start`, ..., by the decoder itself, after a cache of `start` − 1 tokens.
+
+    All keys of the head are 1 and all values 0 but that of BOS, so the cache is filled without computing it: a sequence
+    of ten million tokens would take T² steps.
+    """
+    made = construct(1, 4, heads=1, head_width=1, dtype=dtype)
+    decoder, before = made.decoder, start - 1
+    cache = decoder.cache(start + count)
+    key_1HTE = torch.ones(1, 1, before, 1, dtype=dtype)
+    value_1HTE = torch.zeros(1, 1, before, 1, dtype=dtype)
+    value_1HTE[:, :, 0] = 1
+    cache.extend(0, key_1HTE, value_1HTE)
+    cache.layout = lay_out(1, before, torch.device("cpu"), cached=True)
+    found: list[float] = []
+
+    def keep(name: str, heads_BHQE: Tensor) -> None:
+        found.append(float(heads_BHQE[0, 0, -1, 0]))
+
+    for _ in range(count):
+        decoder(torch.tensor([[FIRST + 1]]), cache=cache, taps={"layers.0.heads": keep})
+    return found
+
+
+@torch.no_grad()
+def by_count(dtype: torch.dtype, start: int = 1, end: int | None = None) -> int | None:
+    """How far the second layer's keys tell t from t + 1 when its input holds t itself, in `dtype`."""
+    made = relate(1, 4, heads=1, head_width=2, content=0.0, dtype=dtype)
+    end = predicted_from_count(dtype) + 4 if end is None else end
+
+    def keys(t_N: Tensor) -> Tensor:
+        held: list[Tensor] = []
+
+        def put(name: str, x_BTD: Tensor) -> Tensor:
+            x_BTD = x_BTD.clone()
+            x_BTD[0, :, POSITION] = t_N.to(dtype)
+            return x_BTD
+
+        def keep(name: str, k_BHKE: Tensor) -> None:
+            held.append(k_BHKE[0, 0, :, 0])
+
+        ids_1T = torch.full((1, len(t_N)), FIRST + 1)
+        made.decoder(ids_1T, taps={"layers.0.residual": put, "layers.1.k": keep}, only_BT=ids_1T < 0)
+        return held[0]
+
+    tie = first_tie(keys, start, end, block=2048)
+    return None if tie is None else tie - 1
+
+
+# --- width -----------------------------------------------------------------------------------------------------------
+
+
+def rounded(tokens: int, width: int = 4, *, dtype: torch.dtype = torch.float64) -> Constructed:
+    """The decoder of Theorem 1 with about √T units: its position rounds to the right integer, no more.
+
+    T = 20, 100, 400, 1,600 take 4, 10, 20, 40 units.
+    """
+    return construct(tokens, width, heads=1, head_width=1, points=squares(tokens), dtype=dtype)

@@ -1,0 +1,91 @@
+"""The objection of Barbero et al. 2025, arXiv:2410.06205: without positions a head cannot tell where a token stands.
+
+True of one layer: equal tokens have equal keys, so in [bos, x, x] the last token gives both x's the same weight,
+whatever the weights are (Proposition 5.2 rules out diagonal and previous-token heads there). Not true of two: Theorems
+1 and 2 give a diagonal head with α_tt = (1 − e^−β) / (1 − e^−βt) and, with t² beside t, a previous-token head. The
+proof's appeal to universal approximation, their other objection, is replaced by the explicit layer of `hinges`; its
+price is width and precision (`horizon`).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from lengthwise.model import Decoder, preset
+from lengthwise.model.taps import Recorder
+from lengthwise.theory.theorem1 import ONE, POSITION, Constructed, NormKind, construct
+from lengthwise.theory.theorem2 import relate, second
+
+
+def diagonal(
+    tokens: int = 64, beta: float = 5.0, *, norm: NormKind = "none", width: int = 16, dtype: torch.dtype = torch.float64
+) -> Constructed:
+    """A decoder without an encoding whose second layer looks at its own token, the more the larger β."""
+    head_width = 4
+    slope = beta * math.sqrt(head_width)  # attention is scaled by 1/√h
+    return relate(tokens, width, norm=norm, heads=1, head_width=head_width, slopes=[slope], content=0.0, dtype=dtype)
+
+
+def diagonal_weight(beta: float, t: int) -> float:
+    """α_tt of the diagonal head: (1 − e^−β) / (1 − e^−βt). At β = 5 at least .99326."""
+    return math.expm1(-beta) / math.expm1(-beta * t)
+
+
+def previous(
+    tokens: int = 64, beta: float = 5.0, *, width: int = 16, dtype: torch.dtype = torch.float64
+) -> Constructed:
+    """A decoder without an encoding whose second layer looks at the token before its own.
+
+    The score is −β (t − 1 − i)² without its term −β (t − 1)², the same for all keys of a query, which softmax drops:
+    2β (t − 1) i − β i². The first layer writes t and t².
+    """
+    square = [float(t * t) for t in range(1, tokens + 2)]
+    made = construct(
+        tokens,
+        width,
+        heads=1,
+        head_width=2,
+        layers=2,
+        written=[square],
+        attention_scale=1.0,
+        dtype=torch.float64,
+    )
+    attention = second(made)
+    with torch.no_grad():
+        attention.q.weight.zero_()
+        attention.k.weight.zero_()
+        attention.q.weight[0, POSITION], attention.q.weight[0, ONE] = 2 * beta, -2 * beta
+        attention.q.weight[1, ONE] = -beta
+        attention.k.weight[0, POSITION] = 1
+        attention.k.weight[1, POSITION + 1] = 1
+    made.decoder.to(dtype)
+    return made
+
+
+def previous_weight(beta: float, t: int) -> float:
+    """α of the token before t ≥ 2: 1 / Σ_m e^(−βm²), m = −1 (the token itself), 0, ..., t − 2."""
+    return 1 / sum(math.exp(-beta * m * m) for m in range(-1, t - 1))
+
+
+def attended(made: Constructed, ids_BT: Tensor) -> Tensor:
+    """The second layer's attention, (B, Q, K) of its one head."""
+    return made.tapped(ids_BT, "layers.1.weights")["layers.1.weights"][:, 0]
+
+
+@torch.no_grad()
+def equal_tokens(encoding: str = "nope", *, layers: int = 2, seed: int = 0, sharpness: float = 30.0) -> list[float]:
+    """The largest |α₃₃ − α₃₂| of any head on [bos, x, x] in each layer of a random decoder; exactly 0 in the first.
+
+    `sharpness` multiplies W_Q: however sharp the heads, equal tokens get equal weights in the first layer of `nope`.
+    """
+    decoder = Decoder(preset("laptop", vocabulary=8, layers=layers), encoding, seed=seed).double().eval()
+    for name, parameter in decoder.named_parameters():
+        if name.endswith("attention.q.weight"):
+            parameter.mul_(sharpness)
+    recorder = Recorder()
+    decoder(torch.tensor([[0, 5, 5]]), taps={"layers.*.weights": recorder})
+    found = [recorder[f"layers.{layer}.weights"][0, :, 2] for layer in range(layers)]
+    return [float((alpha_HK[:, 2] - alpha_HK[:, 1]).abs().max()) for alpha_HK in found]

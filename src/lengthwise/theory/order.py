@@ -1,0 +1,180 @@
+"""What a decoder without an encoding can know of order: nothing, one token of it, or all, by its mask and its depth.
+
+- *Shuffled prefix* (Haviv et al. 2022, arXiv:2203.16634): shuffle what comes before a token and see what its prediction
+  loses. One causal NoPE layer averages over a set, so with the token itself left in place nothing changes; from two
+  layers on, earlier tokens know their own places and the prediction changes.
+- *Masked language model*: with a bidirectional mask and no positions every layer is equivariant under permutations, so
+  all [MASK] tokens of a sequence have the same state and get the same logits, at any depth.
+- *Prefix mask* ("T5-style?"): the prompt sees itself in both directions, the answer is causal. Without positions the
+  prompt is a multiset to the answer, so no order of it can matter, at any depth: sorting is possible, copying is not.
+
+Legend of shape suffixes, besides the model's: S shuffles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import comb
+from typing import Literal, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lengthwise.model import Decoder, DecoderConfig, preset
+from lengthwise.spec import SpecError, digest
+
+Mask: TypeAlias = Literal["causal", "bidirectional", "prefix"]
+Row: TypeAlias = dict[str, object]
+
+VOCABULARY = 32
+
+
+def shuffles(ids_T: Tensor, count: int, seed: int = 0, fixed: int = 0, begin: int = 0) -> Tensor:
+    """`count` random orders (S, T) of a sequence whose first `begin` and last `fixed` tokens stay where they are."""
+    free = len(ids_T) - fixed
+    if free - begin < 2:
+        stay = fixed + begin
+        raise SpecError(f"{len(ids_T)} tokens of which {stay} stay cannot be shuffled; give at least two more")
+    stream = torch.Generator().manual_seed(digest("theory", "shuffles", seed, bits=63))
+    orders = [begin + torch.randperm(free - begin, generator=stream) for _ in range(count)]
+    return torch.stack([torch.cat([ids_T[:begin], ids_T[order], ids_T[free:]]) for order in orders])
+
+
+@dataclass(frozen=True)
+class Change:
+    """What another order of the input does to a prediction."""
+
+    logits: float
+    """The largest change of a logit."""
+    loss: float
+    """The mean change of the loss of what is to be predicted, in nats; 0 where nothing is."""
+    scale: float
+    """The standard deviation of the logits, to which a change compares."""
+
+
+@torch.no_grad()
+def shuffled_prefix(
+    decoder: Decoder, ids_BT: Tensor, targets_B: Tensor, *, count: int = 8, seed: int = 0, keep_last: bool = True
+) -> Change:
+    """What shuffling the tokens before the last one does to the prediction of the next one.
+
+    Haviv et al. shuffle the last token too (`keep_last=False`): then the query is another token, and even one layer
+    changes, without knowing any order.
+    """
+    largest, gaps, spread = 0.0, [], []
+    for row, (ids_T, target) in enumerate(zip(ids_BT, targets_B, strict=True)):
+        others_ST = shuffles(ids_T, count, seed + row, fixed=1 if keep_last else 0)
+        plain_1V, other_SV = decoder(ids_T[None])[:, -1], decoder(others_ST)[:, -1]
+        largest = max(largest, float((other_SV - plain_1V).abs().max()))
+        loss_S = F.cross_entropy(other_SV, target.expand(count), reduction="none")
+        gaps.append(float(loss_S.mean() - F.cross_entropy(plain_1V, target[None])))
+        spread.append(float(plain_1V.std()))
+    return Change(largest, sum(gaps) / len(gaps), sum(spread) / len(spread))
+
+
+@torch.no_grad()
+def masked_spread(decoder: Decoder, ids_BT: Tensor, mask_id: int, places: list[int]) -> Change:
+    """How far the logits of the masks of one sequence lie apart, when the tokens at `places` are masked."""
+    if len(places) < 2:
+        raise SpecError("at least two masks are compared; give two places or more")
+    hidden_BT = ids_BT.clone()
+    hidden_BT[:, places] = mask_id
+    logits_BMV = decoder(hidden_BT)[:, places]
+    apart = float((logits_BMV - logits_BMV[:, :1]).abs().max())
+    return Change(apart, 0.0, float(logits_BMV.std()))
+
+
+@torch.no_grad()
+def permuted_prompt(
+    decoder: Decoder, ids_BT: Tensor, prompt: int, *, count: int = 8, seed: int = 0, begin: int = 0
+) -> Change:
+    """What another order of the prompt does to the logits of the whole answer.
+
+    Its last token, a separator, stays, and so do the first `begin` ones: a causal model has learned to find BOS there.
+    """
+    largest, gaps, spread = 0.0, [], []
+    prefix = decoder.config.mask == "prefix"
+    for row, ids_T in enumerate(ids_BT):
+        heads_SP = shuffles(ids_T[:prompt], count, seed + row, fixed=1, begin=begin)
+        others_ST = torch.cat([heads_SP, ids_T[prompt:].expand(count, -1)], 1)
+        plain = decoder(ids_T[None], prefix=[prompt] if prefix else None)[:, prompt - 1 : -1]
+        other = decoder(others_ST, prefix=[prompt] * count if prefix else None)[:, prompt - 1 : -1]
+        largest = max(largest, float((other - plain).abs().max()))
+        answer = ids_T[prompt:]
+        loss = F.cross_entropy(other.flatten(0, 1), answer.repeat(count)) - F.cross_entropy(plain[0], answer)
+        gaps.append(float(loss))
+        spread.append(float(plain.std()))
+    return Change(largest, sum(gaps) / len(gaps), sum(spread) / len(spread))
+
+
+def guess_of_multiset(symbols: int, length: int) -> float:
+    """The most exact match that copying can have for who knows which symbols there are but not their order.
+
+    Of each multiset one order can be answered, so it is multisets over sequences, C(n+V−1, n) / Vⁿ; for symbols that
+    all differ 1/n!. For example 0.525 for two of 20 symbols, and 0.00051 for seven.
+    """
+    return comb(length + symbols - 1, length) / symbols**length
+
+
+def untrained(mask: Mask, layers: int, encoding: str = "nope", *, seed: int = 0, sigma: float | None = None) -> Decoder:
+    """A small decoder in float64, at its initialisation."""
+    config: DecoderConfig = preset("laptop", vocabulary=VOCABULARY, layers=layers, mask=mask, sigma=sigma)
+    return Decoder(config, encoding, seed=seed).double().eval()
+
+
+def every_check(tokens: int = 24, *, count: int = 8, seed: int = 0, sigma: float = 0.2) -> list[Row]:
+    """All rows of `lengthwise theory order`: what is invariant, and beside each the nearest thing that is not.
+
+    `change` is the largest change of a logit over the logits' standard deviation; σ is large so that it shows.
+    """
+    stream = torch.Generator().manual_seed(digest("theory", "order", seed, bits=63))
+    ids_BT = torch.randint(1, VOCABULARY, (4, tokens), generator=stream)
+    targets_B = torch.randint(1, VOCABULARY, (4,), generator=stream)
+    rows: list[Row] = []
+
+    def note(check: str, decoder: Decoder, change: Change, invariant: bool, by: str) -> None:
+        rows.append(
+            {
+                "check": check,
+                "mask": decoder.config.mask,
+                "layers": decoder.config.layers,
+                "encoding": str(decoder.specs[0]),
+                "expected": "no change" if invariant else "a change",
+                "change": change.logits / change.scale,
+                "why": by,
+            }
+        )
+
+    def made(mask: Mask, layers: int, encoding: str = "nope") -> Decoder:
+        return untrained(mask, layers, encoding, seed=seed, sigma=sigma)
+
+    before = "shuffle what is before the last token"
+    for layers, encoding, invariant, by in (
+        (1, "nope", True, "one layer averages over a set"),
+        (1, "alibi", False, "an encoding tells places at once"),
+        (2, "nope", False, "the second layer sees states that differ by place"),
+        (4, "nope", False, "so do all later ones"),
+    ):
+        decoder = made("causal", layers, encoding)
+        note(before, decoder, shuffled_prefix(decoder, ids_BT, targets_B, count=count, seed=seed), invariant, by)
+    decoder = made("causal", 1)
+    moved = shuffled_prefix(decoder, ids_BT, targets_B, count=count, seed=seed, keep_last=False)
+    note("shuffle the last token too (as published)", decoder, moved, False, "the query is another token: no order yet")
+    places = [2, 7, tokens // 2, tokens - 3]
+    for mask, encoding, invariant, by in (
+        ("bidirectional", "nope", True, "every layer is equivariant"),
+        ("bidirectional", "sinusoidal", False, "positions tell the masks apart"),
+        ("causal", "nope", False, "each mask has another past"),
+    ):
+        decoder = made(mask, 4, encoding)
+        note("masks of one sequence", decoder, masked_spread(decoder, ids_BT, 0, places), invariant, by)
+    for mask, encoding, invariant, by in (
+        ("prefix", "nope", True, "the prompt is a multiset"),
+        ("prefix", "t5", False, "an encoding tells places"),
+        ("causal", "nope", False, "a causal prompt has its order by depth"),
+    ):
+        decoder = made(mask, 4, encoding)
+        changed = permuted_prompt(decoder, ids_BT, tokens // 2, count=count, seed=seed)
+        note("another order of the prompt", decoder, changed, invariant, by)
+    return rows

@@ -1,0 +1,333 @@
+"""Theorem 1 of Kazemnejad et al. 2023, arXiv:2305.19466: one layer without an encoding can count its tokens.
+
+The weights of the proof (appendix C.1, Eqs. 17–27), set in the real `Decoder`. Three coordinates are reserved:
+
+- ONE holds 1 for every token, so all keys of the first head are equal and its attention is uniform, 1/t each;
+- BOS marks the first token, whose value alone is 1, so the head's output is 1/t;
+- POSITION gets 1/t from the head and t from the feed-forward.
+
+Everything else is random, as the proof allows: W_Q, the other heads, the remaining coordinates, further units.
+
+The layer adds, so POSITION already holds 1/t when the feed-forward writes, and t − 1/t = 3 · ReLU(1 − u) + Σ_{k=2..T}
+2k · ReLU(1/k − u) with u = 1/t: T units, no bias, and every term positive. (t = 1 + Σ_{k=1..T} 2k · ReLU(1/k − u) is
+the same sum before 1 − u = ReLU(1 − u) is folded into its first unit.)
+
+Under RMSNorm or LayerNorm the layer sees POSITION divided by the norm of the whole state. If all embeddings have one
+norm (and mean zero, for LayerNorm) that is a falling function of t alone: the knots go to its values. A fourth
+coordinate, REST, together with BOS, keeps the norm of what the layer writes the same for every t, so that the next
+layer, behind its own norm, still sees t and not t divided by something that depends on t. The other heads must then be
+silent in the first layer, because what they add would change the norm: this much of the proof's freedom is lost, or
+bought back by a large `anchor` N, beside which it hardly does (the bypass of Akyürek et al. 2023): the error falls as
+1/N², and so do the digits that are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal, localcontext
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from lengthwise.model import Decoder, DecoderConfig
+from lengthwise.model.decoder import Layer
+from lengthwise.model.taps import Recorder
+from lengthwise.spec import SpecError
+from lengthwise.theory.hinges import DIGITS, weights
+
+ONE, BOS, POSITION, REST = range(4)
+"""The reserved coordinates; REST only under a norm."""
+FIRST = 0
+"""The id of the BOS token."""
+
+NormKind = Literal["none", "rms", "layer"]
+
+
+@dataclass(frozen=True)
+class Constructed:
+    """A decoder with the weights of the proof, and what is known of its states."""
+
+    decoder: Decoder
+    tokens: int
+    """T: the tokens after BOS that the feed-forward was built for; positions run from 1 to T + 1."""
+    root: float
+    """What the next layer's norm divides the state by; 1 without a norm."""
+    extra: int
+    """Coordinates after the reserved ones that hold further functions of the position."""
+
+    @property
+    def free(self) -> int:
+        """The first coordinate that is the tokens' own."""
+        return (POSITION + 1 if self.decoder.config.norm == "none" else REST + 1) + self.extra
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.decoder.embedding.weight.dtype
+
+    def draw(self, rows: int, seed: int = 0, length: int | None = None) -> Tensor:
+        """Random sequences: BOS, then `length` − 1 tokens that are not; T + 1 tokens in all unless told."""
+        generator = torch.Generator().manual_seed(seed)
+        size = (rows, (length or self.tokens + 1) - 1)
+        ids = torch.randint(1, self.decoder.config.vocabulary, size, generator=generator)
+        return torch.cat([torch.full((rows, 1), FIRST), ids], 1)
+
+    @torch.no_grad()
+    def tapped(self, ids_BT: Tensor, *names: str) -> Recorder:
+        """What the decoder holds at these taps."""
+        recorder = Recorder()
+        self.decoder(ids_BT, taps=dict.fromkeys(names, recorder), only_BT=torch.zeros_like(ids_BT, dtype=torch.bool))
+        return recorder
+
+    def head(self, ids_BT: Tensor) -> Tensor:
+        """The first head's output, (B, T): 1/t."""
+        return self.tapped(ids_BT, "layers.0.heads")["layers.0.heads"][:, 0, :, 0]
+
+    def states(self, ids_BT: Tensor) -> Tensor:
+        """The residual stream after the first layer, (B, T, D)."""
+        return self.tapped(ids_BT, "layers.0.residual")["layers.0.residual"]
+
+    def positions(self, ids_BT: Tensor) -> Tensor:
+        """The coordinate that holds t, (B, T), in the decoder's precision."""
+        return self.states(ids_BT)[..., POSITION]
+
+
+def construct(
+    tokens: int = 512,
+    width: int = 64,
+    *,
+    norm: NormKind = "none",
+    heads: int = 4,
+    head_width: int = 16,
+    layers: int = 1,
+    vocabulary: int = 32,
+    units: int | None = None,
+    points: tuple[Sequence[Decimal], Sequence[Decimal]] | None = None,
+    written: Sequence[Sequence[float]] = (),
+    others: float | None = None,
+    anchor: int = 1,
+    attention_scale: float | None = None,
+    mask: Literal["causal", "bidirectional"] = "causal",
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+) -> Constructed:
+    """A decoder whose first layer writes t into coordinate POSITION.
+
+    `construct(tokens=4, width=4).positions(torch.tensor([[0, 5, 5, 9, 2]]))` is [[1, 2, 3, 4, 5]].
+    `units` beyond T are random; `points` (t, value) put another broken line than t through T + 1 points; each of
+    `written` is a further function of the position, its values at 1, ..., T + 1, in a coordinate of its own after
+    POSITION; `others` scales what the other heads write (1 without a norm, 0 with one); `anchor` is the size of
+    the embeddings' reserved coordinates under a norm: the larger, the less it matters what else is in the state.
+    """
+    n, extra = tokens + 1, len(written)
+    reserved = (3 if norm == "none" else 4) + extra
+    _check(tokens, width, norm, reserved, extra, points is not None, vocabulary)
+    if anchor < 1 or (anchor > 1 and norm == "none"):
+        raise SpecError(f"an anchor is 1 or more, and only a norm asks for more than 1, not {anchor}")
+    at, values = points or ([Decimal(t) for t in range(1, n + 1)],) * 2
+    if any(len(one) != n for one in written):
+        raise SpecError(f"each function of the position is given by its {n} values, at 1 to {n}")
+    hinges = len(at) - 1
+    units = hinges if units is None else units
+    if units < hinges or (units > hinges and norm != "none"):
+        raise SpecError(f"this construction has {hinges} units; give {'more' if units < hinges else 'no more'} of them")
+    config = DecoderConfig(
+        vocabulary=vocabulary,
+        width=width,
+        layers=layers,
+        heads=heads,
+        head_width=head_width,
+        feed_forward="relu",
+        feed_forward_width=units,
+        norm=norm,
+        attention_scale=attention_scale,
+        mask=mask,
+        biases=norm != "none",
+        dropout=0.0,
+        attention_dropout=0.0,
+        sigma=width**-0.5,
+    )
+    decoder = Decoder(config, "nope", seed=seed).double().eval()
+    with torch.no_grad(), localcontext() as context:
+        context.prec = DIGITS
+        for layer in _layers(decoder):  # no layer overwrites what is reserved
+            layer.attention.out.weight[:reserved] = 0
+            layer.feed_forward.down.weight[:reserved] = 0
+        shift = values[0] - at[0] if norm == "none" else Decimal(0)
+        content = _embed(decoder, norm, reserved, anchor, seed)
+        decoder.embedding.weight[:, POSITION] = float(shift)
+        for column, one in enumerate(written):
+            decoder.embedding.weight[:, POSITION + 1 + column] = one[0]
+        epsilon = Decimal(str(config.norm_epsilon))
+        _attend(decoder, norm, content, epsilon, anchor, (norm == "none") * 1.0 if others is None else others)
+        root = 1.0
+        if norm == "none":
+            _feed_plain(decoder, at, values, written, shift)
+        else:
+            root = _feed_normed(decoder, norm, n, content, epsilon, anchor)
+    return Constructed(decoder.to(dtype), tokens, root, extra)
+
+
+def position_state(ids_BT: Tensor, *, width: int = 64, norm: NormKind = "none", seed: int = 0) -> Tensor:
+    """The state a perfect counter would hold for these tokens, (B, T, D) in float64: what a probe is compared with.
+
+    The first token of each row is taken as BOS. Coordinate POSITION of the result is t = 1, 2, ..., T, the others what
+    the proof leaves to chance, so a linear probe of it finds the position to about 10⁻¹⁵ T: the best any
+    probe of a trained model can do.
+    """
+    if ids_BT.ndim != 2 or ids_BT.shape[1] < 2:
+        raise SpecError(f"ids must be (batch, tokens) with at least two tokens, not {tuple(ids_BT.shape)}")
+    if bool((ids_BT[:, 1:] == ids_BT[:, :1]).any()) or len(set(ids_BT[:, 0].tolist())) > 1:
+        raise SpecError("the first token anchors the count: it must be the same in every row and nowhere else")
+    found, inverse_BT = ids_BT.unique(return_inverse=True)
+    first = inverse_BT[0, 0]
+    # The anchor gets id 0; whoever had it gets the anchor's.
+    renamed_BT = torch.where(inverse_BT == first, 0, torch.where(inverse_BT == 0, first, inverse_BT))
+    made = construct(ids_BT.shape[1] - 1, width, norm=norm, vocabulary=max(2, len(found)), seed=seed)
+    return made.states(renamed_BT)
+
+
+def beyond(tokens: int, n: int | Tensor) -> float | Tensor:
+    """What the construction for T tokens says at position n > T: 1 + 2T − T(T+1)/n, never more than 2T + 1.
+
+    Built for T = 20 it calls position 22 21.91, 30 27, 40 30.5: its last piece, a line in 1/t, goes on.
+    """
+    return 1 + 2 * tokens - tokens * (tokens + 1) / n
+
+
+# --- the weights -----------------------------------------------------------------------------------------------------
+
+
+def _layers(decoder: Decoder) -> list[Layer]:
+    return [layer for layer in decoder.layers if isinstance(layer, Layer)]
+
+
+def _sign(norm: NormKind) -> int:
+    """The mark of BOS. For LayerNorm −1: (1, −1, 0, 0) and (1, 0, 0, −1) have one norm and mean zero."""
+    return -1 if norm == "layer" else 1
+
+
+def _embed(decoder: Decoder, norm: NormKind, reserved: int, anchor: int, seed: int) -> Decimal:
+    """Set the embeddings; return the square of the norm of what is the tokens' own, the same for all under a norm."""
+    weight_VD = decoder.embedding.weight
+    generator = torch.Generator().manual_seed(seed)
+    own_VD = torch.randn(len(weight_VD), weight_VD.shape[1] - reserved, generator=generator, dtype=torch.float64)
+    square = Decimal(own_VD.shape[1])
+    if norm == "layer":
+        own_VD = own_VD - own_VD.mean(1, keepdim=True)
+        square = square if square > 1 else Decimal(0)  # one number with mean zero is zero
+    if norm != "none" and square:
+        own_VD = own_VD * float(square.sqrt()) / own_VD.norm(dim=1, keepdim=True)
+    weight_VD[:, reserved:] = own_VD
+    weight_VD[:, :reserved] = 0
+    weight_VD[:, ONE] = 1
+    weight_VD[FIRST, BOS] = _sign(norm)
+    if norm != "none":
+        weight_VD[:, REST] = _sign(norm)
+        weight_VD[FIRST, REST] = 0
+        weight_VD[:, :reserved] *= anchor
+    return square
+
+
+def _attend(decoder: Decoder, norm: NormKind, content: Decimal, epsilon: Decimal, anchor: int, others: float) -> None:
+    """Equal keys, and 1 as the value of BOS alone (Eqs. 18 and 19); W_Q stays random."""
+    attention = _layers(decoder)[0].attention
+    width = attention.q.weight.shape[0] // attention.heads
+    # What the norm divides by, the same for every token: the weights multiply by it.
+    root = (
+        1.0 if norm == "none" else float(((2 * anchor**2 + content) / decoder.config.width + epsilon).sqrt()) / anchor
+    )
+    attention.k.weight[:width] = 0
+    attention.k.weight[:width, ONE] = root
+    attention.v.weight[:width] = 0
+    attention.v.weight[0, BOS] = root * _sign(norm)
+    attention.out.weight[:, :width] = 0
+    attention.out.weight[POSITION, 0] = 1
+    attention.out.weight[:, width:] *= others
+
+
+def _shuffled(values_N: Sequence[float]) -> Tensor:
+    """The units in a fixed disorder: in order, neighbours' terms differ so little that their roundings add up.
+
+    At T = 512 in fp32 the largest error is 2 · 10⁻⁴ so, and 5 · 10⁻⁴ in order.
+    """
+    order = torch.randperm(len(values_N), generator=torch.Generator().manual_seed(0))
+    return torch.tensor(values_N, dtype=torch.float64)[order]
+
+
+def _feed_plain(
+    decoder: Decoder,
+    at: Sequence[Decimal],
+    values: Sequence[Decimal],
+    written: Sequence[Sequence[float]],
+    shift: Decimal,
+) -> None:
+    """ReLU(1/k − u), the constant taken from ONE; `shift` is what POSITION holds before the head adds u."""
+    feed = _layers(decoder)[0].feed_forward
+    u_N, hinges = [1 / t for t in at], len(at) - 1
+    feed.up.weight[:hinges] = 0
+    feed.up.weight[:hinges, ONE] = _shuffled([float(u + shift) for u in u_N[:hinges]])
+    feed.up.weight[:hinges, POSITION] = -1
+    feed.down.weight[:, :hinges] = 0
+    to_write = [value - u for value, u in zip(values, u_N, strict=True)]
+    feed.down.weight[POSITION, :hinges] = _shuffled(weights(u_N, to_write))
+    for column, one in enumerate(written):
+        found = weights(u_N, [Decimal(value) for value in one])
+        feed.down.weight[POSITION + 1 + column, :hinges] = _shuffled(found)
+
+
+def seen(norm: NormKind, t: Decimal, width: int, content: Decimal, epsilon: Decimal, anchor: int = 1) -> Decimal:
+    """What the feed-forward sees of 1/t behind its norm; without one, 1/t."""
+    u, d = 1 / t, Decimal(width)
+    if norm == "none":
+        return u
+    square = 2 * anchor**2 + content + u * u
+    if norm == "rms":
+        return u / (square / d + epsilon).sqrt()
+    return u / (square / d - (u / d) ** 2 + epsilon).sqrt()
+
+
+def _feed_normed(decoder: Decoder, norm: NormKind, n: int, content: Decimal, epsilon: Decimal, anchor: int) -> float:
+    """Knots at the normalised values; BOS and REST are rewritten so that all states have one norm: returned, by √D."""
+    feed, width, mark = _layers(decoder)[0].feed_forward, decoder.config.width, Decimal(_sign(norm) * anchor)
+    positions = [Decimal(t) for t in range(1, n + 1)]
+    seen_N = [seen(norm, t, width, content, epsilon, anchor) for t in positions]
+    feed.up.weight[:] = 0
+    feed.up.weight[:, POSITION] = -1
+    if norm == "layer":  # ONE, BOS and REST sum to 0: less their mean, whatever LayerNorm subtracted is added again
+        feed.up.weight[:, [ONE, BOS, REST]] = 1 / 3
+    feed.up.bias[:] = _shuffled([float(z) for z in seen_N[:-1]])
+    feed.down.weight[:] = 0
+    if norm == "rms":
+        square = Decimal(n) ** 2
+        balance = [((square - t * t).sqrt(), Decimal(0)) for t in positions]
+    else:  # the sum must be the same too: BOS + REST = −ONE − t
+        square = Decimal(n) ** 2 + Decimal(n + anchor) ** 2 / 2
+        sums = [-anchor - t for t in positions]
+        roots = [(2 * (square - t * t) - total**2).sqrt() for t, total in zip(positions, sums, strict=True)]
+        balance = [((total + root) / 2, (total - root) / 2) for total, root in zip(sums, roots, strict=True)]
+    for coordinate, target, before in (
+        (POSITION, positions, [1 / t for t in positions]),
+        (BOS, [one for one, _ in balance], [mark, *[Decimal(0)] * (n - 1)]),
+        (REST, [other for _, other in balance], [Decimal(0), *[mark] * (n - 1)]),
+    ):
+        to_write = [value - held for value, held in zip(target, before, strict=True)]
+        feed.down.weight[coordinate] = _shuffled(weights(seen_N, to_write))
+        feed.down.bias[coordinate] = float(to_write[0])
+    return float(((anchor**2 + square + content) / width + epsilon).sqrt())
+
+
+def _check(
+    tokens: int, width: int, norm: NormKind, reserved: int, extra: int, other_line: bool, vocabulary: int
+) -> None:
+    if tokens < 1:
+        raise SpecError(f"the theorem speaks of at least one token after BOS, not {tokens}")
+    if norm not in {"none", "rms", "layer"}:
+        raise SpecError(f"norm is none, rms or layer, not {norm!r}")
+    if width < max(4, reserved):
+        raise SpecError(f"the construction needs a width of at least {max(4, reserved)}, not {width}")
+    if norm != "none" and (extra or other_line):
+        raise SpecError("other functions of the position are built without a norm; leave out norm")
+    if vocabulary < 2:
+        raise SpecError(f"the vocabulary holds BOS and at least one more token, so 2 or more, not {vocabulary}")

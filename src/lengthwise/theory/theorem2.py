@@ -1,0 +1,224 @@
+"""Theorem 2 of Kazemnejad et al. 2023, arXiv:2305.19466: with t in the state, the next layer sees distances.
+
+The weights of the proof (appendix C.2), set in the second layer of the decoder of Theorem 1: the first two coordinates
+of a query are (1, −t), those of a key (i, 1), so q · k = content − (t − i); attention that is scaled by 1/√h scales
+this too. (Eq. 29 is printed as W_V; it is W_K. Eqs. 28 and 29 let the content rows read every coordinate; rows that
+read the position would not be content, so here they read the tokens' own coordinates only.)
+
+The remark that closes the proof, that any function g of the position gives "more complex relative encoding schemes",
+fails as written: g(i) − g(t) depends on t − i alone only if g is affine. What does give any kernel of the distance is
+cos and sin of the position in several coordinates, because cos ω(t − i) = cos ωt cos ωi + sin ωt sin ωi.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+import torch
+from torch import Tensor
+
+from lengthwise.encodings.alibi import Alibi
+from lengthwise.encodings.encoding import Geometry
+from lengthwise.encodings.t5 import T5
+from lengthwise.model.attention import Attention
+from lengthwise.model.decoder import Layer
+from lengthwise.spec import SpecError
+from lengthwise.theory.theorem1 import ONE, POSITION, Constructed, NormKind, construct
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The second layer's q · k, times the attention scale, for all pairs of one batch."""
+
+    logits_BHQK: Tensor
+    content_BHQK: Tensor
+
+    @property
+    def relative_BHQK(self) -> Tensor:
+        """What remains of the logits without the content term."""
+        return self.logits_BHQK - self.content_BHQK
+
+
+def relate(
+    tokens: int = 512,
+    width: int = 64,
+    *,
+    norm: NormKind = "none",
+    heads: int = 4,
+    head_width: int = 16,
+    slopes: Sequence[float] | None = None,
+    content: float = 1.0,
+    scaled: bool = True,
+    g: Callable[[int], float] | None = None,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+) -> Constructed:
+    """A decoder of two layers whose second has −slope · (t − i) in every head's q · k.
+
+    `slopes` are 1 unless given, as in the proof; `Alibi`'s make the layer an exact ALiBi. `content` scales the random
+    rows, 0 for none. With `g` the first layer writes g(t) instead of t, to see what the closing remark is worth.
+    """
+    if head_width < 2:
+        raise SpecError(f"the proof uses two coordinates of a head; give head_width 2 or more, not {head_width}")
+    if slopes is not None and len(slopes) != heads:
+        raise SpecError(f"one slope for each of {heads} heads, not {len(slopes)}")
+    points = None
+    if g is not None:
+        points = [Decimal(t) for t in range(1, tokens + 2)], [Decimal(g(t)) for t in range(1, tokens + 2)]
+    made = construct(
+        tokens,
+        width,
+        norm=norm,
+        heads=heads,
+        head_width=head_width,
+        layers=2,
+        points=points,
+        attention_scale=None if scaled else 1.0,
+        seed=seed,
+        dtype=torch.float64,
+    )
+    attention = second(made)
+    with torch.no_grad():
+        for head in range(heads):
+            rows = slice(head * head_width, (head + 1) * head_width)
+            slope = 1.0 if slopes is None else slopes[head]
+            for part in (attention.q, attention.k):
+                part.weight[rows, : made.free] = 0
+                part.weight[rows] *= content * made.root
+                part.weight[rows.start : rows.start + 2] = 0
+            attention.q.weight[rows.start + 1, POSITION] = -slope * made.root
+            attention.k.weight[rows.start, POSITION] = made.root
+            if norm == "none":
+                attention.q.weight[rows.start, ONE] = slope
+                attention.k.weight[rows.start + 1, ONE] = 1
+            else:  # beside a position of hundreds a norm leaves few digits of a 1; the bias has them all
+                attention.q.bias[rows.start] = slope
+                attention.k.bias[rows.start + 1] = 1
+    made.decoder.to(dtype)
+    return made
+
+
+def second(made: Constructed) -> Attention:
+    """The second layer's attention."""
+    layer = made.decoder.layers[1]
+    assert isinstance(layer, Layer)
+    return layer.attention
+
+
+def scores(made: Constructed, ids_BT: Tensor, reserved: int = 2) -> Scores:
+    """The second layer's logits, from the taps on its queries and keys, in the decoder's precision.
+
+    The first `reserved` coordinates of a head are the construction's, the rest content.
+    """
+    tapped = made.tapped(ids_BT, "layers.1.q", "layers.1.k")
+    q, k, scale = tapped["layers.1.q"], tapped["layers.1.k"], made.decoder.config.scale
+    return Scores(q @ k.mT * scale, q[..., reserved:] @ k[..., reserved:].mT * scale)
+
+
+def distances(n: int) -> Tensor:
+    """t − i for all pairs of n positions, in float64."""
+    t_N = torch.arange(1, n + 1, dtype=torch.float64)
+    return t_N[:, None] - t_N
+
+
+def unevenness(relative_QK: Tensor) -> float:
+    """How far a term is from depending on t − i alone: the largest spread along a diagonal below the main one."""
+    n = len(relative_QK)
+    diagonals = [relative_QK.diagonal(-distance) for distance in range(n)]
+    return max(float(one.max() - one.min()) for one in diagonals)
+
+
+# --- any kernel of the distance --------------------------------------------------------------------------------------
+
+
+def shift_kernel(
+    bias_HN: Tensor, width: int | None = None, *, seed: int = 0, dtype: torch.dtype = torch.float64
+) -> Constructed:
+    """A decoder of two layers whose second adds bias[t − i] of its head to each score, without an encoding.
+
+    The first layer writes cos(2πmt/N) and sin(2πmt/N) for m = 1, ..., N/2 in place of t alone; distances behind a query
+    are 0, ..., N − 1, so one period is enough, and N coordinates hold any table of N biases. Content is off.
+    """
+    heads, n = bias_HN.shape
+    waves = n // 2
+    written = [
+        [wave(2 * math.pi * m * t / n) for t in range(1, n + 1)]
+        for m in range(1, waves + 1)
+        for wave in (math.cos, math.sin)
+    ]
+    head_width = 1 + 2 * waves
+    least = POSITION + 1 + 2 * waves
+    made = construct(
+        n - 1,
+        least + 1 if width is None else width,
+        heads=heads,
+        head_width=head_width,
+        layers=2,
+        written=written,
+        attention_scale=1.0,
+        seed=seed,
+        dtype=torch.float64,
+    )
+    attention = second(made)
+    spectrum_HM = torch.fft.rfft(bias_HN.double())  # bias[d] = Σ (a cos ωd + b sin ωd)
+    share_M = torch.full((waves + 1,), 2.0 / n, dtype=torch.float64)
+    share_M[0] = 1 / n
+    if n % 2 == 0:
+        share_M[-1] = 1 / n
+    a_HM, b_HM = spectrum_HM.real * share_M, -spectrum_HM.imag * share_M
+    with torch.no_grad():
+        for part in (attention.q, attention.k):
+            part.weight.zero_()
+        for head in range(heads):
+            row = head * head_width
+            attention.q.weight[row, ONE] = a_HM[head, 0]
+            attention.k.weight[row, ONE] = 1
+            for m in range(1, waves + 1):
+                first = row + 2 * m - 1
+                cos, sin = POSITION + 2 * m - 1, POSITION + 2 * m
+                # a cos ω(t−i) + b sin ω(t−i) = cos ωi (a cos ωt + b sin ωt) + sin ωi (a sin ωt − b cos ωt)
+                attention.q.weight[first, cos], attention.q.weight[first, sin] = a_HM[head, m], b_HM[head, m]
+                attention.q.weight[first + 1, sin], attention.q.weight[first + 1, cos] = a_HM[head, m], -b_HM[head, m]
+                attention.k.weight[first, cos] = attention.k.weight[first + 1, sin] = 1
+    made.decoder.to(dtype)
+    return made
+
+
+def t5_bias(tokens: int, heads: int = 2, *, buckets: int = 32, distance: int = 128, seed: int = 0) -> Tensor:
+    """A table as T5 has it, one random number per head and bucket, by distance: (H, T + 1).
+
+    The buckets are those of `lengthwise.encodings.t5`, which halves their number as an integer. The formula printed in
+    Kazemnejad et al. halves it as a real number (`printed_bucket`), and disagrees with their own example.
+    """
+    geometry = Geometry(width=heads, heads=heads, head_width=1)
+    encoding = T5(geometry, buckets=buckets, distance=distance)
+    encoding.initialize(lambda name: torch.Generator().manual_seed(seed))
+    with torch.no_grad():
+        return encoding.by_distance(torch.arange(tokens + 1, dtype=torch.float64))
+
+
+def alibi_slopes(heads: int) -> list[float]:
+    """ALiBi's slopes, 2^(−8k/H) where H is a power of two. (`printed_constant` is what the publication says.)"""
+    geometry = Geometry(width=heads, heads=heads, head_width=1)
+    return Alibi(geometry).slope_H(torch.zeros(1, dtype=torch.float64)).tolist()
+
+
+def printed_constant(heads: int) -> float:
+    """ALiBi's constant as printed in Kazemnejad et al. (appendix B): .939 at 8 heads, where the slopes start at .5."""
+    return 2.0 ** -(2.0 ** -math.log2(heads + 3))
+
+
+def printed_bucket(behind: int, buckets: int, distance: int) -> float:
+    """T5's bucket by the formula printed in Kazemnejad et al. (appendix B), with B/2 a real number.
+
+    With B = 5 and D = 6 it puts distances 3, 4, 5 into "buckets" 2.5, 3.5, 3.5; their own matrix, and T5, into 3, 3, 4.
+    """
+    half = buckets / 2
+    if behind < half:
+        return behind
+    if behind >= distance:
+        return buckets - 1
+    return half + math.floor(math.log(behind / half) / math.log(distance / half) * half)

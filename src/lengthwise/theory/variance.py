@@ -1,0 +1,333 @@
+"""Chi et al.'s lemmas at initialisation: what positions a decoder without an encoding starts with, and how it decays.
+
+Inputs x_m have independent entries of variance σ_x², every matrix has independent entries of variance σ², and the
+attention of the first layer sees e_m = LayerNorm(x_m). With width d, H heads of width d/H and s = d²σ⁴:
+
+1. q, k and v have covariance dσ² I;
+2. a logit q·k has variance d³σ⁴/H, scaled by √(d/H) it has s (as published: H times less);
+3. the attention's output at position m has variance s (e^s/m + dσ⁴) for m ≫ e^s (as published: s/m);
+4. after the next LayerNorm the variance of a *coordinate* still tells m, because LayerNorm removes only the mean one.
+
+`exact` of lemma 3 is the law for every m and s, of which 3. is the limit. Derivations: docs/theory.md, "Variance".
+Chi et al. 2023, arXiv:2305.13571; forms are called `as_published` and `corrected`.
+
+Legend of shape suffixes, besides the model's: M measured positions, R sequences, J coordinates of the output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import exp, sqrt
+from typing import Literal, TypeAlias, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lengthwise.model import Decoder, DecoderConfig
+from lengthwise.model.decoder import Layer
+from lengthwise.model.taps import Recorder
+from lengthwise.spec import SpecError, digest
+
+Mask: TypeAlias = Literal["causal", "bidirectional"]
+Row: TypeAlias = dict[str, object]
+Tell: TypeAlias = Callable[[str], None]
+
+DRAWS = 50
+"""Independent initialisations and inputs behind a mean, unless more are asked for."""
+LEVEL = 0.99
+
+
+@dataclass(frozen=True)
+class Start:
+    """How a decoder begins: `Start(768, 12, 0.02)` is Chi et al.'s; `Start.pytorch(64, 4)` is PyTorch's default."""
+
+    width: int
+    heads: int
+    sigma: float
+    weights: Literal["normal", "uniform"] = "normal"
+    inputs: float | None = None
+    """Standard deviation of the embeddings; none means σ too."""
+
+    def __post_init__(self) -> None:
+        if self.width < 2 or self.heads < 1 or self.width % self.heads:
+            raise SpecError(f"{self.heads} heads do not share a width of {self.width}; the width is a multiple of them")
+        if self.sigma <= 0 or (self.inputs is not None and self.inputs <= 0):
+            raise SpecError(f"σ is above 0, not {self.sigma if self.sigma <= 0 else self.inputs}")
+
+    @classmethod
+    def pytorch(cls, width: int, heads: int) -> Start:
+        """`nn.Linear` draws from U(−1/√d, 1/√d), of variance 1/(3d), and `nn.Embedding` from N(0, 1): s = 1/9."""
+        return cls(width, heads, (3 * width) ** -0.5, "uniform", 1.0)
+
+    @property
+    def spread(self) -> float:
+        """s = d²σ⁴, the variance of a scaled logit; Property 1 (attention is almost uniform) says s ≪ 1."""
+        return self.width**2 * self.sigma**4
+
+    @property
+    def input_sigma(self) -> float:
+        """σ_x."""
+        return self.sigma if self.inputs is None else self.inputs
+
+    def decoder(self, seed: int, mask: Mask = "causal") -> Decoder:
+        """A real decoder of one layer that begins so; its feed-forward is not looked at, and as small as can be."""
+        config = DecoderConfig(
+            vocabulary=1,
+            width=self.width,
+            layers=1,
+            heads=self.heads,
+            head_width=self.width // self.heads,
+            feed_forward="relu",
+            feed_forward_width=1,
+            norm="layer",
+            norm_epsilon=1e-12,  # the usual 1e-6 is a quarter of a per cent of σ² = 0.0004
+            mask=mask,
+            dropout=0.0,
+            attention_dropout=0.0,
+            sigma=self.sigma,
+        )
+        decoder = Decoder(config, "nope", seed=seed)
+        if self.weights == "uniform":
+            stream, edge = torch.Generator().manual_seed(digest("theory", "uniform", seed, bits=63)), sqrt(3.0)
+            with torch.no_grad():
+                for parameter in decoder.parameters():
+                    if parameter.ndim == 2:
+                        parameter.uniform_(-edge * self.sigma, edge * self.sigma, generator=stream)
+        return decoder.eval()
+
+    def draw(self, seed: int, sequences: int, tokens: int) -> Tensor:
+        """Random embeddings (R, T, D)."""
+        stream = torch.Generator().manual_seed(digest("theory", "inputs", seed, bits=63))
+        return torch.randn(sequences, tokens, self.width, generator=stream) * self.input_sigma
+
+    def __str__(self) -> str:
+        kind = "" if self.weights == "normal" else f", {self.weights}"
+        return f"d={self.width}, H={self.heads}, σ={self.sigma:.4g}{kind}"
+
+
+# --- what is predicted -----------------------------------------------------------------------------------------------
+
+
+def lemma1(start: Start) -> float:
+    """The variance of a coordinate of q, k or v: dσ², e.g. 0.3072 for (768, 12, 0.02)."""
+    return start.width * start.sigma**2
+
+
+def lemma2(start: Start, form: Literal["as_published", "corrected"] = "corrected") -> float:
+    """The variance of a logit q·k before scaling: d³σ⁴/H, e.g. 6.04; as published d³σ⁴/H², 0.503."""
+    return start.width**3 * start.sigma**4 / start.heads ** (2 if form == "as_published" else 1)
+
+
+def lemma3(start: Start, m: int, form: Literal["as_published", "corrected", "exact"] = "corrected") -> float:
+    """The variance of a coordinate of the attention's output over m visible keys.
+
+    `as_published` s/m; `corrected` s (e^s/m + dσ⁴), for m ≫ e^s; `exact` for every m and s, softmax included.
+    With d=256, H=4, σ=0.05 and m=4096: 0.000100, 0.000806, 0.000805; with m=1: 0.410, 0.618, 0.410.
+    """
+    s = start.spread
+    if form == "as_published":
+        return s / m
+    if form == "corrected":
+        return s * (exp(s) / m + start.width * start.sigma**4)
+    share, pull = _softmax_moments(m, s, start.width, start.width // start.heads)
+    return start.width * start.sigma**4 * (start.width * share + pull)
+
+
+def crossover(start: Start) -> float:
+    """The m at which the floor is as large as the falling part: e^s/(dσ⁴), e.g. 8.9e3 for (768, 12, 0.02)."""
+    return exp(start.spread) / (start.width * start.sigma**4)
+
+
+@lru_cache(maxsize=4096)
+def _softmax_moments(m: int, s: float, width: int, head_width: int) -> tuple[float, float]:
+    """(E Σ a_n², E Σ_{n≠n'} a_n a_n' z_n z_n') for weights a ∝ e^{τz} of m independent z.
+
+    z is a coordinate of a point on the sphere of LayerNorm; τ² = s χ²_k/k is random as a query's length is (k = E)
+    and as its image under W_k is (k = d), together 1/k = 1/E + 1/d.
+    """
+    from scipy.special import roots_genlaguerre
+
+    half = min(0.5 / (1 / head_width + 1 / width), 150.0)  # beyond, Γ overflows and τ² hardly varies
+    node, weight = roots_genlaguerre(6, half - 1)
+    found = np.array([_moments_at(m, s * float(x) / half, width) for x in node])
+    share, pull = (weight / weight.sum()) @ found
+    return float(share), float(pull)
+
+
+def _moments_at(m: int, variance: float, width: int) -> tuple[float, float]:
+    """The same for one τ²; 1/S² = ∫ t e^{−tS} dt makes integrals over t of one weight's Laplace transforms of both."""
+    if m == 1:
+        return 1.0, 0.0
+    tau, edge = sqrt(variance * (width - 1) / width), sqrt(width)  # LayerNorm takes the mean: d − 1 dimensions are left
+    z = np.linspace(max(-9.0, -edge), min(9.0 + 2 * tau, edge), 722)[1:-1]
+    mass = (1 - z * z / width) ** ((width - 4) / 2)
+    mass /= mass.sum()
+    # t runs over where E e^{−tS} is neither 1 nor 0, on a logarithmic grid.
+    u = np.linspace(-tau * z[-1] - np.log(m) - 6, 9 * tau + 6, 600)
+    t, weight = np.exp(u), np.exp(tau * z)
+    decay = np.exp(-t[:, None] * weight)
+    none, pulled, square = decay @ mass, decay @ (mass * weight * z), decay @ (mass * weight**2)
+    step = (u[1] - u[0]) * t * t
+    share = m * float(np.sum(step * square * none ** (m - 1)))
+    pull = m * (m - 1) * float(np.sum(step * pulled**2 * none ** (m - 2)))
+    return share, pull
+
+
+# --- what is measured ------------------------------------------------------------------------------------------------
+
+
+def sampled(decoder: Decoder, x_RTD: Tensor, places: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Unscaled logits (R, M, H, T) and the attention's output (R, M, D) of layer 0 at some positions, counted from 0.
+
+    The decoder's own weights, associated otherwise: q·(W_k e) = (W_kᵀq)·e and Σ a (W_v e) = W_v (Σ a e), so that a row
+    costs H·T·D and not T·D². `through_taps` gives the same numbers; hidden logits are −inf.
+    """
+    layer = cast("Layer", decoder.layers[0])
+    attention, heads = layer.attention, decoder.config.heads
+    e_RTD = layer.attention_norm(x_RTD)
+    q_RMHE = attention.q(e_RTD[:, list(places)]).unflatten(-1, (heads, -1))
+    k_HED, v_HED = (part.weight.unflatten(0, (heads, -1)) for part in (attention.k, attention.v))
+    pull_RMHD = torch.einsum("rmhe,hed->rmhd", q_RMHE, k_HED)
+    logits_RMHT = (pull_RMHD.flatten(1, 2) @ e_RTD.mT).unflatten(1, (len(places), heads))
+    if decoder.config.mask == "causal":
+        hidden_MT = torch.arange(x_RTD.shape[1]) > torch.tensor(list(places))[:, None]
+        logits_RMHT = logits_RMHT.masked_fill(hidden_MT[:, None], -torch.inf)
+    weights_RMHT = (logits_RMHT * decoder.config.scale).softmax(-1)
+    mean_RMHD = (weights_RMHT.flatten(1, 2) @ e_RTD).unflatten(1, (len(places), heads))
+    return logits_RMHT, attention.out(torch.einsum("rmhd,hed->rmhe", mean_RMHD, v_HED).flatten(2))
+
+
+def through_taps(decoder: Decoder, x_RTD: Tensor, places: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """What `sampled` gives, from the taps of a whole forward pass into which the embeddings are put."""
+    record = Recorder()
+    taps = {"embeddings": lambda _, old: x_RTD.to(old.dtype), "layers.0.[qk]": record, "layers.0.heads": record}
+    decoder(torch.zeros(x_RTD.shape[:2], dtype=torch.long), taps=taps)
+    q, k, heads = (record[f"layers.0.{name}"] for name in ("q", "k", "heads"))
+    logits_RMHT = (q[:, :, list(places)] @ k.mT).transpose(1, 2)
+    if decoder.config.mask == "causal":
+        hidden_MT = torch.arange(x_RTD.shape[1]) > torch.tensor(list(places))[:, None]
+        logits_RMHT = logits_RMHT.masked_fill(hidden_MT[:, None], -torch.inf)
+    out = cast("Layer", decoder.layers[0]).attention.out
+    return logits_RMHT, out(heads[:, :, list(places)].transpose(1, 2).flatten(2))
+
+
+@torch.no_grad()
+def draws(
+    start: Start,
+    positions: Sequence[int],
+    *,
+    count: int = DRAWS,
+    sequences: int = 1,
+    tokens: int | None = None,
+    mask: Mask = "causal",
+    seed: int = 0,
+    full: bool = False,
+    tell: Tell | None = None,
+) -> dict[str, np.ndarray]:
+    """Second moments of each of `count` initialisations: `qkv` and `logits` (N,), `output` and `entropy` (N, M).
+
+    `positions` count from 1, as m in the lemmas. `entropy` is that of a row of attention over ln m, 1 when uniform.
+    `full` takes a whole forward pass of the decoder and its taps instead of sampled rows.
+    """
+    if count < 2:
+        raise SpecError(f"a band needs at least two draws, not {count}")
+    tokens = max(positions) if tokens is None else tokens
+    if not positions or min(positions) < 1 or max(positions) > tokens:
+        raise SpecError(f"positions are from 1 to {tokens}, not {list(positions)}")
+    places = [m - 1 for m in positions]
+    seen = [m if mask == "causal" else tokens for m in positions]
+    found: dict[str, list[object]] = {"qkv": [], "logits": [], "output": [], "entropy": []}
+    for number in range(count):
+        key = digest("theory", str(start), mask, seed, number, bits=63)
+        decoder, x_RTD = start.decoder(key, mask), start.draw(key, sequences, tokens)
+        logits_RMHT, out_RMD = (through_taps if full else sampled)(decoder, x_RTD, places)
+        layer = cast("Layer", decoder.layers[0])
+        e_RMD = layer.attention_norm(x_RTD[:, places])
+        parts = (layer.attention.q, layer.attention.k, layer.attention.v)
+        found["qkv"].append(np.mean([float(part(e_RMD).square().mean()) for part in parts]))
+        found["logits"].append(float(logits_RMHT[logits_RMHT.isfinite()].square().mean()))
+        found["output"].append(out_RMD.square().mean((0, 2)).numpy())
+        log_RMHT = (logits_RMHT * decoder.config.scale).log_softmax(-1)
+        bits_M = -(log_RMHT.exp() * log_RMHT.masked_fill(~log_RMHT.isfinite(), 0)).sum(-1).mean((0, 2))
+        found["entropy"].append(
+            np.array([1.0 if m == 1 else float(bit) / np.log(m) for bit, m in zip(bits_M, seen, strict=True)])
+        )
+        if tell is not None:
+            tell(f"{start}, {mask}: draw {number + 1} of {count}")
+    return {name: np.array(values) for name, values in found.items()}
+
+
+def band(values: np.ndarray, level: float = LEVEL) -> tuple[float, float, float]:
+    """The mean over draws and its interval of that level, by Student's t."""
+    from scipy.stats import t
+
+    mean, error = float(values.mean()), float(values.std(ddof=1)) / sqrt(len(values))
+    half = float(t.ppf((1 + level) / 2, len(values) - 1)) * error
+    return mean, mean - half, mean + half
+
+
+def exponent(positions: Sequence[int], variances: Sequence[float] | np.ndarray) -> float:
+    """The slope of ln variance against ln m: −1 where variance falls as 1/m, 0 where it does not fall."""
+    return float(np.polyfit(np.log(np.asarray(positions)), np.log(np.asarray(variances)), 1)[0])
+
+
+# --- lemma 4 ---------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def lemma4(decoder: Decoder, start: Start, positions: Sequence[int]) -> dict[str, Tensor]:
+    """The variance of each coordinate of LayerNorm(x_m + o_m), over inputs but for these weights: (M, J) by form.
+
+    `as_published`: (mσ_x² + Σ_i (W_o W_v)_ji²) / (mσ_x² + d²σ⁴). `corrected` keeps the heads apart, whose weights are
+    not uniform, adds the pull of the query (the floor) and that token m sees itself, and divides by the mean over j.
+    """
+    attention = cast("Layer", decoder.layers[0]).attention
+    heads, wide, s_x = decoder.config.heads, decoder.config.head_width, start.input_sigma
+    out_JHE = attention.out.weight.unflatten(1, (heads, wide))
+    q_HED, k_HED, v_HED = (p.weight.unflatten(0, (heads, wide)) for p in (attention.q, attention.k, attention.v))
+    read_JD = attention.out.weight @ attention.v.weight
+    whole_J, own_J, pulled_JD = read_JD.square().sum(1), read_JD.new_zeros(len(read_JD)), torch.zeros_like(read_JD)
+    for head in range(heads):
+        read_h_JD = out_JHE[:, head] @ v_HED[head]
+        own_J += read_h_JD.square().sum(1)
+        pulled_JD += (read_h_JD @ k_HED[head].mT) @ q_HED[head] * wide**-0.5
+    found: dict[str, list[Tensor]] = {"as_published": [], "corrected": []}
+    for m in positions:
+        found["as_published"].append((m * s_x**2 + whole_J) / (m * s_x**2 + start.spread))
+        share, pull = _softmax_moments(m, start.spread, start.width, wide)
+        reached = pull / start.spread  # how much of the query's pull m keys show: 1 for many
+        variance_J = s_x**2 + share * own_J + (whole_J - own_J) / m + reached * pulled_JD.square().sum(1)
+        variance_J += 2 * s_x * (read_JD.diagonal() / m + sqrt(reached) * pulled_JD.diagonal())
+        found["corrected"].append(variance_J / variance_J.mean())
+    return {form: torch.stack(rows) for form, rows in found.items()}
+
+
+@torch.no_grad()
+def coordinates(
+    start: Start,
+    positions: Sequence[int],
+    *,
+    count: int = DRAWS,
+    sequences: int = 128,
+    seed: int = 0,
+    tell: Tell | None = None,
+) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+    """For each of `count` initialisations, the measured variance of each coordinate (M, J), and both predictions."""
+    places = [m - 1 for m in positions]
+    for number in range(count):
+        key = digest("theory", "coordinates", str(start), seed, number, bits=63)
+        decoder, x_RTD = start.decoder(key), start.draw(key, sequences, max(positions))
+        _, out_RMD = sampled(decoder, x_RTD, places)
+        state_RMD = cast("Layer", decoder.layers[0]).feed_forward_norm(x_RTD[:, places] + out_RMD)
+        yield state_RMD.square().mean(0), lemma4(decoder, start, positions)
+        if tell is not None:
+            tell(f"{start}, lemma 4: draw {number + 1} of {count}")
+
+
+def slope(measured_J: Tensor, predicted_J: Tensor) -> float:
+    """How much of the predicted differences between coordinates is there: 1 if the lemma is right."""
+    centred_J = predicted_J - predicted_J.mean()
+    return float((centred_J * measured_J).sum() / centred_J.square().sum())
