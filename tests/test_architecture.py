@@ -34,6 +34,7 @@ MAY_IMPORT = {
     "report": {"statistics", "study", "published"},
     "compare": {"run", "study", "report", "statistics"},
     "hf": {"model", "encodings"},
+    "bench": {"model", "encodings"},
     "cli": None,  # the verbs may import anything, inside the verb
     "__main__": {"cli"},
     "__init__": set(),

@@ -11,6 +11,7 @@ import typer
 from lengthwise import __version__
 from lengthwise.cli import (
     analyze,
+    bench,
     encodings,
     lists,
     new,
@@ -30,6 +31,7 @@ from lengthwise.spec import SpecError
 __all__ = [
     "analyze",
     "app",
+    "bench",
     "encodings",
     "lists",
     "main",

@@ -1,11 +1,12 @@
 """Attention: where queries, keys and the encoding meet.
 
 `Plan` is made once per forward for each encoding and shared by its layers: what they may see, and the bias in the
-cheapest form the path can use. Two paths compute the same thing:
+cheapest form the path can use. Paths that compute the same thing:
 
 - *fast*: PyTorch's fused attention; nothing of size T × T where the mask is causal and the bias none or columns;
 - *dense*: scores, bias, mask, softmax written out; for attention dropout, a bias that learns, hooks that see scores,
-  and whoever asks for the weights. From `AT_ONCE` scores on, a block of queries at a time.
+  and whoever asks for the weights. From `AT_ONCE` scores on, a block of queries at a time;
+- *flex* (`flex.py`): only where `attention=flex` asks for it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from lengthwise.encodings.encoding import Encoding, Pair
 from lengthwise.model.cache import Cache
 from lengthwise.model.config import DecoderConfig
+from lengthwise.model.flex import BlockMask, Change, flex, prepared
 from lengthwise.model.layout import Layout
 from lengthwise.model.sight import Sight
 from lengthwise.model.taps import Taps
@@ -51,6 +53,8 @@ class Plan:
         self.scale = config.scale
         self.factor: Tensor | float = 1.0
         """The temperature's factor on q; here, not an argument of layers, which mixed precision would cast."""
+        self.backend = "auto"
+        """The path that was asked for."""
         self.sight = sight
         self.query_positions_BQ = sight.queries.positions_BT.to(dtype)
         same = sight.square
@@ -134,14 +138,22 @@ class Plan:
     @cached_property
     def dense(self) -> bool:
         """Whether the fused kernels cannot do it: hooks on scores, or a bias that learns."""
-        if self.hooked:
+        if self.hooked or self.backend == "dense":
             return True
         learns = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in self.encoding.parameters())
         return self.biased and learns and self.columns is None
 
+    @cached_property
+    def flexed(self) -> tuple[Change | None, BlockMask | None]:
+        """What FlexAttention needs: the bias and the mask as functions of one query and one key."""
+        return prepared(self)
+
     def settle(self, dropping: bool) -> None:
         """Compute the bias now: a layer that is computed twice (recomputation) must find it, not make it."""
         _ = self.state
+        if self.backend == "flex":
+            _ = self.flexed
+            return
         if self.sight.queries.tokens * self.sight.keys.tokens * self.config.heads > AT_ONCE:
             return  # in blocks, each made where it is used
         if self.hooked:
@@ -343,7 +355,10 @@ class Attention(nn.Module):
             if cache is not None:
                 marks = cache.extend_marks(layer, marks)
         dropout = self.dropout if self.training else 0.0
-        if plan.dense or dropout or (taps is not None and taps.has(f"{at}.weights")):
+        watched = taps is not None and taps.has(f"{at}.weights")  # no kernel shows its weights
+        if plan.backend == "flex" and not watched:
+            heads = flex(q, k, v, plan, dropout=dropout)
+        elif plan.dense or dropout or watched:
             heads = dense(q, k, v, plan, marks_BHKC=marks, dropout=dropout, taps=taps, at=at)
         else:
             heads = fast(q, k, v, plan)

@@ -23,6 +23,8 @@ class DecoderConfig(BaseModel):
 
     version: ClassVar[int] = 1
     """Raised when the decoder's numbers change; part of a run's identity."""
+    machinery: ClassVar[frozenset[str]] = frozenset({"attention"})
+    """Fields that decide how the same numbers are computed; no part of a run's identity, as a device is none."""
 
     vocabulary: int = Positive
     width: int = Positive
@@ -38,6 +40,8 @@ class DecoderConfig(BaseModel):
     temperature: str = "constant"
     """A further factor on q · k: `constant:factor=1.2`, or `log-n:trained=16` by the query's position."""
     mask: Literal["causal", "bidirectional", "prefix"] = "causal"
+    attention: Literal["auto", "dense", "flex"] = "auto"
+    """The path of attention: the quickest that can do it, scores written out, or FlexAttention."""
     biases: bool = False
     tied: bool = False
     """The head is the embedding, transposed."""

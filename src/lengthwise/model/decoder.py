@@ -15,6 +15,7 @@ from lengthwise.encodings.encoding import Encoding, normal_
 from lengthwise.model.attention import Attention, Plan, Sight, check_cache, exactly
 from lengthwise.model.cache import Cache
 from lengthwise.model.config import DecoderConfig
+from lengthwise.model.flex import check as check_flex
 from lengthwise.model.layout import Layout, lay_out
 from lengthwise.model.norm import Norm
 from lengthwise.model.taps import Tap, Taps
@@ -97,6 +98,7 @@ class Decoder(nn.Module):
                 f"temperature '{config.temperature}' is for layers without an encoding (nope); this model has none, "
                 "so write it with layers=all"
             )
+        self.backend = config.attention
         self.initialize(seed)
 
     def _build_encodings(self, classes: Mapping[Spec, type[Encoding]]) -> None:
@@ -116,6 +118,19 @@ class Decoder(nn.Module):
                 held[spec] = len(self.encodings)
             self.which.append(len(self.encodings))
             self.encodings.append(built)
+
+    @property
+    def backend(self) -> str:
+        """The path of attention: `auto`, `dense` or `flex`; the config's, and may be set at any time."""
+        return self._backend
+
+    @backend.setter
+    def backend(self, name: str) -> None:
+        if name not in {"auto", "dense", "flex"}:
+            raise SpecError(f"the backend of attention is 'auto', 'dense' or 'flex', not {name!r}")
+        for part in self._encodings() if name == "flex" else ():
+            check_flex(part)
+        self._backend = name
 
     def _encodings(self) -> list[Encoding]:
         return [part for part in self.encodings if isinstance(part, Encoding)]
@@ -229,6 +244,7 @@ class Decoder(nn.Module):
             for plan in plans:
                 if self.temperature.acts(plan.encoding):
                     plan.factor = self.temperature.factor(plan.query_positions_BQ)
+                plan.backend = self.backend
             if plans[0].encoding.overrides("embed"):
                 x = plans[0].encoding.checked_embed(x, plans[0].query_positions_BQ)
         if listening is not None:

@@ -309,7 +309,8 @@ def part_of(kind: str, table: Mapping[str, str], spec: Spec) -> dict[str, Any]:
 def _chosen(config: DecoderConfig | Training) -> dict[str, Any]:
     """The fields that differ from their default; a field without one is always there."""
     fields = type(config).model_fields
-    return {name: value for name, value in config.model_dump().items() if value != fields[name].default}
+    values = config.model_dump(exclude=set(getattr(config, "machinery", ())))
+    return {name: value for name, value in values.items() if value != fields[name].default}
 
 
 def _short(name: str) -> str:

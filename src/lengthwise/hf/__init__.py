@@ -1,8 +1,9 @@
 """The boundary with Hugging Face: any decoder as a `PreTrainedModel` that comes back from disk as it went.
 
-Needs `pip install 'lengthwise[hf]'`; the core never imports this module. transformers builds a model anew and loads the
-weights into it, and what it does not know it leaves uninitialised, re-initialises or casts, mostly in silence. Against
-each such case there is a guard below, which keeps the model as it was or refuses.
+`AutoModelForCausalLM.from_pretrained(folder)` knows it once this module is imported. Needs `pip install
+'lengthwise[hf]'`; the core never imports this module. transformers builds a model anew and loads the weights into it,
+and what it does not know it leaves uninitialised, re-initialises or casts, mostly in silence. Against each such case
+there is a guard below, which keeps the model as it was or refuses.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ from lengthwise.model import Decoder, DecoderConfig
 from lengthwise.spec import Spec, SpecError, resolve
 
 try:
-    from transformers import PreTrainedConfig, PreTrainedModel
-    from transformers.modeling_outputs import CausalLMOutput
+    from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+    from transformers.modeling_outputs import CausalLMOutputWithPast
     from transformers.utils import can_return_tuple
+
+    from lengthwise.hf.generation import DecoderGenerationMixin, Held
 except ImportError as error:
     raise SpecError(f"lengthwise.hf needs transformers 5 or later: pip install 'lengthwise[hf]' ({error})") from error
 
@@ -97,8 +100,8 @@ class LengthwiseConfig(PreTrainedConfig):
         return self.decoder_config["heads"]
 
 
-class LengthwiseForCausalLM(PreTrainedModel):
-    """A decoder that Hugging Face can save, load and train: `LengthwiseForCausalLM.from_decoder(decoder)`.
+class LengthwiseForCausalLM(DecoderGenerationMixin, PreTrainedModel):
+    """A decoder that Hugging Face can save, load, train and decode: `LengthwiseForCausalLM.from_decoder(decoder)`.
 
     It computes what its `decoder` computes, to the bit, before and after `save_pretrained` and `from_pretrained`.
     """
@@ -142,22 +145,38 @@ class LengthwiseForCausalLM(PreTrainedModel):
         position_ids: Tensor | None = None,
         labels: Tensor | None = None,
         *,
+        past_key_values: Held | None = None,
+        use_cache: bool | None = None,
         prefix: Sequence[int] | Tensor | None = None,
         budget: int | Tensor | None = None,
-    ) -> CausalLMOutput:
+    ) -> CausalLMOutputWithPast:
         """Logits (B, T, V), and with `labels` the mean loss of predicting each next one, −100 apart.
 
         `attention_mask` may only mark padding, all left or all right; without `position_ids` positions count from each
-        row's first real token. `prefix` and `budget` are those of the decoder.
+        row's first real token. `prefix` and `budget` are those of the decoder; `past_key_values` is made by
+        `model.cache(budget)`, and then the mask is about the cached tokens too.
         """
         if self.config.output_hidden_states or self.config.output_attentions:
             raise SpecError("hidden states and attentions are read with taps: model.decoder(ids, taps=...)")
+        held = past_key_values
+        if held is not None and not isinstance(held, Held):
+            raise SpecError(f"past_key_values is made by model.cache(budget), not {type(held).__name__}")
+        if bool(use_cache) != (held is not None) and use_cache is not None:
+            raise SpecError("a cache needs a budget: give past_key_values=model.cache(budget), or leave out use_cache")
+        if held is not None:
+            attention_mask = held.new(attention_mask, input_ids)
         lengths, padding = _padding(attention_mask, input_ids)
         logits_BTV = self.decoder(
-            input_ids, positions_BT=position_ids, lengths=lengths, padding=padding, prefix=prefix, budget=budget
+            input_ids,
+            positions_BT=position_ids,
+            lengths=lengths,
+            padding=padding,
+            prefix=prefix,
+            budget=budget,
+            cache=None if held is None else held.cache,
         )
         loss = None if labels is None else self._loss(logits_BTV, labels)
-        return CausalLMOutput(loss=loss, logits=logits_BTV)  # pyrefly: ignore[bad-argument-type]
+        return CausalLMOutputWithPast(loss=loss, logits=logits_BTV, past_key_values=held)  # pyrefly: ignore
 
     def _loss(self, logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
         """In fp32 at least, and in float64 if the model is: transformers' own loss casts that down to fp32."""
@@ -185,6 +204,7 @@ class LengthwiseForCausalLM(PreTrainedModel):
     ) -> LengthwiseForCausalLM:
         """Load config and weights; a tensor too few, too many or of another shape is an error, never a fresh draw."""
         where = pretrained_model_name_or_path
+        _refuse_nowhere(where)
         named["ignore_mismatched_sizes"] = True  # the check below names the tensor, transformers' own does not
         loaded: Any = super().from_pretrained(where, output_loading_info=True, **named)
         model, found = loaded
@@ -193,6 +213,10 @@ class LengthwiseForCausalLM(PreTrainedModel):
             # Every loaded parameter is a new one, which requires a gradient.
             model.decoder.get_parameter(name).requires_grad_(False)
         return model
+
+
+AutoConfig.register(LengthwiseConfig.model_type, LengthwiseConfig, exist_ok=True)
+AutoModelForCausalLM.register(LengthwiseConfig, LengthwiseForCausalLM, exist_ok=True)
 
 
 # --- building --------------------------------------------------------------------------------------------------------
@@ -269,6 +293,19 @@ def _padding(attention_mask: Tensor | None, input_ids: Tensor) -> tuple[Tensor |
 
 
 # --- guards ----------------------------------------------------------------------------------------------------------
+
+
+def _refuse_nowhere(where: str | os.PathLike) -> None:
+    """transformers takes a folder that is not there for a name on the hub, asks, and reports what the network said."""
+    path = Path(where).expanduser()
+    # A name on the hub is `owner/model`; a folder of that form is told by the folder it would lie in.
+    hub = isinstance(where, str) and len(path.parts) == 2 and path.parts[0] not in {".", "..", "~", path.anchor}
+    if path.is_dir() or (hub and where.count("/") == 1 and not path.parent.exists()):
+        return
+    found = "is not a folder" if path.exists() else "does not exist"
+    raise SpecError(
+        f"{str(where)!r} {found}: give the folder that save_pretrained wrote (a model on the hub is owner/name)"
+    )
 
 
 def _refuse_lost_buffers(decoder: Decoder) -> None:

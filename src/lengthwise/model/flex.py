@@ -1,0 +1,145 @@
+"""FlexAttention, for whoever asks for it with `attention=flex`; never chosen by itself.
+
+A third path beside *fast* and *dense*. A bias of the distance (T5, KERPLE, ALiBi) is read from one vector per head
+inside the kernel, `s + b[h, i − j]`, so that nothing of size T × T is made where PyTorch fuses it: on CUDA, forward and
+backward. Any other bias (FIRE) is read from its matrix. On a CPU PyTorch has the forward pass alone, and unfused.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+
+from lengthwise.spec import SpecError
+
+if TYPE_CHECKING:
+    from lengthwise.encodings.encoding import Encoding
+    from lengthwise.model.attention import Plan
+    from lengthwise.model.sight import Sight
+
+COMPILED = {"cuda"}
+"""Where the kernel is compiled. On a CPU that costs 10 s and more for each length, and gains nothing at such sizes."""
+
+NO_BACKWARD = {"cpu", "mps"}
+"""Where PyTorch refuses the backward pass."""
+
+Change = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+"""A score and where it is (row, head, query, key) → the score."""
+
+INSTEAD = "use attention=auto (or decoder.backend = 'auto')"
+
+
+def check(encoding: Encoding) -> None:
+    """Refuse an encoding whose hooks see scores or weights: the kernel shows it neither."""
+    hooks = [hook for hook in ("score", "weigh", "read") if encoding.overrides(hook)]
+    if hooks:
+        name = type(encoding).__name__.lower()
+        raise SpecError(f"attention=flex cannot do {name}, which acts in {' and '.join(hooks)}; {INSTEAD}")
+
+
+def flex(q_BHQE: Tensor, k_BHKE: Tensor, v_BHKE: Tensor, plan: Plan, *, dropout: float = 0.0) -> Tensor:
+    """Softmax attention by FlexAttention."""
+    if dropout:
+        raise SpecError(f"attention=flex has no attention dropout; train with attention_dropout=0, or {INSTEAD}")
+    device = q_BHQE.device.type
+    learns = any(part.requires_grad for part in (q_BHQE, k_BHKE, v_BHKE, *plan.encoding.parameters()))
+    if device in NO_BACKWARD and learns and torch.is_grad_enabled():
+        raise SpecError(
+            f"attention=flex has no backward pass on {device}: to train there {INSTEAD}; "
+            "for logits alone, call the model in torch.no_grad()"
+        )
+    change, mask = plan.flexed
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
+        return _kernel(device in COMPILED)(q_BHQE, k_BHKE, v_BHKE, score_mod=change, block_mask=mask, scale=plan.scale)
+
+
+@lru_cache(maxsize=2)
+def _kernel(compiled: bool) -> Callable[..., Tensor]:
+    return torch.compile(flex_attention) if compiled else flex_attention
+
+
+def prepared(plan: Plan) -> tuple[Change | None, BlockMask | None]:
+    """What the layers of a plan share: how scores are changed, and which keys are seen."""
+    mask = None if plan.sight.everything else _mask(plan.sight)
+    if not plan.biased:
+        return None, mask
+    return _by_distance(plan) or _by_matrix(plan), mask
+
+
+# Functions below capture tensors only: a captured number would be compiled into the kernel, one kernel for each.
+
+
+def _mask(sight: Sight) -> BlockMask:
+    """`Sight.allowed_BQK`, as a function of one query and one key."""
+    q, k = sight.queries, sight.keys
+    device = k.positions_BT.device
+    place_Q = torch.arange(sight.start, sight.start + q.tokens, device=device)
+    documents_BK = None if sight.plain else k.documents_BT
+    prefix_BK = k.prefix_BT if sight.mask == "prefix" else None
+
+    def ahead(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return j <= place_Q[i]
+
+    def anywhere(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return j >= 0
+
+    seen = anywhere if sight.mask == "bidirectional" else ahead
+    if prefix_BK is not None:
+        seen = _or_prefix(seen, prefix_BK)
+    if documents_BK is not None:
+        seen = _in_document(seen, documents_BK, place_Q)
+    own = [len(rows) for rows in (documents_BK, prefix_BK) if rows is not None]
+    return create_block_mask(seen, max(own) if own else None, None, q.tokens, k.tokens, device=str(device))
+
+
+Seen = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+def _or_prefix(seen: Seen, prefix_BK: Tensor) -> Seen:
+    return lambda b, h, i, j: seen(b, h, i, j) | prefix_BK[b, j]
+
+
+def _in_document(seen: Seen, documents_BK: Tensor, place_Q: Tensor) -> Seen:
+    return lambda b, h, i, j: seen(b, h, i, j) & (documents_BK[b, place_Q[i]] == documents_BK[b, j])
+
+
+def _by_distance(plan: Plan) -> Change | None:
+    """`s + b[h, i − j]`, b computed outside; none where the bias is not of the distance, or its matrix is smaller."""
+    from lengthwise.model.attention import exactly
+
+    encoding, q, k = plan.encoding, plan.sight.queries, plan.sight.keys
+    if not (encoding.overrides("by_distance") or (encoding.overrides("columns") and encoding.relative)):
+        return None
+    first, last = q.smallest - k.largest, q.largest - k.smallest
+    if last - first >= max(q.tokens * k.tokens, 2):
+        return None
+    working = plan.query_positions_BQ.dtype
+    with exactly(q.positions_BT.device):
+        distances_N = torch.arange(first, last + 1, device=q.positions_BT.device, dtype=working)
+        vector_HN = encoding.checked_by_distance(distances_N)
+    # Padding may lie outside of what is known of the positions; where it is read from does not matter, but that it is.
+    query_BQ = q.positions_BT.clamp(q.smallest, q.largest) - first
+    key_BK = k.positions_BT.clamp(k.smallest, k.largest)
+    if len(query_BQ) == len(key_BK) == 1:
+        query_Q, key_K = query_BQ[0], key_BK[0]
+        return lambda score, b, h, i, j: score + vector_HN[h, query_Q[i] - key_K[j]]
+    rows = max(len(query_BQ), len(key_BK))
+    query_BQ, key_BK = query_BQ.expand(rows, -1).contiguous(), key_BK.expand(rows, -1).contiguous()
+    return lambda score, b, h, i, j: score + vector_HN[h, query_BQ[b, i] - key_BK[b, j]]
+
+
+def _by_matrix(plan: Plan) -> Change:
+    """`s + bias[h, i, j]`: any bias there is, at the price of its matrix."""
+    bias_BHQK = plan.bias_BHQK
+    assert bias_BHQK is not None
+    if len(bias_BHQK) == 1:
+        bias_HQK = bias_BHQK[0]
+        return lambda score, b, h, i, j: score + bias_HQK[h, i, j]
+    return lambda score, b, h, i, j: score + bias_BHQK[b, h, i, j]
