@@ -56,6 +56,8 @@ class Pair:
     state: object
     scale: float = 1.0
     marks_BHKC: Tensor | None = None
+    start: int = 0
+    """Where among the keys the queries begin: query i is itself key start + i."""
 
     @cached_property
     def distance_BQK(self) -> Tensor:

@@ -26,14 +26,14 @@ class StickBreaking(Encoding):
         self.complete = remainder
 
     def weigh(self, scores_BHQK: Tensor, pair: Pair) -> Tensor:
-        # A query itself is the last key it may see.
-        later_BQK = pair.allowed_BQK.flip(-1).cumsum(-1).flip(-1)
-        own_B1QK = (pair.allowed_BQK & (later_BQK == 1))[:, None]
-        seen_B1QK = (pair.allowed_BQK & (later_BQK > 1))[:, None]
+        queries, keys = scores_BHQK.shape[-2:]
+        key_K = torch.arange(keys, device=scores_BHQK.device)
+        own_QK = key_K[pair.start : pair.start + queries, None] == key_K
+        seen_B1QK = (pair.allowed_BQK & ~own_QK)[:, None]
         scores_BHQK = scores_BHQK.masked_fill(~seen_B1QK, 0.0)
         left_BHQK = torch.where(seen_B1QK, F.logsigmoid(-scores_BHQK), 0.0)
         # From the right: what near keys leave is a sum of few.
         until_BHQK = left_BHQK.flip(-1).cumsum(-1).flip(-1)
         taken_BHQK = (F.logsigmoid(scores_BHQK) + until_BHQK - left_BHQK).exp()
         rest = until_BHQK[..., :1].exp() if self.remainder else 0.0
-        return torch.where(seen_B1QK, taken_BHQK, torch.where(own_B1QK, rest, 0.0))
+        return torch.where(seen_B1QK, taken_BHQK, torch.where(own_QK, rest, 0.0))

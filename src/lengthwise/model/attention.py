@@ -31,8 +31,8 @@ from lengthwise.spec import SpecError
 COLUMNS_FROM = 512 * 512
 """Up to so many query-key pairs a matrix of biases is quicker than extra columns (measured in benchmarks/bias.py)."""
 
-AT_ONCE = 2**26
-"""From so many scores on (256 MB in fp32) the dense path takes its queries in blocks."""
+AT_ONCE = 2**24
+"""From so many scores on (64 MB in fp32) the dense path takes its queries in blocks of a quarter of that."""
 
 
 def exactly(device: torch.device) -> AbstractContextManager[object]:
@@ -150,11 +150,13 @@ class Plan:
 
     def settle(self, dropping: bool) -> None:
         """Compute the bias now: a layer that is computed twice (recomputation) must find it, not make it."""
-        _ = self.state
+        much = self.sight.queries.tokens * self.sight.keys.tokens * self.config.heads > AT_ONCE
+        if self.turns or not much:
+            _ = self.state
         if self.backend == "flex":
             _ = self.flexed
             return
-        if self.sight.queries.tokens * self.sight.keys.tokens * self.config.heads > AT_ONCE:
+        if much and (self.dense or dropping):
             return  # in blocks, each made where it is used
         if self.hooked:
             _ = self.bias_BHQK
@@ -174,6 +176,7 @@ class Plan:
             self.state,
             self.scale,
             marks_BHKC,
+            self.sight.start,
         )
 
 

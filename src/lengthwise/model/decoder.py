@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from lengthwise.encodings import ENCODINGS, build_encoding
+from lengthwise.encodings import build_encoding
 from lengthwise.encodings.encoding import Encoding, normal_
 from lengthwise.model.attention import Attention, Plan, Sight, check_cache, exactly
 from lengthwise.model.cache import Cache
@@ -18,12 +18,10 @@ from lengthwise.model.config import DecoderConfig
 from lengthwise.model.flex import check as check_flex
 from lengthwise.model.layout import Layout, lay_out
 from lengthwise.model.norm import Norm
+from lengthwise.model.per_layer import Named, per_layer
 from lengthwise.model.taps import Tap, Taps
 from lengthwise.model.temperature import build_temperature
-from lengthwise.spec import Spec, SpecError, canonical, digest, options, show
-
-Named = str | Mapping[str, object] | Spec | type[Encoding]
-"""How an encoding is named: a spec in any of its forms, or the class itself."""
+from lengthwise.spec import Spec, SpecError, digest, options, show
 
 
 class FeedForward(nn.Module):
@@ -88,7 +86,7 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(Layer(config, index) for index in range(config.layers))
         self.norm = Norm(config.norm, config.width, config.norm_epsilon, config.biases)
         self.head = None if config.tied else nn.Linear(config.width, config.vocabulary, bias=config.biases)
-        self.specs, classes = _per_layer(encoding, config.layers)
+        self.specs, classes = per_layer(encoding, config.layers)
         self.encodings = nn.ModuleList()
         self.which: list[int] = []
         """For each layer, the index of its encoding in `encodings`."""
@@ -348,7 +346,7 @@ class Decoder(nn.Module):
             )
             raise SpecError(
                 f"a model with '{unstable}' has no cache: every new token changes the states of all others; give the "
-                "whole sequence each time, as greedy(...) does"
+                "whole sequence each time, as greedy(...) and generate(..., use_cache=False) do"
             )
         return Cache(self, self.config.layers, budget)
 
@@ -379,29 +377,6 @@ class Decoder(nn.Module):
             "position_ratio": self.position_ratio(),
             "seed": self.seed,
         }
-
-
-def _per_layer(encoding: Named | Sequence[Named], layers: int) -> tuple[tuple[Spec, ...], dict[Spec, type[Encoding]]]:
-    """The spec of each layer's encoding, and the classes of those given as classes."""
-    if encoding is None or isinstance(encoding, Encoding):
-        raise SpecError("give the encoding's name or its class, e.g. 'rope', or a list with one per layer")
-    listed = (encoding,) * layers if isinstance(encoding, str | Mapping | Spec | type) else tuple(encoding)
-    if len(listed) != layers:
-        raise SpecError(f"a list of encodings has one entry per layer: {layers} layers, but {len(listed)} entries")
-    named, classes = [], {}
-    for item in listed:
-        if isinstance(item, type):
-            if not issubclass(item, Encoding):
-                raise SpecError(
-                    f"{item.__qualname__} is not an encoding: it must derive from {Encoding.__module__}.Encoding"
-                )
-            spec = Spec(f"{item.__module__}:{item.__qualname__}")
-            if classes.setdefault(spec, item) is not item:
-                raise SpecError(f"two classes are called {item.__qualname__}; give them names of their own")
-        else:
-            spec = canonical("encoding", ENCODINGS, Spec.of(item), arguments=1)
-        named.append(spec)
-    return tuple(named), classes
 
 
 def _named(stream: Callable[[str], torch.Generator], prefix: str) -> Callable[[str], torch.Generator]:
