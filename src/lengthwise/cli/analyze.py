@@ -188,6 +188,7 @@ def _show(found: dict[str, Rows], reference: str, to: Path, as_json: bool) -> No
     from lengthwise.report.divergences import differences, markdown, over_lengths, sentence, summary, table, tasks_of
     from lengthwise.report.findings import short
 
+    _write_rows(to, found)  # first: they took minutes, and whatever fails below can be done again from them
     told, seen = (over_lengths(found["divergence"], only) for only in (False, True))
     tasks = {task: short(task) for task in tasks_of(found["heads"])}
     if len(set(tasks.values())) < len(tasks):
@@ -195,7 +196,7 @@ def _show(found: dict[str, Rows], reference: str, to: Path, as_json: bool) -> No
     parts = {"seen and unseen": told, "seen": seen}
     numbers = [{"lengths": lengths, **one} for lengths, part in parts.items() for one in summary(part)]
     gaps = [{"lengths": lengths, **one} for lengths, part in parts.items() for one in differences(part, reference)]
-    _write(to, found, numbers, gaps)
+    _write_said(to, numbers, gaps)
     if told:
         pages = [markdown(told, task, reference) for task in tasks_of(told)]
         pages += [markdown(seen, task, reference, ", seen lengths alone") for task in tasks_of(seen)]
@@ -234,19 +235,25 @@ def _show(found: dict[str, Rows], reference: str, to: Path, as_json: bool) -> No
     screen.print(f"rows and figures: {escape(str(to))} ({len(list(to.iterdir()))} files)", highlight=False)
 
 
-def _write(to: Path, found: dict[str, Rows], numbers: Rows, gaps: Rows) -> None:
-    """The rows as parquet, what is said of them as CSV."""
+def _write_rows(to: Path, found: dict[str, Rows]) -> None:
     import polars as pl
 
     from lengthwise.evaluation.rows import to_parquet
     from lengthwise.folder import Folder
 
-    folder = Folder(to)
     for name, listed in found.items():
-        folder.write(f"{name}.parquet", to_parquet(pl.DataFrame(listed, infer_schema_length=None)))
+        Folder(to).write(f"{name}.parquet", to_parquet(pl.DataFrame(listed, infer_schema_length=None)))
+
+
+def _write_said(to: Path, numbers: Rows, gaps: Rows) -> None:
+    """What is said of the rows, as CSV."""
+    import polars as pl
+
+    from lengthwise.folder import Folder
+
     for name, listed in (("summary", numbers), ("differences", gaps)):
         if listed:
-            folder.write(f"{name}.csv", pl.DataFrame(listed, infer_schema_length=None).write_csv(float_precision=6))
+            Folder(to).write(f"{name}.csv", pl.DataFrame(listed, infer_schema_length=None).write_csv(float_precision=6))
 
 
 def _plain(rows: Rows) -> Rows:

@@ -45,4 +45,7 @@ def difference_over_pairs(
 ) -> Estimate:
     """The mean of the first minus that of the second, by the same seeds left out of both."""
     shared = [pair for pair in first if pair in second]
+    if not all(math.isfinite(side[pair]) for pair in shared for side in (first, second)):
+        seeds = {seed for pair in shared for seed in pair}
+        return Estimate(None, None, None, None, len(seeds), "seeds", JACKKNIFE, "no difference: infinite", measure)
     return over_pairs({pair: first[pair] - second[pair] for pair in shared}, measure)
