@@ -227,6 +227,8 @@ def test_the_interval_over_pairs_of_seeds():
     assert over_pairs({}).value is None and over_pairs({(0, 0): 1.0}).low is None
     assert over_pairs({(0, 1): 1.0, (1, 0): 2.0}).low is None  # without either seed no pair is left
     assert difference_over_pairs({(0, 1): 3.0}, {(0, 1): 1.0, (1, 0): 9.0}).value == 2
+    endless = {(0, 1): float("inf"), (1, 0): 1.0}
+    assert difference_over_pairs(endless, {(0, 1): 1.0, (1, 0): float("inf")}).value is None
 
 
 def test_the_interval_covers_what_it_says(figure):

@@ -17,8 +17,8 @@ from lengthwise.cli.terminal import Json, app, console, escape, print_table, wor
 from lengthwise.spec import SpecError, did_you_mean
 
 if TYPE_CHECKING:
-    from lengthwise.analysis.documents import Document
-    from lengthwise.analysis.states import Read
+    from lengthwise.analysis.documents import Batch, Document
+    from lengthwise.analysis.states import Keep, Read
     from lengthwise.model.taps import Tap
     from lengthwise.report.drawing import Drawing
     from lengthwise.run import Run
@@ -220,40 +220,22 @@ def constructed(vocabulary: int, start: int, tokens: int) -> Read:
     Uniform attention over tokens of which the first alone has a 1 gives u = 1/t; a feed-forward layer recovers
     t = 1 + Σ_k 2k·ReLU(1/k − u). Beyond T tokens it says 1 + 2T − T(T + 1)/t.
     """
+    from dataclasses import replace
+
     import torch
 
     from lengthwise.analysis.states import decoder_states
-    from lengthwise.model import Decoder, DecoderConfig
-    from lengthwise.model.decoder import Layer
+    from lengthwise.theory.theorem1 import FIRST, construct
 
-    config = DecoderConfig(
-        vocabulary=vocabulary,
-        width=4,
-        layers=1,
-        heads=1,
-        head_width=4,
-        feed_forward="relu",
-        feed_forward_width=tokens,
-        norm="none",
-        biases=True,
-        dropout=0.0,
-        attention_dropout=0.0,
-    )
-    decoder = Decoder(config, "nope").double()
-    k_F = torch.arange(1, tokens + 1, dtype=torch.float64)
-    (layer,) = decoder.layers
-    assert isinstance(layer, Layer)
-    up, down = layer.feed_forward.up, layer.feed_forward.down
-    with torch.no_grad():
-        for parameter in decoder.parameters():
-            parameter.zero_()
-        decoder.embedding.weight[start, 0] = 1
-        layer.attention.v.weight[0, 0] = layer.attention.out.weight[1, 0] = 1
-        up.weight[:, 1] = -1
-        up.bias.copy_(1 / k_F)
-        down.weight[2] = 2 * k_F
-        down.bias[2] = 1
-    return decoder_states(decoder)
+    read = decoder_states(construct(tokens, 4, heads=1, head_width=4, vocabulary=vocabulary).decoder)
+
+    def renamed(batch: Batch, keep: Keep) -> None:
+        # The proof's anchor has an id of its own; whichever token had that id takes the start token's.
+        ids_BT = batch.ids_BT
+        swapped_BT = torch.where(ids_BT == start, FIRST, torch.where(ids_BT == FIRST, start, ids_BT))
+        read(replace(batch, ids_BT=swapped_BT), keep)
+
+    return renamed
 
 
 # --- what is shown ---------------------------------------------------------------------------------------------------
