@@ -216,8 +216,9 @@ def markdown(rows: Rows, task: str, reference: str = "nope", where: str = "") ->
             parts += [f"{words}:", _grid(["M", "published", *heading], lines)]
     gaps = differences([row for row in rows if row["task"] == task], reference)
     if gaps:
+        there = {(str(one["encoding"]), one["measure"]): _signed(one) for one in gaps}
         lines = [
-            [encoding, *(_signed(one) for one in gaps if one["encoding"] == encoding and one["measure"] in columns)]
+            [encoding, *(there.get((encoding, measure), "infinite") for measure in columns)]
             for encoding in dict.fromkeys(str(one["encoding"]) for one in gaps)
         ]
         parts += [f"D({reference}, M) − D({reference}, {reference}′):", _grid(["M", *heading], lines)]
@@ -231,6 +232,7 @@ def _half(one: Estimate) -> str:
 
 
 def _grid(heading: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    assert all(len(line) == len(heading) for line in lines)  # a cell left out would move all that follow
     return "\n".join(f"| {' | '.join(line)} |" for line in (heading, ["---"] * len(heading), *lines))
 
 
