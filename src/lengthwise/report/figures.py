@@ -10,13 +10,14 @@ from lengthwise.report.drawing import Drawing
 from lengthwise.report.palette import colour, dash
 
 if TYPE_CHECKING:
+    import polars as pl
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from lengthwise.report.findings import Findings
 
 MANY = 12
-"""Beyond so many encodings the lines of seeds become bands."""
+"""Beyond so many encodings a curve becomes a map: nobody tells twenty lines apart."""
 FEW = 6
 """Encodings whose failures are shown where there are more than that."""
 KINDS = {
@@ -29,7 +30,7 @@ KINDS = {
 
 
 def curves(found: Findings, task: str) -> Drawing:
-    """Accuracy against length: every seed's line, the median thick, the training boundary, chance."""
+    """Accuracy against length: every seed's line, the median thick, the training boundary, chance; of many, a map."""
     import polars as pl
 
     trained, unit = found.trained[task]
@@ -40,6 +41,9 @@ def curves(found: Findings, task: str) -> Drawing:
     def paint(width: float) -> Figure:
         import matplotlib.pyplot as plt
 
+        present = [name for name in found.encodings if name in set(data["encoding"])]
+        if len(present) > MANY:
+            return _map(data, trained, unit, width)
         figure, axes = plt.subplots(figsize=(width, max(2.3, width * 0.46)), layout="constrained")
         _boundary(axes, trained)
         by_length = data.group_by("length").agg(pl.col("chance").max()).sort("length")
@@ -47,27 +51,17 @@ def curves(found: Findings, task: str) -> Drawing:
         if any(chance.values()):
             axes.plot(list(chance), list(chance.values()), color="#555555", linewidth=1, linestyle=":", zorder=1)
             axes.annotate("chance", (max(chance), chance[max(chance)]), fontsize="x-small", ha="right", va="bottom")
-        present = [name for name in found.encodings if name in set(data["encoding"])]
         for name in present:
             own = data.filter(pl.col("encoding") == name)
-            by = own.group_by("length").agg(
-                pl.col("accuracy").median().alias("middle"),
-                pl.col("accuracy").min().alias("low"),
-                pl.col("accuracy").max().alias("high"),
-            )
-            by = by.sort("length")
-            if len(present) > MANY:
-                axes.fill_between(by["length"], by["low"], by["high"], color=colour(name), alpha=0.15, linewidth=0)
-            else:
-                for _, seed in sorted(own.partition_by("seed", as_dict=True).items()):
-                    axes.plot(seed["length"], seed["accuracy"], color=colour(name), linewidth=0.7, alpha=0.4)
+            by = own.group_by("length").agg(pl.col("accuracy").median().alias("middle")).sort("length")
+            for _, seed in sorted(own.partition_by("seed", as_dict=True).items()):
+                axes.plot(seed["length"], seed["accuracy"], color=colour(name), linewidth=0.7, alpha=0.4)
             style: Any = dash(name)
             axes.plot(
                 by["length"], by["middle"], color=colour(name), linewidth=2, linestyle=style, label=name, zorder=3
             )
         axes.set(xlabel=f"length ({unit})", ylabel="exact match", ylim=(-0.03, 1.06), xlim=(0, None))
-        if len(present) <= MANY:  # beyond, the main figure is the key to the colours
-            _legend(figure, axes, width)
+        _legend(figure, axes, width)
         return figure
 
     return Drawing(
@@ -76,6 +70,31 @@ def curves(found: Findings, task: str) -> Drawing:
         data,
         paint,
     )
+
+
+def _map(data: pl.DataFrame, trained: int, unit: str, width: float) -> Figure:
+    """The median seed's accuracy, encoding by length, those that reach furthest on top; a line where training ends."""
+    import matplotlib.pyplot as plt
+    import polars as pl
+
+    by = data.group_by("encoding", "length").agg(pl.col("accuracy").median())
+    beyond = by.filter(pl.col("length") > trained).group_by("encoding").agg(pl.col("accuracy").mean())
+    names = beyond.sort("accuracy", "encoding", descending=[True, False])["encoding"].to_list()
+    values = {(name, length): accuracy for name, length, accuracy in by.iter_rows()}
+    lengths = sorted({length for _, length in values})
+    figure, axes = plt.subplots(figsize=(width, 0.2 * len(names) + 0.9), layout="constrained")
+    grid = [[values.get((name, length), math.nan) for length in lengths] for name in names]
+    image = axes.imshow(grid, cmap="viridis", vmin=0, vmax=1, aspect="auto")
+    seen = sum(length <= trained for length in lengths)
+    axes.axvline(seen - 0.5, color="white", linewidth=2)
+    step = max(1, math.ceil(len(lengths) / 24))
+    axes.set_xticks(range(0, len(lengths), step), [str(length) for length in lengths[::step]])
+    axes.set_yticks(range(len(names)), names, fontsize="small")
+    axes.set_xlabel(f"length ({unit}); trained up to {trained}, the white line")
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    figure.colorbar(image, ax=axes, label="exact match", fraction=0.03, pad=0.01)
+    return figure
 
 
 def _said(found: Findings, task: str) -> str:
