@@ -11,6 +11,7 @@ from lengthwise.encodings import build_encoding
 from lengthwise.encodings.encoding import Encoding, Geometry, Pair
 from lengthwise.model import Decoder, preset
 from lengthwise.model.taps import Recorder
+from lengthwise.spec import SpecError
 
 TOKENS = 24
 
@@ -192,3 +193,38 @@ def test_hard_alibi_in_the_decoder_sees_its_window_and_nothing_else():
     seen = weights["layers.0.weights"][0, :, 8] > 0
     assert seen.sum(-1).tolist() == [1, 2, 9, 9]
     assert seen[1].nonzero().flatten().tolist() == [7, 8]
+
+
+def test_what_leaves_its_range_keeps_its_gradient():
+    kerple = built("kerple:kernel=power")
+    with torch.no_grad():
+        kerple.r2.fill_(2.5)
+    out = kerple.by_distance(torch.arange(5.0, dtype=torch.float64))
+    assert torch.allclose(out, -kerple.r1[:, None] * torch.arange(5).double() ** 2)
+    out.sum().backward()
+    assert bool((kerple.r2.grad != 0).all())
+
+
+@pytest.mark.parametrize("name", ["forgetting", "cope"])
+def test_keys_ahead_of_a_query_count_for_nothing(name):
+    encoding = built(name)
+    with torch.no_grad():
+        for parameter in encoding.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(2)))
+        marks = encoding.mark(
+            torch.randn(1, TOKENS, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+        )
+        scores, given = pair(encoding, marks=marks)
+        everything = Pair(**{**vars(given), "allowed_BQK": torch.ones_like(given.allowed_BQK)})
+        causal, ahead = encoding.score(scores, given), encoding.score(scores, everything)
+        # What a query makes of the keys behind it does not depend on what lies ahead.
+        seen = given.allowed_BQK[:, None].expand_as(causal)
+        assert torch.allclose(causal[seen], ahead[seen])
+
+
+def test_xpos_refuses_fp16_where_it_would_be_wrong_in_silence():
+    xpos = built("xpos").half()
+    places = torch.arange(3.0)[None]
+    q = torch.ones(1, 4, 3, 8, dtype=torch.float16)
+    with pytest.raises(SpecError, match="fp16 cannot hold"):
+        xpos.rotate(q, q, xpos.prepare(places, places, torch.tensor([3])))

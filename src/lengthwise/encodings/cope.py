@@ -15,7 +15,7 @@ class CoPE(Encoding):
     Between whole counts e is interpolated; counts from `counts` − 1 on share the last row. If all gates are 1, p_ij is
     i − j + 1 and this is Shaw's encoding of keys. Heads share e, which starts at 0, and each layer has its own. As in
     the authors' code, q enters as it is, though the scores that make the gates are divided by √width. Given positions
-    change nothing: the order of the keys and their content decide.
+    change nothing: the order of the keys and their content decide. A key ahead of its query has count 0.
     """
 
     paper = "Golovneva et al. 2024, arXiv:2405.18719"
@@ -35,7 +35,7 @@ class CoPE(Encoding):
             self.table.zero_()
 
     def score(self, scores_BHQK: Tensor, pair: Pair) -> Tensor:
-        gates_BHQK = scores_BHQK.masked_fill(~pair.allowed_BQK[:, None], -torch.inf).sigmoid()
+        gates_BHQK = scores_BHQK.masked_fill(~pair.behind_BQK[:, None], -torch.inf).sigmoid()
         count_BHQK = gates_BHQK.flip(-1).cumsum(-1).flip(-1).clamp(max=self.counts - 1)
         below_BHQK = count_BHQK.detach().floor()
         by_count_BHQN = (pair.q_BHQE / pair.scale) @ self.table.to(scores_BHQK.dtype).T

@@ -60,6 +60,13 @@ class Pair:
     """Where among the keys the queries begin: query i is itself key start + i."""
 
     @cached_property
+    def behind_BQK(self) -> Tensor:
+        """The keys each query may see that are not ahead of it: itself and those before."""
+        key_K = torch.arange(self.allowed_BQK.shape[-1], device=self.allowed_BQK.device)
+        own_Q1 = key_K[self.start : self.start + self.allowed_BQK.shape[-2], None]
+        return self.allowed_BQK & (key_K <= own_Q1)
+
+    @cached_property
     def distance_BQK(self) -> Tensor:
         """How far each key lies behind each query; the sign is fixed here once."""
         return self.query_positions_BQ[:, :, None] - self.key_positions_BK[:, None, :]

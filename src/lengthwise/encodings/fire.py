@@ -39,8 +39,8 @@ class Fire(Encoding):
                 f"fire needs a width, a slope and a threshold above 0, not {width=}, {slope=}, {threshold=}"
             )
         self.width, self.slope, self.threshold, self.shared = width, slope, threshold, shared
-        self.c = nn.Parameter(torch.empty(()))
-        self.multiple = nn.Parameter(torch.empty(()))
+        self.c = nn.Parameter(torch.empty(1))  # of one dimension: FSDP shards no scalars
+        self.multiple = nn.Parameter(torch.empty(1))
         self.up = nn.Parameter(torch.empty(width))
         self.up_bias = nn.Parameter(torch.empty(width))
         self.down = nn.Parameter(torch.empty(geometry.heads, width))

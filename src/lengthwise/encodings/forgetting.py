@@ -15,7 +15,7 @@ class Forgetting(Encoding):
     A constant gate f is ALiBi of slope −log f in every head: with f = 1/2, distance 3 costs 3 · log 2 = 2.08. x is what
     queries and keys are made of, and each layer and head has its own w and b. b starts at `start`, as in the authors'
     code at 0, so that f begins near 1/2; x-transformers starts it at 5. The authors' output gate and norms are not part
-    of it. Given positions change nothing.
+    of it. Given positions change nothing. Where a mask shows keys ahead of the query, nothing is forgotten of them.
     """
 
     paper = "Lin et al. 2025, arXiv:2503.02130"
@@ -42,6 +42,6 @@ class Forgetting(Encoding):
 
     def score(self, scores_BHQK: Tensor, pair: Pair) -> Tensor:
         assert pair.marks_BHKC is not None
-        seen_BHQK = torch.where(pair.allowed_BQK[:, None], pair.marks_BHKC.to(scores_BHQK.dtype).mT, 0.0)
+        seen_BHQK = torch.where(pair.behind_BQK[:, None], pair.marks_BHKC.to(scores_BHQK.dtype).mT, 0.0)
         # From the right, so that the sums of near keys, which count, are sums of few.
         return scores_BHQK + seen_BHQK.flip(-1).cumsum(-1).flip(-1) - seen_BHQK

@@ -18,7 +18,8 @@ class Kerple(Encoding):
     With r1 = 1 and r2 = 1, distance 3 costs log 4 = 1.39, or 3 under the power kernel, which with r2 = 1 is ALiBi of
     slope r1. Each layer has its own r1 and r2. They begin as the authors' code draws them: r1 in (0, 2) and r2 in
     (0, 1) for the logarithm, the other way round for the power, whose r2 is at most 2. The authors overwrite a
-    parameter that falls below 0.01; here it is read as 0.01 and keeps its gradient, so that it finds its way back.
+    parameter that leaves its range; here it is read as the nearest end of it and keeps its gradient, so that it finds
+    its way back.
     """
 
     paper = "Chi et al. 2022, arXiv:2205.09921"
@@ -37,13 +38,13 @@ class Kerple(Encoding):
         uniform_(self.r2, inner, stream("r2"))
 
     def by_distance(self, distances_N: Tensor) -> Tensor:
-        r1_H1, r2_H1 = (_read(part, distances_N)[:, None] for part in (self.r1, self.r2))
+        r1_H1 = _read(self.r1, distances_N)
         if self.kernel == "log":
-            return -r1_H1 * torch.log1p(r2_H1 * distances_N.abs())
-        return -r1_H1 * distances_N.abs() ** r2_H1.clamp(max=2)
+            return -r1_H1 * torch.log1p(_read(self.r2, distances_N) * distances_N.abs())
+        return -r1_H1 * distances_N.abs() ** _read(self.r2, distances_N, most=2.0)
 
 
-def _read(parameter_H: Tensor, like: Tensor) -> Tensor:
-    """At least `LEAST`, with the gradient of the parameter itself."""
+def _read(parameter_H: Tensor, like: Tensor, most: float | None = None) -> Tensor:
+    """At least `LEAST` and at most `most`, with the gradient of the parameter itself: (H, 1)."""
     value_H = parameter_H.to(like.dtype)
-    return value_H + (value_H.clamp(min=LEAST) - value_H).detach()
+    return (value_H + (value_H.clamp(min=LEAST, max=most) - value_H).detach())[:, None]

@@ -2,6 +2,7 @@
 
 import math
 
+import torch
 from torch import Tensor
 
 from lengthwise.encodings.encoding import Geometry
@@ -41,6 +42,11 @@ class XPos(Rope):
         query = self._tables(query_positions_BQ, budget_B)
         key = self._tables(key_positions_BK, budget_B)
         return self._faded(query, query_positions_BQ, 1), self._faded(key, key_positions_BK, -1)
+
+    def rotate(self, q_BHQE: Tensor, k_BHKE: Tensor, state: object) -> tuple[Tensor, Tensor]:
+        if q_BHQE.dtype == torch.float16:
+            raise SpecError("xpos scales keys by up to e^80, which fp16 cannot hold; use bf16 or fp32")
+        return super().rotate(q_BHQE, k_BHKE, state)
 
     def _faded(self, tables: tuple[Tensor, Tensor], positions_BT: Tensor, sign: int) -> tuple[Tensor, Tensor]:
         pairs = self.geometry.head_width // 2

@@ -97,6 +97,7 @@ def _anew(
             padding="left",
             positions_BT=_first_places(positions, cases, words, ids_BT.shape[1]),
             budget=torch.tensor([case.budget for case in cases]),
+            prefix=[case.prompt for case in cases] if decoder.config.mask == "prefix" else None,
             only_BT=last_BT,
         ).argmax(-1)
         for row, token in zip(active, best_B.tolist(), strict=True):

@@ -81,10 +81,12 @@ class Plan:
     def rows(self, scores: int, wanted: int | None) -> int:
         """How many queries to take at a time where all of them have so many scores."""
         queries = self.sight.queries.tokens
+        # Who turns keys and looks at scores has a state that belongs to all queries at once.
+        if self.hooked and self.turns:
+            return queries
         if wanted is not None:
             return min(wanted, queries)
-        # Who turns keys and looks at scores has a state that belongs to all queries at once.
-        if scores <= AT_ONCE or (self.hooked and self.turns):
+        if scores <= AT_ONCE:
             return queries
         return max(16, queries * (AT_ONCE // 4) // scores)
 
@@ -148,9 +150,10 @@ class Plan:
         """What FlexAttention needs: the bias and the mask as functions of one query and one key."""
         return prepared(self)
 
-    def settle(self, dropping: bool) -> None:
+    def settle(self, batch: int, dropping: bool, shown: bool) -> None:
         """Compute the bias now: a layer that is computed twice (recomputation) must find it, not make it."""
-        much = self.sight.queries.tokens * self.sight.keys.tokens * self.config.heads > AT_ONCE
+        queries, keys = self.sight.queries.tokens, self.sight.keys.tokens
+        much = not shown and self.rows(batch * self.config.heads * queries * keys, None) < queries
         if self.turns or not much:
             _ = self.state
         if self.backend == "flex":
@@ -160,7 +163,7 @@ class Plan:
             return  # in blocks, each made where it is used
         if self.hooked:
             _ = self.bias_BHQK
-        elif self.dense or dropping:
+        elif self.dense or dropping or shown:
             _ = self.added_BHQK
         else:
             _ = self.columns

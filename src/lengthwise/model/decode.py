@@ -16,6 +16,8 @@ def greedy(decoder: Decoder, prompt_BT: Tensor, tokens: int, *, lengths: Sequenc
     """The most likely next token, `tokens` times: (B, tokens). Prompts of several `lengths` are padded on the left."""
     if tokens < 1:
         raise SpecError(f"ask for at least one token, not {tokens}")
+    if decoder.config.mask == "bidirectional":
+        raise SpecError("a bidirectional model cannot decode: every new token changes the states of all others")
     if not decoder.prefix_stable:
         return _anew(decoder, prompt_BT, tokens, lengths)
     # Each row's own budget, so that a row decodes as it would alone.

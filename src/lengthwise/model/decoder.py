@@ -251,9 +251,12 @@ class Decoder(nn.Module):
             x = F.dropout(x, self.config.dropout, self.training)
         recompute = self.recompute and torch.is_grad_enabled()
         if recompute:
-            shown = listening is not None and any(listening.has(f"layers.{i}.weights") for i in range(len(self.layers)))
+            names = [f"layers.{index}.weights" for index in range(len(self.layers))]
+            if listening is not None and any(listening.rows(name) is not None for name in names):
+                raise SpecError("Blocks would be shown every block twice under recomputation; set recompute = False")
+            shown = listening is not None and any(listening.has(name) for name in names)
             for plan in plans:
-                plan.settle(shown or (self.training and self.config.attention_dropout > 0))
+                plan.settle(batch, self.training and self.config.attention_dropout > 0, shown)
         for layer, which in zip(self.layers, self.which, strict=True):
             arguments = (x, plans[which], cache, listening)
             if recompute:

@@ -185,6 +185,12 @@ class Run:
         """Tokens that a model was given of (about) the longest sequence in training: all but the end."""
         return len(self.plan.longest()) - 1
 
+    def trained_budget(self) -> int:
+        """Tokens that (about) the longest trained sequence may get in evaluation: up to there nothing is stretched."""
+        task = self.plan.task
+        answer = len(task.render(task.worst(task.longest)).target) + 1
+        return len(self.plan.longest()) - answer + task.answer_limit(task.longest)
+
     def evaluate(
         self,
         lengths: Sequence[int] | None = None,
@@ -222,7 +228,7 @@ class Run:
             given = dict(spec.options)
             by_length = given.get("scaling") in {"dynamic", "yarn", "llama3"} or "factor" not in given
             if spec.name == "rope" and "scaling" in given and "trained" not in given and by_length:
-                found[number] = Spec("rope", (*spec.options, ("trained", self.trained_tokens())))
+                found[number] = Spec("rope", (*spec.options, ("trained", self.trained_budget())))
                 filled = True
         return ",".join(map(str, found)) if filled else encoding
 

@@ -139,7 +139,7 @@ def body_of(config: DecoderConfig, specs: tuple[Spec, ...]) -> Body:
         own = sum(part.numel() for part in encoding.parameters() if part.requires_grad)
         count += own * (1 if encoding.shared else listed.count(spec))
     parts = list(built.values())
-    hooked = any(part.overrides("score") or part.overrides("read") for part in parts)
+    hooked = any(part.overrides(hook) for part in parts for hook in ("score", "weigh", "read"))
     biased = [part for part in parts if any(map(part.overrides, ("columns", "by_distance", "bias")))]
     learns = any(part.requires_grad for encoding in biased for part in encoding.parameters())
     path = "dense" if hooked or learns else "biased" if biased else "plain"

@@ -143,12 +143,12 @@ def _refuses(subject: Subject, asked: int, end: int) -> bool:
 @check("C01", "Claim `prefix_stable`: appending tokens never changes earlier logits, or it does, as claimed.")
 @torch.no_grad()
 def prefix_stable(subject: Subject) -> Iterator[Measure]:
-    moved, sizes = 0.0, subject.sizes(2, 9, 40)
+    moved, sizes = 0.0, subject.beyond(2, 9, 40)
     for n in sizes:
         decoder, ids, places = subject.decoder(), subject.ids(n), subject.places(n)
         # One budget for all: what depends on it may, what depends on the tokens that are there shows.
         whole = decoder(ids[None], positions_BT=places[None], budget=n)[0]
-        for k in range(1, n):
+        for k in range(1, n) if n <= 40 else (1, n // 2, n - 1):
             part = decoder(ids[None, :k], positions_BT=places[None, :k], budget=n)[0]
             moved = max(moved, off(part, whole[:k]))
             if subject.encoding.prefix_stable:
@@ -170,13 +170,13 @@ def static_keys(subject: Subject) -> Iterator[Measure]:
             raise NotApplicable("it turns no keys")
         yield Measure("it turns no keys, so claim static_keys = True", 1.0, 0)
     moved = 0.0
-    for n in subject.sizes(2, 9, 40):
+    for n in subject.beyond(2, 9, 40):
         places = subject.places(n).double()[None]
         generator = torch.Generator().manual_seed(n)
         k = torch.randn(1, SMALL.heads, n, SMALL.head_width, dtype=torch.float64, generator=generator)
         wholly = encoding.rotate(k, k, encoding.prepare(places, places, torch.tensor([n])))[1]
         # The budget is one for the whole sequence, unless the encoding claims to read the tokens that are there.
-        for m in range(1, n):
+        for m in range(1, n) if n <= 40 else (1, n // 2, n - 1):
             early, places_m = k[:, :, :m], places[:, :m]
             budget = torch.tensor([n if encoding.prefix_stable else m])
             turned = encoding.rotate(early, early, encoding.prepare(places_m, places_m, budget))[1]

@@ -13,7 +13,7 @@ from lengthwise.model.taps import Recorder, Tap
 from lengthwise.verify.check import Measure, NotApplicable, check
 from lengthwise.verify.formulas import alibi_slopes, alibi_slopes_text, sinusoid, t5_bucket
 from lengthwise.verify.reference import reference_logits
-from lengthwise.verify.subject import BUDGET, SMALL, TOLERANCE, Subject, off
+from lengthwise.verify.subject import SMALL, TOLERANCE, Subject, off
 
 FAR = (257, 4095, 65535)
 SHORT = 2.0**-8
@@ -37,7 +37,7 @@ def short_precision(subject: Subject) -> Iterator[Measure]:
     short = copy.deepcopy(subject.encoding).to(torch.bfloat16)
     exact = copy.deepcopy(short).double()
     last = (subject.encoding.limit or 10**9) - 1
-    budget = torch.tensor([BUDGET])
+    budget = torch.tensor([subject.budget])
     for far in sorted({min(far, last) for far in FAR}):
         places = torch.tensor([[far - 1, far]], dtype=torch.float32)
         if subject.encoding.overrides("embed"):
@@ -196,9 +196,9 @@ def written_out(subject: Subject) -> Iterator[Measure]:
     for scale in (None, 1.0, 0.3):
         # The longest is past the size from which a bias goes into columns.
         for n in subject.sizes(2, 9, *([520] if scale is None else [])):
-            ids, places = subject.ids(n), subject.places(n, budget=max(n, BUDGET))
+            ids, places = subject.ids(n), subject.places(n, budget=max(n, subject.budget))
             exact = subject.decoder(attention_scale=scale)
-            truth = reference_logits(exact, ids, places, max(n, BUDGET))
+            truth = reference_logits(exact, ids, places, max(n, subject.budget))
             for dtype, tolerance in TOLERANCE.items():
                 decoder = subject.decoder(dtype, attention_scale=scale)
                 case = f"{n} tokens, scale {scale or '1/√width'}, {str(dtype).removeprefix('torch.')}"
@@ -243,7 +243,7 @@ def gradients(subject: Subject) -> Iterator[Measure]:
     for n in subject.sizes(3, 9):
         ids, places = subject.ids(n), subject.places(n)
         exact = subject.fresh_decoder()
-        reference_logits(exact, ids, places, BUDGET).square().mean().backward()
+        reference_logits(exact, ids, places, subject.budget).square().mean().backward()
         wanted = {name: parameter.grad for name, parameter in exact.named_parameters()}
         # A parameter's own gradient may be nothing but rounding (a constant that softmax drops).
         least = 1e-3 * max(float(grad.abs().max()) for grad in wanted.values() if grad is not None)

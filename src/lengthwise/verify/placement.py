@@ -11,7 +11,7 @@ from torch import Tensor
 from lengthwise.model import Decoder
 from lengthwise.spec import SpecError
 from lengthwise.verify.check import Measure, NotApplicable, check
-from lengthwise.verify.subject import BUDGET, TOLERANCE, Subject, off
+from lengthwise.verify.subject import TOLERANCE, Subject, off
 
 LEFT = (1, 2, 7, 31)
 
@@ -32,7 +32,7 @@ def padding(subject: Subject) -> Iterator[Measure]:
                 for side in ("left", "right"):
                     row = _fill(ids, n + pads, side)[None]
                     given = subject.given([places], n + pads, side)
-                    got = decoder(row, lengths=[n], padding=side, positions_BT=given, budget=BUDGET)[0]
+                    got = decoder(row, lengths=[n], padding=side, positions_BT=given, budget=subject.budget)[0]
                     got = got[pads:] if side == "left" else got[:n]
                     yield Measure(f"{n} tokens, {pads} pads on the {side}, {_name(dtype)}", off(got, truth), tolerance)
 
@@ -45,7 +45,7 @@ def batches(subject: Subject) -> Iterator[Measure]:
         sizes = subject.sizes(2, 5, 9)
         rows = [(subject.ids(n, key), subject.places(n, key)) for key, n in enumerate(sizes)]
         # Each row has a budget of its own, as it would alone.
-        budgets = [BUDGET - key for key in range(len(rows))]
+        budgets = [subject.budget - key for key in range(len(rows))]
         truths = [
             decoder(ids[None], positions_BT=places[None], budget=budget)[0]
             for (ids, places), budget in zip(rows, budgets, strict=True)
@@ -81,7 +81,11 @@ def pad_ids(subject: Subject) -> Iterator[Measure]:
         for pad_id in (0, 5, 16):
             row = _pad_left(ids, 3, pad_id)[None]
             got = decoder(
-                row, lengths=[n], padding="left", positions_BT=subject.given([places], n + 3, "left"), budget=BUDGET
+                row,
+                lengths=[n],
+                padding="left",
+                positions_BT=subject.given([places], n + 3, "left"),
+                budget=subject.budget,
             )
             case = f"{n} tokens beginning with id 0 and ending with 5, padded with id {pad_id}"
             yield Measure(case, off(got[0, 3:], truth), TOLERANCE[torch.float64])
@@ -101,7 +105,7 @@ def finite(subject: Subject) -> Iterator[Measure]:
                     lengths=lengths,
                     padding=side,
                     positions_BT=subject.given(rows, n + pads, side),
-                    budget=BUDGET,
+                    budget=subject.budget,
                 )
                 bad = int((~logits.isfinite()).sum())
                 yield Measure(f"logits of {n} tokens and {pads} pads on the {side}, {_name(dtype)}: not finite", bad, 0)
@@ -156,7 +160,7 @@ def _in_chunks(
     pads = [width - len(ids) for ids, _ in rows]
     batch = torch.stack([_fill(ids, width, "left") for ids, _ in rows])
     given = subject.given([places for _, places in rows], width, "left")
-    cache, out = decoder.cache(BUDGET), []
+    cache, out = decoder.cache(subject.budget), []
     for start in range(0, width, chunk):
         end = min(start + chunk, width)
         lengths = [max(0, end - max(start, pad)) for pad in pads]
@@ -194,7 +198,7 @@ def history(subject: Subject) -> Iterator[Measure]:
     truth = subject.solo(fresh, ids, places)
     used(subject.ids(long)[None], positions_BT=subject.places(long)[None])
     yield Measure(f"{short} tokens after {long}", off(subject.solo(used, ids, places), truth), 0)
-    got = used(ids[None], positions_BT=places[None], budget=BUDGET)[0]
+    got = used(ids[None], positions_BT=places[None], budget=subject.budget)[0]
     yield Measure(f"{short} tokens twice", off(got, truth), 0)
 
 
@@ -215,7 +219,7 @@ def packed(subject: Subject) -> Iterator[Measure]:
             row = torch.cat([ids for ids, _ in rows])[None]
             given = None if subject.counted else torch.cat([places for _, places in rows])[None]
             lengths = [len(ids) for ids, _ in rows]
-            got = decoder(row, documents=[lengths], positions_BT=given, budget=BUDGET)[0].split(lengths)
+            got = decoder(row, documents=[lengths], positions_BT=given, budget=subject.budget)[0].split(lengths)
             for i, (ids, places) in enumerate(rows):
                 case = f"document {i} of {lengths} tokens, {_name(dtype)}"
                 yield Measure(case, off(got[i], subject.solo(decoder, ids, places)), tolerance)
@@ -225,7 +229,7 @@ def packed(subject: Subject) -> Iterator[Measure]:
 def places_contract(subject: Subject) -> Iterator[Measure]:
     kind = subject.positions
     for tokens in subject.sizes(1, 9, 40):
-        budget = max(subject.sizes(BUDGET)[0], tokens)
+        budget = max(subject.sizes(subject.budget)[0], tokens)
         for key in (0, 1, 2**127 + 3):
             prompt, answer = list(range(tokens // 2)), list(range(tokens - tokens // 2))
             whole = kind.places(prompt, answer, key, budget)

@@ -68,6 +68,8 @@ def keyed(subject: Subject) -> Iterator[Measure]:
     for name, parameter in made[0].items():
         yield Measure(f"{name} drawn twice with one seed", off(made[1][name], parameter), 0)
         yield Measure(f"{name}: not finite", int((~parameter.isfinite()).sum()), 0)
+        scalar = float(parameter.ndim == 0)
+        yield Measure(f"{name} has no dimension, so FSDP cannot shard it: make it torch.empty(1)", scalar, 0)
         if name in plain:
             yield Measure(f"{name} beside NoPE's", off(parameter, plain[name]), 0)
         elif bool((parameter != parameter.flatten()[0]).any()):

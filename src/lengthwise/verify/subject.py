@@ -155,8 +155,20 @@ class Subject:
         generator = torch.Generator().manual_seed(digest("ids", key, bits=32))
         return torch.randint(SMALL.vocabulary, (tokens,), generator=generator)
 
-    def places(self, tokens: int, key: int = 0, budget: int = BUDGET) -> Tensor:
+    @property
+    def budget(self) -> int:
+        """Tokens a sequence may get: beyond what a scaling says it was trained for, so that it is stretched."""
+        return max(BUDGET, 2 * (getattr(self.encoding, "trained", None) or 0))
+
+    def beyond(self, *wanted: int) -> list[int]:
+        """The wanted sequence lengths, and one past what a scaling by the length so far was trained for."""
+        trained = getattr(self.encoding, "trained", None)
+        more = [] if self.encoding.prefix_stable or not trained else [trained + 9]
+        return self.sizes(*sorted({*wanted, *more}))
+
+    def places(self, tokens: int, key: int = 0, budget: int | None = None) -> Tensor:
         """The positions (T,) of a sequence under the kind of positions under test."""
+        budget = self.budget if budget is None else budget
         budget = max(tokens, min(budget, self._most_places() or budget))
         prompt, answer = [0] * (tokens // 2), [0] * (tokens - tokens // 2)
         return torch.tensor(self.positions.places(prompt, answer, digest("verify", key), budget))
@@ -175,7 +187,7 @@ class Subject:
 
     def solo(self, decoder: Decoder, ids_T: Tensor, places_T: Tensor, **changes: object) -> Tensor:
         """The logits (T, V) of one sequence, alone, in one pass, at explicit positions: the truth of these checks."""
-        return decoder(ids_T[None], positions_BT=places_T[None], budget=max(BUDGET, len(ids_T)), **changes)[0]  # pyrefly: ignore[bad-argument-type]
+        return decoder(ids_T[None], positions_BT=places_T[None], budget=max(self.budget, len(ids_T)), **changes)[0]  # pyrefly: ignore[bad-argument-type]
 
 
 def _pad(row_T: Tensor, tokens: int, padding: str) -> Tensor:

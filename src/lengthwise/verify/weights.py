@@ -83,7 +83,7 @@ def kerple(head: Head) -> Rows:
 
 def fire(head: Head) -> Rows:
     """f(log(c·d + 1) / log(c·max(L, i) + 1)), f evaluated unit by unit."""
-    c, far = abs(head.parameter("c")), abs(head.parameter("multiple") * head.option("threshold", 512.0))
+    c, far = abs(head.parameter("c")[0]), abs(head.parameter("multiple")[0] * head.option("threshold", 512.0))
     up, up_bias = head.parameter("up"), head.parameter("up_bias")
     down = head.parameter("down")[head.index]
 
