@@ -98,7 +98,7 @@ def test_what_does_not_end_or_dies_is_said(tmp_path):
 
 def test_the_command_prints_a_table_and_a_line_of_json():
     asked = ["bench", "encodings", "--encodings", "rope,learned:limit=20", "--lengths", "8,24", "--repeat", "2"]
-    done = CliRunner().invoke(app, [*asked, "--batch", "1"])
+    done = CliRunner().invoke(app, [*asked, "--batch", "1"], env={"COLUMNS": "160"})
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout.splitlines()[-1])
     assert set(told) == {"bench", "cpu", "torch", "load", "model", "batch", "repeat", "threads", "rows"}
