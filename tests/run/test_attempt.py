@@ -355,3 +355,17 @@ def test_what_cannot_be_run_is_refused_before_anything_is_written(arguments, sai
     task, encoding, *options = arguments
     with pytest.raises(SpecError, match=said):
         Plan.of(task, encoding, **(options[0] if options else {}))
+
+
+@pytest.mark.parametrize("task", ["copy:variant=same", "sort:variant=single:longest=8", "addition:longest=4", "parity"])
+def test_a_scaling_by_length_leaves_seen_lengths_alone(task):
+    """`trained` is filled in as the budget of the longest trained sequence, not as its tokens, which are fewer."""
+    from lengthwise.evaluation.cases import cases
+    from lengthwise.run.record import Run
+
+    plan = Plan.of(task, "rope")
+    run = Run.__new__(Run)
+    run.plan = plan
+    budgets = [case.budget for case in cases(plan.task, "test_seen", plan.task.longest)]
+    assert run.trained_budget() == max(budgets) > run.trained_tokens()
+    assert run._scaled("rope:scaling=yarn") == f"rope:scaling=yarn:trained={max(budgets)}"

@@ -144,9 +144,9 @@ def test_ten_thousand_runs_are_costed_in_seconds():
         for layers in (1, 2, 3, 4, 5)
     ]
     plans = [replace(kind, seed=seed) for kind in kinds for seed in range(100)]
-    start = time.perf_counter()
+    start = time.process_time()
     costs = [cost_of(one, A100) for one in plans]
-    assert time.perf_counter() - start < 6
+    assert time.process_time() - start < 6
     assert costs[0] == costs[99] != costs[100]
     whole = total(costs, at_a_time=8)
     assert whole.runs == 10_000 and whole.hours == pytest.approx(8 * whole.wall_hours)

@@ -43,8 +43,21 @@ POSITIONS = [
 ]
 
 
-@pytest.mark.parametrize("positions", POSITIONS, ids=lambda text: text[:16] + text[-4:])
-@pytest.mark.parametrize("name", NAMES)
+def _slowly(name: str, positions: str) -> object:
+    """By default every encoding as it is, and the first six under one other kind of positions."""
+    quick = name in ENCODINGS and (positions == "consecutive" or (name in FIRST and positions == POSITIONS[1]))
+    return pytest.param(
+        name, positions, marks=() if quick else pytest.mark.slow, id=f"{name}-{positions[:16]}{positions[-4:]}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "positions"),
+    [
+        *(_slowly(name, positions) for name in NAMES for positions in POSITIONS),
+        *(_slowly(name, positions) for name in FURTHER for positions in (POSITIONS[0], POSITIONS[1], POSITIONS[4])),
+    ],
+)
 def test_every_encoding_conforms_under_every_kind_of_positions(name, positions):
     if name == "learned:limit=64" and positions.endswith("96]"):
         with pytest.raises(SpecError, match="gives positions up to 96, but learned:limit=64 ends at 63"):
@@ -53,20 +66,6 @@ def test_every_encoding_conforms_under_every_kind_of_positions(name, positions):
     report = verify(name, positions=positions)
     assert report.passed, report.text(report.failed)
     assert {result.id for result in report.results} == set(checks())
-
-
-@pytest.mark.parametrize("name", FURTHER)
-def test_every_further_encoding_conforms(name):
-    report = verify(name)
-    assert report.passed, report.text(report.failed)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("positions", POSITIONS[1:], ids=lambda text: text[:16] + text[-4:])
-@pytest.mark.parametrize("name", FURTHER)
-def test_every_further_encoding_conforms_under_every_kind_of_positions(name, positions):
-    report = verify(name, positions=positions)
-    assert report.passed, report.text(report.failed)
 
 
 def test_alibi_conforms_on_its_columns_too(monkeypatch):
