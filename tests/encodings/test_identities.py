@@ -11,6 +11,7 @@ from lengthwise.encodings import build_encoding
 from lengthwise.encodings.encoding import Encoding, Geometry, Pair
 from lengthwise.model import Decoder, preset
 from lengthwise.model.taps import Recorder
+from lengthwise.spec import SpecError
 
 TOKENS = 24
 
@@ -145,6 +146,16 @@ def test_xpos_without_fading_is_rope():
     wanted = rope.rotate(q, q, rope.prepare(places, places, torch.tensor([TOKENS])))
     for a, b in zip(got, wanted, strict=True):
         assert torch.allclose(a, b, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [("base=1e-3", "write a larger base"), ("gamma=1e300", "never fades"), ("base=1e308", "never fades")],
+)
+def test_xpos_refuses_what_has_no_positions_or_never_fades(options, said):
+    with pytest.raises(SpecError, match=said) as error:
+        built(f"xpos:{options}")
+    assert "could not be built" not in str(error.value)
 
 
 def test_xpos_fades_by_zeta_to_the_distance():

@@ -345,6 +345,8 @@ def test_the_source_of_outside_code_is_part_of_the_id(tmp_path):
     ("arguments", "said"),
     [
         (("copy", "learned:limit=8"), "has positions up to 7, copy of length 10 needs .*; write learned:limit="),
+        (("copy", "xpos:base=0.1"), "has positions up to 5, .*; write xpos with a larger base$"),
+        (("copy", "rope,local,xpos:base=0.1"), "; write xpos with a larger base$"),
         (("copy", "rope", {"seed": -1}), "a seed is a whole number from 0"),
         (("copy", "rope", {"streams": {"ordr": 1}}), "there is no random stream 'ordr'. Did you mean 'order'"),
         (("copy", "learned:limit=64", {"positions": "randomized:limit=128"}), "needs 127"),

@@ -309,10 +309,12 @@ class Decoder(nn.Module):
             raise SpecError(f"position {new.largest} is not exact in fp32; count from a nearer origin, or use float64")
         for part in self._encodings():
             if part.limit is not None and new.tokens and new.largest >= part.limit:
-                name = type(part).__name__.lower()
+                name, more = type(part).__name__.lower(), ""
+                if known := {"limit", "base"} & set(options(type(part))):
+                    more = f"a limit of at least {new.largest + 1}, or " if "limit" in known else "a larger base, or "
                 raise SpecError(
                     f"position {new.largest} is past the last one {name} has, {part.limit - 1}; "
-                    f"use a limit of at least {new.largest + 1}, or shorter sequences"
+                    f"use {more}shorter sequences"
                 )
 
     def _budget(

@@ -19,7 +19,7 @@ from lengthwise.encodings.outline import canonical_encoding, encoding_class
 from lengthwise.encodings.positions import Consecutive, Positions
 from lengthwise.evaluation.cases import grid
 from lengthwise.model.config import DecoderConfig, preset
-from lengthwise.spec import Spec, SpecError, canonical, digest, resolve, sources, specs
+from lengthwise.spec import Spec, SpecError, canonical, digest, options, resolve, sources, specs
 from lengthwise.tasks import TASKS, build_task
 from lengthwise.tasks.task import Task
 from lengthwise.training.laptop import Setting, laptop
@@ -141,9 +141,12 @@ class Plan:
         """Refuse an encoding that ends before the longest sequence does."""
         if limit is not None and highest >= limit:
             name = ",".join(map(str, self.encoding_specs))
+            found = {spec.name: set(options(encoding_class(spec.name))) for spec in self.encoding_specs}
+            limited = [f"write {one}:limit={highest + 1} or more" for one, known in found.items() if "limit" in known]
+            based = [f"write {one} with a larger base" for one, known in found.items() if "base" in known]
             raise SpecError(
                 f"'{name}' has positions up to {limit - 1}, {self.task.name} of length {self.task.longest} needs "
-                f"{highest}; write {self.encoding_specs[0].name}:limit={highest + 1} or more"
+                f"{highest}; {(limited or based or ['use another encoding, or shorter sequences'])[0]}"
             )
 
     def outside(self) -> list[tuple[type, Spec]]:
