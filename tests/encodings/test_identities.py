@@ -1,6 +1,7 @@
 """Where two encodings are one: each identity holds two formulas to each other."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from lengthwise.encodings.encoding import Encoding, Geometry, Pair
 from lengthwise.model import Decoder, preset
 from lengthwise.model.taps import Recorder
 from lengthwise.spec import SpecError
+from lengthwise.verify.formulas import RopeVariant, rope_frequencies
+from lengthwise.verify.weights import WEIGHTS, Head
 
 TOKENS = 24
 
@@ -136,6 +139,26 @@ def test_fires_lines_have_the_gradient_of_its_network():
     (torch.relu(share[..., None] * network.up + network.up_bias) @ network.down.T).square().sum().backward()
     for name, parameter in network.named_parameters():
         assert torch.allclose(lines.get_parameter(name).grad, parameter.grad, rtol=1e-9), name
+
+
+@pytest.mark.parametrize("count", range(2, 40))
+def test_the_share_that_an_error_advises_is_taken(count):
+    for option, made in (("rope:p", {"head_width": 2 * count}), ("hard_alibi:fraction", {"heads": count})):
+        with pytest.raises(SpecError) as error:
+            built(f"{option}={0.5 / count}", **made)
+        advised = re.search(r"write (?:at least )?(?:p|fraction)=([0-9.]+)", str(error.value))[1]
+        encoding = built(f"{option}={float(advised)}", **made)
+        assert (encoding.turning if option == "rope:p" else encoding.windows) == 1
+        for part in range(1, count + 1):  # 0.29 of 100 is 29, although 0.29 * 100 is a little less
+            encoding = built(f"{option}={part / count:.6g}", **made)
+            assert (encoding.turning if option == "rope:p" else encoding.windows) == part
+
+
+def test_verify_counts_shares_as_the_encodings_do():
+    frequencies, _ = rope_frequencies(6, 1, RopeVariant(p=0.333333))
+    assert [value > 0 for value in frequencies] == [True, False, False]
+    head = Head([[1.0]] * 3, [[1.0]] * 3, [], [0, 1, 2], 0, 3, 1.0, built("hard_alibi:fraction=0.333333", heads=3))
+    assert WEIGHTS["hard_alibi"](head)[2] == [0.0, 0.0, 1.0]
 
 
 def test_xpos_without_fading_is_rope():
