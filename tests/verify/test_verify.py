@@ -82,6 +82,19 @@ def test_bf16_errors_are_stated(figure):
         assert result.status == "pass"
 
 
+@pytest.mark.parametrize("name", ["rope:p=0.1", "hard_alibi:fraction=0.1"])
+def test_what_a_larger_model_would_take_is_told(name):
+    with pytest.raises(SpecError, match=r"verify's model \(4 heads of width 8\) is too small for this encoding"):
+        verify(name)
+
+
+@pytest.mark.parametrize("name", ["rope:p=1.5", "rop", "rope:q=1", "hard_alibi:fraction=2.0"])
+def test_what_no_model_would_take_is_told_as_it_is(name):
+    with pytest.raises(SpecError) as error:
+        verify(name)
+    assert "too small" not in str(error.value)
+
+
 def test_ids_are_unique_and_sentences_end():
     assert len({check.id for check in CHECKS}) == len(CHECKS) == 33
     assert all(sentence.endswith(".") and sentence[0].isupper() for sentence in checks().values())
