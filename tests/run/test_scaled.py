@@ -28,6 +28,8 @@ def run(tmp_path_factory):
         ("rope:scaling=ntk:factor=2", None),
         ("rope:scaling=llama3:factor=2:trained=12", None),
         ("rope:p=0.75", None),
+        ("rope:scaling=null", None),
+        ("rope:scaling=null,rope:scaling=ntk", "rope:scaling=null,rope:scaling=ntk:trained=10"),
         ("rope,nope", None),
         ("rope:scaling=yarn:factor=2,local:window=4", "rope:factor=2:scaling=yarn:trained=10,local:window=4"),
         ("nope", None),
