@@ -216,7 +216,8 @@ def _refused(named: Spec | type[Encoding], geometry: Geometry, error: SpecError)
     """The error as it is, or, where a large model would take the encoding, that verify's is too small for it."""
     large = replace(geometry, heads=200, head_width=200)
     try:
-        named(large) if isinstance(named, type) else build_encoding(named, large)
+        made = named(large) if isinstance(named, type) else build_encoding(named, large)
+        made.initialize(lambda _: torch.Generator())
     except SpecError:
         return error
     return SpecError(
