@@ -135,7 +135,9 @@ class Plan:
         from lengthwise.model import Decoder
 
         small = {"vocabulary": 4, "feed_forward_width": 8, "layers": len(self.encoding_specs)}
-        return limit_of(Decoder(self.model.model_copy(update=small), list(self.encoding_specs)))
+        decoder = Decoder(self.model.model_copy(update=small), list(self.encoding_specs))
+        decoder.effective()  # what could not be evaluated is not trained
+        return limit_of(decoder)
 
     def fits(self, highest: int, limit: int | None) -> None:
         """Refuse an encoding that ends before the longest sequence does."""
