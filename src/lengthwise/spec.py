@@ -206,7 +206,7 @@ def resolve(kind: str, table: Mapping[str, str], name: str) -> type:
         if name.endswith(".py"):
             there = _classes(_load_file(name))
             raise SpecError(f"{name!r} is a file; name the class in it too, e.g. {name}:{(there or ['Mine'])[0]}")
-        hint = " Several go into a list." if "," in name else did_you_mean(name, table)
+        hint = " Several go into a list, one per layer." if "," in name else did_you_mean(name, table)
         raise SpecError(f"unknown {kind} {name!r}.{hint}")
     if where in table and attribute.islower():  # a class has a capital; this is an option without its value
         raise SpecError(f"option {attribute!r} of {kind} {where!r} has no value; write {name}=value")

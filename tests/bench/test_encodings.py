@@ -87,6 +87,14 @@ def test_the_peak_is_that_of_the_call_alone(figure):
 
 def test_what_does_not_end_or_dies_is_said(tmp_path):
     assert alone(CONFIG, Spec("nope"), "train", 4096, 4, 1, 0.05).failed == "not done after 0.05 s"
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "from lengthwise.encodings.encoding import Encoding\n"
+        "class Mine(Encoding):\n    def embed(self, x, positions):\n"
+        "        raise TypeError('no such thing,\\non two lines')\n"
+    )
+    told = alone(CONFIG, Spec(f"{mine}:Mine"), "forward", 16, 1, 1, 60.0).failed
+    assert told == "TypeError: no such thing, on two lines"
     assert "past the last one" in alone(CONFIG, Spec.of("learned:limit=8"), "forward", 16, 1, 1, 60.0).failed
     (tmp_path / "my_pe.py").write_text(
         "import os\nfrom lengthwise.encodings.encoding import Encoding\n"

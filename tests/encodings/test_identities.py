@@ -1,6 +1,7 @@
 """Where two encodings are one: each identity holds two formulas to each other."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from lengthwise.encodings.encoding import Encoding, Geometry, Pair
 from lengthwise.model import Decoder, preset
 from lengthwise.model.taps import Recorder
 from lengthwise.spec import SpecError
+from lengthwise.verify.formulas import RopeVariant, rope_frequencies
+from lengthwise.verify.weights import WEIGHTS, Head
 
 TOKENS = 24
 
@@ -138,6 +141,26 @@ def test_fires_lines_have_the_gradient_of_its_network():
         assert torch.allclose(lines.get_parameter(name).grad, parameter.grad, rtol=1e-9), name
 
 
+@pytest.mark.parametrize("count", range(2, 40))
+def test_the_share_that_an_error_advises_is_taken(count):
+    for option, made in (("rope:p", {"head_width": 2 * count}), ("hard_alibi:fraction", {"heads": count})):
+        with pytest.raises(SpecError) as error:
+            built(f"{option}={0.5 / count}", **made)
+        advised = re.search(r"write (?:at least )?(?:p|fraction)=([0-9.]+)", str(error.value))[1]
+        encoding = built(f"{option}={float(advised)}", **made)
+        assert (encoding.turning if option == "rope:p" else encoding.windows) == 1
+        for part in range(1, count + 1):  # 0.29 of 100 is 29, although 0.29 * 100 is a little less
+            encoding = built(f"{option}={part / count:.6g}", **made)
+            assert (encoding.turning if option == "rope:p" else encoding.windows) == part
+
+
+def test_verify_counts_shares_as_the_encodings_do():
+    frequencies, _ = rope_frequencies(6, 1, RopeVariant(p=0.333333))
+    assert [value > 0 for value in frequencies] == [True, False, False]
+    head = Head([[1.0]] * 3, [[1.0]] * 3, [], [0, 1, 2], 0, 3, 1.0, built("hard_alibi:fraction=0.333333", heads=3))
+    assert WEIGHTS["hard_alibi"](head)[2] == [0.0, 0.0, 1.0]
+
+
 def test_xpos_without_fading_is_rope():
     xpos, rope = built("xpos:base=1e12"), built("rope:interleaved=true")
     places = torch.arange(TOKENS, dtype=torch.float64)[None]
@@ -146,6 +169,16 @@ def test_xpos_without_fading_is_rope():
     wanted = rope.rotate(q, q, rope.prepare(places, places, torch.tensor([TOKENS])))
     for a, b in zip(got, wanted, strict=True):
         assert torch.allclose(a, b, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [("base=1e-3", "write a larger base"), ("gamma=1e300", "never fades"), ("base=1e308", "never fades")],
+)
+def test_xpos_refuses_what_has_no_positions_or_never_fades(options, said):
+    with pytest.raises(SpecError, match=said) as error:
+        built(f"xpos:{options}")
+    assert "could not be built" not in str(error.value)
 
 
 def test_xpos_fades_by_zeta_to_the_distance():

@@ -433,6 +433,7 @@ def test_mistakes_are_errors_that_say_what_to_do():
     decoder, tokens = model("learned:limit=8"), ids(1, 9)
     for call, said in (
         (lambda: decoder(tokens), "position 8 is past the last one learned has, 7; use a limit of at least 9"),
+        (lambda: model("xpos:base=0.1")(tokens), "one xpos has, 5; use a larger base, or shorter sequences"),
         (lambda: decoder(tokens[:, :4], lengths=[5]), "lengths must be 1 whole numbers from 0 to 4"),
         (lambda: decoder(tokens[:, :4], lengths=[2], padding="up"), "padding is 'right' or 'left'"),
         (lambda: decoder(tokens[:, :4], documents=[[3, 2]]), "documents must be 1 lists of lengths"),
@@ -461,7 +462,9 @@ def test_mistakes_are_errors_that_say_what_to_do():
         (lambda: decoder.cache("9"), "a budget of at least one token"),
         (lambda: Decoder("laptop", "rope"), "the first argument is a config"),
         (lambda: Decoder(SMALL, None), "give the encoding's name or its class"),
-        (lambda: Decoder(SMALL, "rope,nope"), "Several go into a list"),
+        (lambda: Decoder(SMALL, "rope,nope,rope"), "one entry per layer: 2 layers, but 3 entries"),
+        (lambda: Decoder(SMALL, ""), "has no name"),
+        (lambda: Decoder(SMALL, ["rope,nope", "nope"]), "Several go into a list, one per layer"),
         (lambda: preset("laptop"), "needs 'vocabulary'"),
         (lambda: preset("lapto", vocabulary=3), "Did you mean 'laptop'"),
         (lambda: preset("laptop:layer=3", vocabulary=3), "has no option 'layer'. Did you mean 'layers'"),

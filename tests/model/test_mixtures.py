@@ -36,6 +36,9 @@ def ids(tokens: int, rows: int = 1) -> torch.Tensor:
     ],
 )
 def test_a_list_may_repeat(short, long):
+    if "given" not in short:
+        config = preset("laptop", vocabulary=17, layers=len(specs(long)), width=32, heads=2, head_width=8)
+        assert Decoder(config, short).specs == Decoder(config, specs(long)).specs
     assert specs(short) == specs(long) and ",".join(map(str, specs(short))) == long
 
 

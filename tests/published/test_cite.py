@@ -12,7 +12,9 @@ from typer.testing import CliRunner
 from lengthwise import __version__
 from lengthwise.cli import app
 from lengthwise.encodings import ENCODINGS, POSITIONS
-from lengthwise.published.citations import _FIELDS, entry, itself
+from lengthwise.encodings.outline import outline
+from lengthwise.published.citations import _FIELDS, VARIANTS, entry, itself, numbers_in
+from lengthwise.spec import resolve
 from lengthwise.study.reading import recipes
 from lengthwise.tasks import TASKS
 
@@ -55,6 +57,30 @@ def test_everything_that_can_be_named_has_its_entry(name):
     else:
         assert entries(done.stdout)
         assert "%" not in done.stdout, "an arXiv number without an entry in published/citations.py"
+
+
+def test_every_paper_of_an_encoding_or_a_kind_of_positions_has_its_entry():
+    classes = [outline(name) for name in ENCODINGS]
+    classes += [resolve("positions", POSITIONS, name) for name in POSITIONS]
+    numbers = [number for cls in classes for number in numbers_in(cls.paper)]
+    numbers += [number for kinds in VARIANTS.values() for paper in kinds.values() for number in numbers_in(paper)]
+    assert len(numbers) > 20
+    assert not [number for number in numbers if entry(number) is None]
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("rope:scaling=yarn:factor=2:trained=8", ["su2021roformer", "peng2024yarn"]),
+        ("rope:scaling=linear:factor=2", ["su2021roformer", "chen2023extending"]),
+        ("rope:p=0.75", ["su2021roformer", "barbero2025round"]),
+        ("rope:p=1.0", ["su2021roformer"]),
+        ("3*rope,nope", ["su2021roformer", "haviv2022transformer"]),
+        ("2*[rope:p=0.5,alibi]", ["su2021roformer", "barbero2025round", "press2022train"]),
+    ],
+)
+def test_variants_and_lists_name_all_they_rest_on(name, keys):
+    assert [key for _, key, _ in entries(cite(name).stdout)] == keys
 
 
 @pytest.mark.parametrize("number", _FIELDS)

@@ -9,10 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 from lengthwise.cli import app
+from lengthwise.encodings import ENCODINGS as TABLE
 from lengthwise.published import ENCODINGS, ROTARY, TOPICS
 from lengthwise.report.palette import colour, dash, marker
 from lengthwise.report.published import FIGURES, draw
 from lengthwise.spec import SpecError
+from lengthwise.study.file import Study
 
 
 @pytest.mark.parametrize("number", ["1", "2", "4", "6", "7", "A.1", "E.3", "E.10"])
@@ -126,3 +128,17 @@ def test_a_look_is_a_function_of_the_name():
     assert len({(colour(name), marker(name), str(dash(name))) for name in names}) > 35
     assert not {colour(name) for name in names} & {colour(name) for name in SEVEN}
     assert colour("rope,nope") == colour("rope,nope")  # one per layer
+
+
+def test_no_two_encodings_of_the_table_or_of_the_first_look_look_alike():
+    names = dict.fromkeys([*TABLE, *Study.read("glance").encodings])
+    looks = {name: (colour(name), marker(name), str(dash(name))) for name in names}
+    assert len(set(looks.values())) == len(looks) > 18
+    fixed = [*TABLE, "rope:p=0.75"]
+    assert len({colour(name) for name in fixed}) == len(fixed)
+
+
+def test_a_name_of_ones_own_takes_nobodys_look():
+    taken = {(colour(name), marker(name), str(dash(name))) for name in TABLE}
+    names = [f"mine.py:Mine{number}" for number in range(600)]  # more than there are looks to draw
+    assert not taken & {(colour(name), marker(name), str(dash(name))) for name in names}

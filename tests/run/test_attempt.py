@@ -345,6 +345,8 @@ def test_the_source_of_outside_code_is_part_of_the_id(tmp_path):
     ("arguments", "said"),
     [
         (("copy", "learned:limit=8"), "has positions up to 7, copy of length 10 needs .*; write learned:limit="),
+        (("copy", "xpos:base=0.1"), "has positions up to 5, .*; write xpos with a larger base$"),
+        (("copy", "rope,local,xpos:base=0.1"), "; write xpos with a larger base$"),
         (("copy", "rope", {"seed": -1}), "a seed is a whole number from 0"),
         (("copy", "rope", {"streams": {"ordr": 1}}), "there is no random stream 'ordr'. Did you mean 'order'"),
         (("copy", "learned:limit=64", {"positions": "randomized:limit=128"}), "needs 127"),
@@ -361,11 +363,10 @@ def test_what_cannot_be_run_is_refused_before_anything_is_written(arguments, sai
 def test_a_scaling_by_length_leaves_seen_lengths_alone(task):
     """`trained` is filled in as the budget of the longest trained sequence, not as its tokens, which are fewer."""
     from lengthwise.evaluation.cases import cases
-    from lengthwise.run.record import Run
+    from lengthwise.run.record import with_trained
 
     plan = Plan.of(task, "rope")
-    run = Run.__new__(Run)
-    run.plan = plan
     budgets = [case.budget for case in cases(plan.task, "test_seen", plan.task.longest)]
-    assert run.trained_budget() == max(budgets) > run.trained_tokens()
-    assert run._scaled("rope:scaling=yarn") == f"rope:scaling=yarn:trained={max(budgets)}"
+    assert plan.longest_budget() == max(budgets) > len(plan.longest())
+    asked = with_trained("rope:scaling=yarn", plan.longest_budget)
+    assert asked == f"rope:scaling=yarn:trained={max(budgets)}"

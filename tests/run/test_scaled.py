@@ -28,6 +28,8 @@ def run(tmp_path_factory):
         ("rope:scaling=ntk:factor=2", None),
         ("rope:scaling=llama3:factor=2:trained=12", None),
         ("rope:p=0.75", None),
+        ("rope:scaling=null", None),
+        ("rope:scaling=null,rope:scaling=ntk", "rope:scaling=null,rope:scaling=ntk:trained=10"),
         ("rope,nope", None),
         ("rope:scaling=yarn:factor=2,local:window=4", "rope:factor=2:scaling=yarn:trained=10,local:window=4"),
         ("nope", None),
@@ -84,8 +86,13 @@ def test_the_command_prints_what_is_in_force(run, tmp_path):
     assert "layers 0, 1: rope theta=10000.0 fraction=1.0" in said and "scaling=yarn factor=2.0 trained=10" in said
     wrong = cli("evaluate", run.id, "--encoding", "rope:factor=2", *store, cwd=tmp_path)
     assert wrong.returncode and "'factor' belongs to a scaling" in wrong.stderr and "Traceback" not in wrong.stderr
-    twice = cli("compare", TASK, "--encodings", "2*rope", cwd=tmp_path)
+    twice = cli("compare", TASK, "--encodings", "rope,rope", cwd=tmp_path)
     assert twice.returncode and "names an encoding twice" in twice.stderr
+    for mixture in ("3*rope,nope", "[3*rope,nope],nope", "nope, 2 * rope"):
+        done = cli("compare", TASK, "--encodings", mixture, cwd=tmp_path)
+        said = " ".join(done.stderr.split())
+        assert done.returncode and "compare cannot take a mixture" in said and "A study can: write vary" in said
+        assert "twice" not in said and "2*[" not in said
 
 
 def test_a_mixture_is_trained_by_its_list(tmp_path):

@@ -13,8 +13,10 @@ import yaml
 import lengthwise
 from lengthwise.spec import Spec
 from lengthwise.study import Study
+from lengthwise.study.check import check
 from lengthwise.study.file import Base, Rate, Together, Vary, lengths_of, schema
 from lengthwise.study.plan import Planned
+from tests.study.conftest import tiny
 
 STUDIES = [
     path for path in sorted((Path(lengthwise.__file__).parents[2] / "studies").glob("*.yaml")) if path.stem != "claims"
@@ -251,3 +253,37 @@ def test_a_plan_made_of_anothers_is_the_one_that_is_made_alone():
     assert [planned.plan(cell).id for cell in planned.cells] == [planned._plan(cell, {}).id for cell in planned.cells]
     cell = planned.cells[0]
     assert planned.plan(cell, steps=3).training.steps == 3 and planned.plan(cell).training.steps != 3
+
+
+MIXED = {
+    "base": {
+        "task": "copy:variant=same:longest=20",
+        "model": "laptop:width=16:heads=2:head_width=8:layers=4",
+        "training": "laptop:steps=4:batch=4:validations=1:validation_examples=8",
+    },
+    "vary": {"encoding": ["rope", "3*rope,nope", "stick_breaking", "t5"]},
+    "seeds": 1,
+}
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "said"),
+    [
+        ({"encoding": "rope:scaling=dynamic:factor=0.5"}, ["evaluations.0, rope: ", "factor"]),
+        ({"scale": "llama4:floor=4"}, ["evaluations.0, rope: temperature", "layers=all"]),
+        ({"encoding": "xpos:base=0.5"}, ["evaluations.0, rope: 'xpos:base=0.5' has positions up to 30", "larger base"]),
+        ({"encoding": "rope"}, ["evaluations.0, t5: the weights of a run with t5", "left over: encodings.0.table"]),
+        ({"encoding": "learned", "allow": ["encodings.*"]}, ["evaluations.0, t5: encodings.0.table is (32, 2)"]),
+        ({"encoding": "nope", "allow": ["encodings.*"]}, []),
+        ({"encoding": "xpos:base=0.5", "lengths": "3", "allow": ["encodings.*"]}, []),
+        ({"encoding": "rope:scaling=yarn:factor=2", "allow": ["encodings.*"]}, []),
+        ({"encoding": "3*rope,nope", "scale": "llama4:floor=4", "allow": ["encodings.*"]}, []),
+        ({"scale": "log-n"}, []),
+    ],
+)
+def test_an_evaluation_that_would_fail_after_all_training_is_told_before(evaluation, said):
+    told = check(Planned(tiny(**MIXED, evaluations=[evaluation])))
+    assert bool(told) == bool(said)
+    for words in said:
+        assert any(words in line for line in told), told
+    assert len(told) <= 2

@@ -1,5 +1,6 @@
 """The kit as an outsider uses it."""
 
+import inspect
 import json
 
 import pytest
@@ -7,7 +8,8 @@ import torch
 
 from lengthwise.encodings import ENCODINGS
 from lengthwise.encodings.encoding import Encoding
-from lengthwise.model import attention
+from lengthwise.model import Decoder, attention, preset
+from lengthwise.run.identity import Plan
 from lengthwise.spec import SpecError
 from lengthwise.verify import CHECKS, assert_conforms, checks, verify
 
@@ -81,6 +83,25 @@ def test_bf16_errors_are_stated(figure):
         assert result.status == "pass"
 
 
+@pytest.mark.parametrize("name", ["rope:p=0.1", "hard_alibi:fraction=0.1"])
+def test_what_a_larger_model_would_take_is_told(name):
+    with pytest.raises(SpecError, match=r"verify's model \(4 heads of width 8\) is too small for this encoding"):
+        verify(name)
+
+
+@pytest.mark.parametrize("name", ["rope:p=1.5", "rop", "rope:q=1", "hard_alibi:fraction=2.0"])
+def test_what_no_model_would_take_is_told_as_it_is(name):
+    with pytest.raises(SpecError) as error:
+        verify(name)
+    assert "too small" not in str(error.value)
+
+
+def test_parameters_without_initial_values_do_not_blame_the_model(monkeypatch):
+    monkeypatch.delattr(Learned, "initialize")
+    with pytest.raises(SpecError, match=r"^Learned has parameters, so it must define initialize"):
+        verify(Learned)
+
+
 def test_ids_are_unique_and_sentences_end():
     assert len({check.id for check in CHECKS}) == len(CHECKS) == 33
     assert all(sentence.endswith(".") and sentence[0].isupper() for sentence in checks().values())
@@ -96,6 +117,32 @@ class Mine(Encoding):
     def by_distance(self, distances_N):
         head_H = torch.arange(1, self.geometry.heads + 1, device=distances_N.device)
         return -self.alpha * distances_N.abs().sqrt() / head_H[:, None]
+
+
+class Learned(Encoding):
+    """A parameter has taken the name of the option that it starts with."""
+
+    def __init__(self, geometry, *, alpha: float = 1.0):
+        super().__init__(geometry)
+        self.alpha = torch.nn.Parameter(torch.full((geometry.heads, 1), alpha))
+
+    def initialize(self, stream):
+        torch.nn.init.ones_(self.alpha)
+
+    def by_distance(self, distances_N):
+        return -self.alpha * distances_N.abs()
+
+
+def test_a_parameter_under_the_name_of_an_option_is_told(tmp_path):
+    found = verify(Learned, only=["T28"]).result("T28")
+    assert found.status == "fail" and "keep the option there" in found.detail and "alpha_weight" in found.detail
+    file = tmp_path / "mine.py"
+    file.write_text("import torch\nfrom lengthwise.encodings.encoding import Encoding\n" + inspect.getsource(Learned))
+    for spec in (f"{file}:Learned", f"{file}:Learned:alpha=2.0"):
+        with pytest.raises(SpecError, match=r"option 'alpha' of .* cannot be read back: self.alpha is a tensor; keep"):
+            Decoder(preset("laptop", vocabulary=17), spec).effective()
+        with pytest.raises(SpecError, match="cannot be read back"):  # before it is trained
+            Plan.of("copy", spec)
 
 
 class Broken(Mine):

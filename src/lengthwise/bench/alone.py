@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from lengthwise.model.config import DecoderConfig
-from lengthwise.spec import Spec, SpecError
+from lengthwise.spec import Spec, SpecError, one_line
 
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 WARM = 8
@@ -72,8 +72,8 @@ def _child(
         there.send(Alone(seconds, peak))
     except SpecError as error:
         there.send(Alone(failed=str(error)))
-    except (MemoryError, RuntimeError) as error:
-        there.send(Alone(failed=str(error).partition("\n")[0][:200]))
+    except Exception as error:  # noqa: BLE001 - whatever a user's encoding raises is told, not taken for lack of memory
+        there.send(Alone(failed=f"{type(error).__name__}: {one_line(str(error))}"[:200]))
 
 
 def _restart() -> float | None:

@@ -117,7 +117,7 @@ def _papers(name: str, outside: bool = True) -> list[str]:
     """What a name rests on: the `paper` of a class, those of everything in a study, or `lengthwise` itself."""
     from lengthwise.encodings import ENCODINGS, POSITIONS
     from lengthwise.encodings.outline import canonical_encoding, outline
-    from lengthwise.published.citations import STUDY
+    from lengthwise.published.citations import STUDY, VARIANTS
     from lengthwise.spec import canonical, resolve, specs
     from lengthwise.study.file import Study
     from lengthwise.study.reading import recipes
@@ -130,10 +130,16 @@ def _papers(name: str, outside: bool = True) -> list[str]:
         parts = [str(spec) for one in (*study.encodings, *study.positions, *study.tasks) for spec in specs(one)]
         # A study's code from outside is not loaded for the sake of a name.
         return ["lengthwise", f"arXiv:{STUDY}", *(paper for part in parts for paper in _papers(part, outside=False))]
+    if len(listed := list(dict.fromkeys(specs(name)))) > 1 or "*" in name:
+        return [paper for spec in listed for paper in _papers(str(spec), outside)]
     spec = Spec.of(name)
+    further: list[str] = []
     if spec.name in ENCODINGS:
-        canonical_encoding(spec)  # an option that does not exist is told
+        chosen = canonical_encoding(spec)  # an option that does not exist is told
         cls = outline(spec.name)
+        if spec.name == "rope":
+            kept = [(VARIANTS.get(key, {}), value) for key, value in chosen.options]
+            further = [papers[key] for papers, value in kept for key in (value, None) if key in papers]
     elif spec.name in TASKS:
         if spec.options:  # a bare `file` names no file, and need not
             canonical("task", TASKS, spec)
@@ -149,4 +155,4 @@ def _papers(name: str, outside: bool = True) -> list[str]:
         raise SpecError(f"there is nothing to cite under {name!r}.{did_you_mean(name, known)}")
     if spec.name == "consecutive":
         return ["consecutive: 0, 1, 2, ... is nobody's"] if outside else []
-    return [getattr(cls, "paper", "") or f"{name}: names no publication; cite where it comes from"]
+    return [getattr(cls, "paper", "") or f"{name}: names no publication; cite where it comes from", *further]

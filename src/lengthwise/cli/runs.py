@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -152,11 +153,16 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Train each encoding with each seed, on this machine, and draw accuracy against length."""
+    if mixed := re.search(r"(?:^|,)\s*([0-9]+\s*\*|\[)", encodings):
+        raise SpecError(
+            f"compare cannot take a mixture of layers, as {mixed[1]!r} begins one in {encodings!r}: a name is for all "
+            "layers. A study can: write vary: {encoding: [nope, '3*rope,nope']} into its file"
+        )
     named = specs(encodings)
     if not named:
         raise SpecError("name encodings, e.g. --encodings nope,rope")
     if len(set(named)) < len(named):
-        raise SpecError(f"{encodings!r} names an encoding twice; a mixture of layers is compared by a study")
+        raise SpecError(f"{encodings!r} names an encoding twice; leave one out")
     from lengthwise.compare import compare as side_by_side
     from lengthwise.run import Plan
     from lengthwise.run import train as do

@@ -289,3 +289,11 @@ def uniform_(parameter: Tensor, below: float, generator: torch.Generator) -> Non
     with torch.no_grad():
         drawn = torch.rand(parameter.shape, generator=generator, dtype=torch.float32, device="cpu")
         parameter.copy_(drawn * below)
+
+
+def taken(option: str) -> str:
+    """What to do where a learned tensor has an option's name."""
+    return (
+        f"self.{option} is a tensor; keep the option there, as it was given, and the tensor under another attribute, "
+        f"e.g. self.{option}_weight"
+    )

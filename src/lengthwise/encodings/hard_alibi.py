@@ -20,10 +20,11 @@ class HardAlibi(Encoding):
     def __init__(self, geometry: Geometry, *, fraction: float = 0.5) -> None:
         super().__init__(geometry)
         self.fraction = fraction
-        self.windows = int(fraction * geometry.heads)
+        self.windows = int(fraction * geometry.heads + 1e-4)  # 0.333333 of 3 heads is one
         if not 0 < fraction <= 1 or not self.windows:
             raise SpecError(
-                f"hard_alibi gives windows to a fraction of the heads, at least to one: {fraction} of {geometry.heads}"
+                f"hard_alibi gives windows to a fraction of the heads, at least to one, not {fraction} of "
+                f"{geometry.heads}; write fraction={1 / geometry.heads:g} to 1.0"
             )
 
     def by_distance(self, distances_N: Tensor) -> Tensor:

@@ -132,7 +132,7 @@ def _turning(p: float, fraction: float, turned: int) -> int:
         raise SpecError(f"rope's p is the share of pairs that turn, from 0 to 1, not {p}")
     if p < 1 and fraction < 1:
         raise SpecError("rope's p and fraction are two ways to turn less; give one of them")
-    turning = int(p * turned // 2)
+    turning = int(p * turned / 2 + 1e-4)  # 0.333333 of 3 pairs is one
     if p and turned and not turning:
         raise SpecError(f"rope's p={p} of {turned // 2} pairs turns none; write at least p={2 / turned:g}, or p=0")
     return turning

@@ -32,11 +32,19 @@ class XPos(Rope):
         interleaved: bool = True,
     ) -> None:
         super().__init__(geometry, theta=theta, interleaved=interleaved)
-        if gamma <= 0 or base <= 0:
+        if not (0 < gamma < math.inf and 0 < base < math.inf):
             raise SpecError(f"xpos needs gamma and base above 0, not {gamma=}, {base=}")
         self.gamma, self.base = gamma, base
+        fade = math.log((1 + gamma) / gamma)
         # e^80 squared still fits fp32 where it meets the query's e^−80.
-        self.limit = int(80 * base / math.log((1 + gamma) / gamma))
+        last = 80 * base / fade if fade else math.inf
+        if last == math.inf:
+            raise SpecError(
+                f"xpos never fades with {gamma=}, {base=}; write smaller ones, or rope, which does not fade"
+            )
+        if last < 2:
+            raise SpecError(f"xpos fades with {gamma=}, {base=} before there is a second position; write a larger base")
+        self.limit = int(last)
 
     def prepare(self, query_positions_BQ: Tensor, key_positions_BK: Tensor, budget_B: Tensor) -> object:
         query = self._tables(query_positions_BQ, budget_B)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from lengthwise.encodings import build_encoding
-from lengthwise.encodings.encoding import Encoding, normal_
+from lengthwise.encodings.encoding import Encoding, normal_, taken
 from lengthwise.model.attention import Attention, Plan, Sight, check_cache, exactly
 from lengthwise.model.cache import Cache
 from lengthwise.model.config import DecoderConfig
@@ -312,10 +312,12 @@ class Decoder(nn.Module):
             raise SpecError(f"position {new.largest} is not exact in fp32; count from a nearer origin, or use float64")
         for part in self._encodings():
             if part.limit is not None and new.tokens and new.largest >= part.limit:
-                name = type(part).__name__.lower()
+                name, more = type(part).__name__.lower(), ""
+                if known := {"limit", "base"} & set(options(type(part))):
+                    more = f"a limit of at least {new.largest + 1}, or " if "limit" in known else "a larger base, or "
                 raise SpecError(
                     f"position {new.largest} is past the last one {name} has, {part.limit - 1}; "
-                    f"use a limit of at least {new.largest + 1}, or shorter sequences"
+                    f"use {more}shorter sequences"
                 )
 
     def _budget(
@@ -359,10 +361,12 @@ class Decoder(nn.Module):
         for index, part in enumerate(self._encodings()):
             layers = [layer for layer, which in enumerate(self.which) if which == index]
             spec = self.specs[layers[0]]
+            known = {key: getattr(part, key, None) for key in options(type(part))}
+            for key in (key for key, got in known.items() if isinstance(got, Tensor)):
+                raise SpecError(f"option {key!r} of '{spec}' cannot be read back: {taken(key)}")
             for key, asked in spec.options:
                 if (got := getattr(part, key, asked)) != asked:
                     raise SpecError(f"'{spec}' asks for {key}={show(asked)}, but the module has {key}={got}")
-            known = {key: getattr(part, key, None) for key in options(type(part))}
             said = [f"{key}={show(value)}" for key, value in known.items() if value is not None]
             where = f"layer{'' if len(layers) == 1 else 's'} {', '.join(map(str, layers))}"
             told.append(" ".join([f"{where}: {spec.name}", *said]))

@@ -6,16 +6,19 @@ from collections.abc import Mapping, Sequence
 
 from lengthwise.encodings import ENCODINGS
 from lengthwise.encodings.encoding import Encoding
-from lengthwise.spec import Spec, SpecError, canonical
+from lengthwise.spec import Spec, SpecError, canonical, specs
 
 Named = str | Mapping[str, object] | Spec | type[Encoding]
 """How an encoding is named: a spec in any of its forms, or the class itself."""
 
 
 def per_layer(encoding: Named | Sequence[Named], layers: int) -> tuple[tuple[Spec, ...], dict[Spec, type[Encoding]]]:
-    """The spec of each layer's encoding, and the classes of those given as classes."""
+    """The spec of each layer's encoding, and the classes of those given as classes; `3*rope,nope` is a list too."""
     if encoding is None or isinstance(encoding, Encoding):
         raise SpecError("give the encoding's name or its class, e.g. 'rope', or a list with one per layer")
+    if isinstance(encoding, str):
+        several = specs(encoding)
+        encoding = several if len(several) > 1 else Spec.of(several[0] if several else encoding)
     listed = (encoding,) * layers if isinstance(encoding, str | Mapping | Spec | type) else tuple(encoding)
     if len(listed) != layers:
         raise SpecError(f"a list of encodings has one entry per layer: {layers} layers, but {len(listed)} entries")

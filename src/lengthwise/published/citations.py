@@ -32,6 +32,20 @@ _FIELDS = {  # arXiv number: key, authors, title, year, where it appeared, if no
         2018,
         "International Conference on Machine Learning",
     ),
+    "1803.02155": (
+        "shaw2018self",
+        "Shaw, Peter and Uszkoreit, Jakob and Vaswani, Ashish",
+        "Self-Attention with Relative Position Representations",
+        2018,
+        "Conference of the North American Chapter of the Association for Computational Linguistics",
+    ),
+    "1901.02860": (
+        "dai2019transformer",
+        "Dai, Zihang and Yang, Zhilin and Yang, Yiming and Carbonell, Jaime and Le, Quoc V. and Salakhutdinov, Ruslan",
+        "{Transformer-XL}: Attentive Language Models beyond a Fixed-Length Context",
+        2019,
+        "Annual Meeting of the Association for Computational Linguistics",
+    ),
     "1908.08351": (
         "hupkes2020compositionality",
         "Hupkes, Dieuwke and Dankers, Verna and Mul, Mathijs and Bruni, Elia",
@@ -46,6 +60,13 @@ _FIELDS = {  # arXiv number: key, authors, title, year, where it appeared, if no
         "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer",
         2020,
         "Journal of Machine Learning Research",
+    ),
+    "2004.05150": (
+        "beltagy2020longformer",
+        "Beltagy, Iz and Peters, Matthew E. and Cohan, Arman",
+        "Longformer: The Long-Document Transformer",
+        2020,
+        "",
     ),
     "2010.07515": (
         "hewitt2020rnns",
@@ -82,6 +103,13 @@ _FIELDS = {  # arXiv number: key, authors, title, year, where it appeared, if no
         2022,
         "Findings of the Association for Computational Linguistics: EMNLP 2022",
     ),
+    "2205.09921": (
+        "chi2022kerple",
+        "Chi, Ta-Chung and Fan, Ting-Han and Ramadge, Peter J. and Rudnicky, Alexander I.",
+        "{KERPLE}: Kernelized Relative Positional Embedding for Length Extrapolation",
+        2022,
+        "Advances in Neural Information Processing Systems",
+    ),
     "2206.04301": (
         "zhang2022unveiling",
         "Zhang, Yi and Backurs, Arturs and Bubeck, S{\\'e}bastien and Eldan, Ronen and Gunasekar, Suriya "
@@ -97,6 +125,14 @@ _FIELDS = {  # arXiv number: key, authors, title, year, where it appeared, if no
         "Neural Networks and the {Chomsky} Hierarchy",
         2023,
         "International Conference on Learning Representations",
+    ),
+    "2212.10554": (
+        "sun2023length",
+        "Sun, Yutao and Dong, Li and Patra, Barun and Ma, Shuming and Huang, Shaohan and Benhaim, Alon and "
+        "Chaudhary, Vishrav and Song, Xia and Wei, Furu",
+        "A Length-Extrapolatable Transformer",
+        2023,
+        "Annual Meeting of the Association for Computational Linguistics",
     ),
     "2305.13571": (
         "chi2023latent",
@@ -128,6 +164,28 @@ _FIELDS = {  # arXiv number: key, authors, title, year, where it appeared, if no
         2023,
         "Advances in Neural Information Processing Systems",
     ),
+    "2306.15595": (
+        "chen2023extending",
+        "Chen, Shouyuan and Wong, Sherman and Chen, Liangjian and Tian, Yuandong",
+        "Extending Context Window of Large Language Models via Positional Interpolation",
+        2023,
+        "",
+    ),
+    "2309.00071": (
+        "peng2024yarn",
+        "Peng, Bowen and Quesnelle, Jeffrey and Fan, Honglu and Shippole, Enrico",
+        "{YaRN}: Efficient Context Window Extension of Large Language Models",
+        2024,
+        "International Conference on Learning Representations",
+    ),
+    "2310.04418": (
+        "li2024functional",
+        "Li, Shanda and You, Chong and Guruganesh, Guru and Ainslie, Joshua and Ontanon, Santiago and Zaheer, "
+        "Manzil and Sanghai, Sumit and Yang, Yiming and Kumar, Sanjiv and Bhojanapalli, Srinadh",
+        "Functional Interpolation for Relative Positions Improves Long Context Transformers",
+        2024,
+        "International Conference on Learning Representations",
+    ),
     "2312.04927": (
         "arora2024zoology",
         "Arora, Simran and Eyuboglu, Sabri and Timalsina, Aman and Johnson, Isys and Poli, Michael and Zou, James and "
@@ -135,6 +193,13 @@ _FIELDS = {  # arXiv number: key, authors, title, year, where it appeared, if no
         "Zoology: Measuring and Improving Recall in Efficient Language Models",
         2024,
         "International Conference on Learning Representations",
+    ),
+    "2402.01032": (
+        "jelassi2024repeat",
+        "Jelassi, Samy and Brandfonbrener, David and Kakade, Sham M. and Malach, Eran",
+        "Repeat After Me: Transformers are Better than State Space Models at Copying",
+        2024,
+        "International Conference on Machine Learning",
     ),
     "2405.17399": (
         "mcleish2024transformers",
@@ -144,6 +209,13 @@ _FIELDS = {  # arXiv number: key, authors, title, year, where it appeared, if no
         "Transformers Can Do Arithmetic with the Right Embeddings",
         2024,
         "Advances in Neural Information Processing Systems",
+    ),
+    "2405.18719": (
+        "golovneva2024contextual",
+        "Golovneva, Olga and Wang, Tianlu and Weston, Jason and Sukhbaatar, Sainbayar",
+        "Contextual Position Encoding: Learning to Count What's Important",
+        2024,
+        "",
     ),
     "2405.20671": (
         "cho2024position",
@@ -169,9 +241,36 @@ _FIELDS = {  # arXiv number: key, authors, title, year, where it appeared, if no
         2025,
         "International Conference on Learning Representations",
     ),
+    "2410.17980": (
+        "tan2025scaling",
+        "Tan, Shawn and Yang, Songlin and Courville, Aaron and Panda, Rameswar and Shen, Yikang",
+        "Scaling Stick-Breaking Attention: An Efficient Implementation and In-depth Study",
+        2025,
+        "International Conference on Learning Representations",
+    ),
+    "2501.18795": (
+        "yang2025rope",
+        "Yang, Bowen and Venkitesh, Bharat and Talupuru, Dwarak and Lin, Hangyu and Cairuz, David and Blunsom, "
+        "Phil and Locatelli, Acyr",
+        "{Rope} to {Nope} and Back Again: A New Hybrid Attention Strategy",
+        2025,
+        "",
+    ),
+    "2503.02130": (
+        "lin2025forgetting",
+        "Lin, Zhixuan and Nikishin, Evgenii and He, Xu Owen and Courville, Aaron",
+        "Forgetting Transformer: Softmax Attention with a Forget Gate",
+        2025,
+        "International Conference on Learning Representations",
+    ),
 }
 STUDY = "2305.19466"
 """The study this project re-implements."""
+VARIANTS: dict[str, dict[object, str]] = {
+    "scaling": {"linear": "Chen et al. 2023, arXiv:2306.15595", "yarn": "Peng et al. 2024, arXiv:2309.00071"},
+    "p": {None: "Barbero et al. 2025, arXiv:2410.06205"},
+}
+"""What an option of rope rests on besides: by its value, or, under none, whatever that is."""
 _NUMBER = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 
 

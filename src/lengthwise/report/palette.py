@@ -28,6 +28,8 @@ _FIXED: dict[str, tuple[str, str, Dash]] = {
     "xpos": ("#AA4499", "d", (0, (1, 1))),
     "forgetting": ("#3D6FD8", "H", (0, (1, 1))),
     "stick_breaking": ("#7A7A7A", "8", (0, (1, 1))),
+    "local": ("#CC6677", "<", (0, (7, 2))),
+    "rope:p=0.75": ("#000000", "P", (0, (5, 1, 1, 1))),
 }
 """Okabe and Ito's colours for the published five and `learned`, Tol's muted ones and their like for the rest."""
 
@@ -61,6 +63,12 @@ def _look(encoding: str) -> tuple[str, str, Dash]:
     if name in _FIXED:
         return _FIXED[name]
     number = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
+    while (look := _numbered(number)) in _FIXED.values():  # what is drawn by chance takes nobody's place
+        number += 1
+    return look
+
+
+def _numbered(number: int) -> tuple[str, str, Dash]:
     rest, place = divmod(number, len(_OTHERS))
     further, mark = divmod(rest, len(_MARKERS))
     return _OTHERS[place], _MARKERS[mark], _DASHES[further % len(_DASHES)]

@@ -19,7 +19,7 @@ from lengthwise.encodings.outline import canonical_encoding, encoding_class
 from lengthwise.encodings.positions import Consecutive, Positions
 from lengthwise.evaluation.cases import grid
 from lengthwise.model.config import DecoderConfig, preset
-from lengthwise.spec import Spec, SpecError, canonical, digest, resolve, sources, specs
+from lengthwise.spec import Spec, SpecError, canonical, digest, options, resolve, sources, specs
 from lengthwise.tasks import TASKS, build_task
 from lengthwise.tasks.task import Task
 from lengthwise.training.laptop import Setting, laptop
@@ -115,6 +115,11 @@ class Plan:
         ids, _ = self.task.vocabulary.sequence(example.prompt, example.target, self.task.starts)
         return ids
 
+    def longest_budget(self) -> int:
+        """Tokens that (about) the longest trained sequence may get in evaluation: up to there nothing is stretched."""
+        answer = len(self.task.render(self.task.worst(self.task.longest)).target) + 1
+        return len(self.longest()) - answer + self.task.answer_limit(self.task.longest)
+
     def check(self) -> None:
         """Refuse now what would fail later: tables that are too short, positions that do not fit."""
         self.fits(self.highest(), self.limit())
@@ -135,15 +140,20 @@ class Plan:
         from lengthwise.model import Decoder
 
         small = {"vocabulary": 4, "feed_forward_width": 8, "layers": len(self.encoding_specs)}
-        return limit_of(Decoder(self.model.model_copy(update=small), list(self.encoding_specs)))
+        decoder = Decoder(self.model.model_copy(update=small), list(self.encoding_specs))
+        decoder.effective()  # what could not be evaluated is not trained
+        return limit_of(decoder)
 
     def fits(self, highest: int, limit: int | None) -> None:
         """Refuse an encoding that ends before the longest sequence does."""
         if limit is not None and highest >= limit:
             name = ",".join(map(str, self.encoding_specs))
+            found = {spec.name: set(options(encoding_class(spec.name))) for spec in self.encoding_specs}
+            limited = [f"write {one}:limit={highest + 1} or more" for one, known in found.items() if "limit" in known]
+            based = [f"write {one} with a larger base" for one, known in found.items() if "base" in known]
             raise SpecError(
                 f"'{name}' has positions up to {limit - 1}, {self.task.name} of length {self.task.longest} needs "
-                f"{highest}; write {self.encoding_specs[0].name}:limit={highest + 1} or more"
+                f"{highest}; {(limited or based or ['use another encoding, or shorter sequences'])[0]}"
             )
 
     def outside(self) -> list[tuple[type, Spec]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -185,12 +185,6 @@ class Run:
         """Tokens that a model was given of (about) the longest sequence in training: all but the end."""
         return len(self.plan.longest()) - 1
 
-    def trained_budget(self) -> int:
-        """Tokens that (about) the longest trained sequence may get in evaluation: up to there nothing is stretched."""
-        task = self.plan.task
-        answer = len(task.render(task.worst(task.longest)).target) + 1
-        return len(self.plan.longest()) - answer + task.answer_limit(task.longest)
-
     def evaluate(
         self,
         lengths: Sequence[int] | None = None,
@@ -203,10 +197,8 @@ class Run:
         **options: Any,  # noqa: ANN401
     ) -> Examination:
         """Evaluate the stored weights anew, also with another encoding or scale; rows say what was changed."""
-        temperature = scale
-        if scale is not None and Spec.of(scale).name == "log-n" and "trained" not in dict(Spec.of(scale).options):
-            temperature = f"{scale}:trained={self.trained_tokens()}"
-        encoding = None if encoding is None else self._scaled(encoding)
+        temperature = None if scale is None else scale_with_trained(scale, self.trained_tokens)
+        encoding = None if encoding is None else with_trained(encoding, self.plan.longest_budget)
         changed = {"encoding": encoding, "scale": temperature, "examples": examples}
         name = " ".join(f"{key}={value}" for key, value in changed.items() if value is not None) or AS_TRAINED
         decoder = self.decoder(checkpoint, encoding=encoding, temperature=temperature, allow=allow)
@@ -221,22 +213,29 @@ class Run:
         )
         return replace(found, effective=decoder.effective())
 
-    def _scaled(self, encoding: str) -> str:
-        """The encodings, with the length this run was trained at where a scaling of rope needs one and names none."""
-        found, filled = specs(encoding), False
-        for number, spec in enumerate(found):
-            given = dict(spec.options)
-            by_length = given.get("scaling") in {"dynamic", "yarn", "llama3"} or "factor" not in given
-            if spec.name == "rope" and "scaling" in given and "trained" not in given and by_length:
-                found[number] = Spec("rope", (*spec.options, ("trained", self.trained_budget())))
-                filled = True
-        return ",".join(map(str, found)) if filled else encoding
-
     def keep(self, found: Examination) -> str:
         """Put the rows of a later evaluation beside the others; returns the file's name."""
         name = f"rows-{found.rows.hash_rows(seed=0).sum():016x}.parquet"
         self.folder.write(name, to_parquet(found.rows))
         return name
+
+
+def with_trained(encoding: str, tokens: Callable[[], int]) -> str:
+    """The encodings, with the trained length where a scaling of rope needs one and names none."""
+    found, filled = specs(encoding), False
+    for number, spec in enumerate(found):
+        given = dict(spec.options)
+        by_length = given.get("scaling") in {"dynamic", "yarn", "llama3"} or "factor" not in given
+        if spec.name == "rope" and given.get("scaling") is not None and "trained" not in given and by_length:
+            found[number] = Spec("rope", (*spec.options, ("trained", tokens())))
+            filled = True
+    return ",".join(map(str, found)) if filled else encoding
+
+
+def scale_with_trained(scale: str, tokens: Callable[[], int]) -> str:
+    """The attention temperature, with the trained length where log-n names none."""
+    spec = Spec.of(scale)
+    return f"{scale}:trained={tokens()}" if spec.name == "log-n" and "trained" not in dict(spec.options) else scale
 
 
 def fill(decoder: Decoder, weights: Mapping[str, Tensor], allow: Iterable[str], source: str) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
 from lengthwise.encodings import build_positions
 from lengthwise.encodings.outline import canonical_encoding
 from lengthwise.model.config import preset
-from lengthwise.run.identity import Plan
+from lengthwise.run.identity import Plan, encodings_of
 from lengthwise.spec import Spec, SpecError, blame, specs
-from lengthwise.study.file import AXES, SHOWN, Study, lengths_of
+from lengthwise.study.file import AXES, SHOWN, Evaluation, Study, lengths_of
 from lengthwise.study.plan import Cell, Planned
 from lengthwise.study.reading import cut
 from lengthwise.tasks import build_task
@@ -119,12 +120,18 @@ def _fit(plans: Iterable[tuple[Cell, Plan]], errors: list[str]) -> None:
 
 def _limit(plan: Plan) -> int | None:
     """As the plan says, but a layer that fills the memory of this machine is not built."""
-    model = plan.model
-    if (size := 4 * model.width * model.heads * model.head_width) > 2**29:
+    if size := _heavy(plan):
         raise SpecError(
             f"a layer's attention would have {size:,} parameters; write a smaller width, heads or head_width"
         )
     return plan.limit()
+
+
+def _heavy(plan: Plan) -> int:
+    """The parameters of a layer's attention, where they are too many to be built for a look; else 0."""
+    model = plan.model
+    size = 4 * model.width * model.heads * model.head_width
+    return size if size > 2**29 else 0
 
 
 def _told(errors: list[str], where: str, do: Callable[[], T]) -> T | None:
@@ -149,15 +156,16 @@ def _same_run(plans: Iterable[tuple[Cell, Plan]], errors: list[str]) -> None:
 
 
 def _evaluations(planned: Planned, plans: Iterable[tuple[Cell, Plan]], errors: list[str]) -> None:
-    """What is evaluated at test time must be something that exists."""
+    """What is evaluated at test time must exist, fit the weights of every run, and have room for what was trained."""
     from lengthwise.model.temperature import build_temperature
-    from lengthwise.run.identity import encodings_of
 
+    plans = list(plans)
     for number, one in enumerate(planned.study.evaluations):
         place = f"evaluations.{number}"
         if one.lengths is not None:
             for task, plan in {plan.task_spec: plan for _, plan in plans}.items():
                 _told(errors, f"{place}.lengths, {task}", partial(_possible, plan, one.lengths))
+        before = len(errors)
         if one.encoding is not None:
             for layers in dict.fromkeys(plan.model.layers for _, plan in plans):
                 _told(errors, f"{place}.encoding", partial(encodings_of, one.encoding, layers))
@@ -166,6 +174,56 @@ def _evaluations(planned: Planned, plans: Iterable[tuple[Cell, Plan]], errors: l
             open_ = given.name == "log-n" and "trained" not in dict(given.options)  # the run fills it in
             whole = f"{one.scale}:trained=8" if open_ else one.scale
             _told(errors, f"{place}.scale", partial(build_temperature, whole))
+        if (one.encoding is not None or one.scale is not None) and len(errors) == before:
+            _evaluated_alike(place, one, plans, errors)
+
+
+def _evaluated_alike(place: str, one: Evaluation, plans: Iterable[tuple[Cell, Plan]], errors: list[str]) -> None:
+    """Build what an evaluation makes of each model with each of its encodings, and tell each mistake once."""
+    rooms: dict[object, int | None] = {}
+    said = set[str]()
+    for cell, plan in plans:
+        key = (plan.encoding_specs, plan.model.model_copy(update={"vocabulary": 4}))
+        mine: list[str] = []
+        if key not in rooms:
+            rooms[key] = _told(mine, f"{place}, {cell.encoding}", partial(_evaluated, plan, one))
+        if (limit := rooms[key]) is not None and one.lengths is None and one.encoding is not None:
+            tested = replace(plan, encoding_specs=encodings_of(one.encoding, plan.model.layers))
+            _told(mine, f"{place}, {cell.encoding}", lambda tested=tested, limit=limit: _roomy(tested, limit))
+        if mine and (words := mine[0].removeprefix(f"{place}, {cell.encoding}: ")) not in said:
+            said.add(words)
+            errors += mine
+
+
+def _evaluated(plan: Plan, one: Evaluation) -> int | None:
+    """The first position that an evaluation's encodings do not have; refuses what cannot be built, or filled."""
+    from lengthwise.evaluation.decoding import limit_of
+    from lengthwise.model import Decoder
+    from lengthwise.run.record import fill, scale_with_trained, with_trained
+
+    if _heavy(plan):
+        return None
+    wanted, changed = plan.encodings, {}
+    if one.encoding is not None:
+        # Any length serves: that of the run is not what can be wrong here.
+        named = list(encodings_of(with_trained(one.encoding, lambda: 8), plan.model.layers))
+        wanted = named * plan.model.layers if len(named) == 1 else named
+    if one.scale is not None:
+        changed = {"temperature": scale_with_trained(one.scale, lambda: 8)}
+    layers = list(dict.fromkeys(zip(plan.encodings, wanted, strict=True)))  # layers that are alike need not be built
+    small = plan.model.model_copy(update={"vocabulary": 4, "feed_forward_width": 8, "layers": len(layers)})
+    try:
+        trained = Decoder(small, [spec for spec, _ in layers])
+    except SpecError:
+        return None  # told by what it is trained as
+    tested = Decoder(small.model_copy(update=changed), [spec for _, spec in layers])
+    fill(tested, trained.state_dict(), one.allow, f"a run with {','.join(map(str, plan.encoding_specs))}")
+    tested.effective()
+    return limit_of(tested)
+
+
+def _roomy(plan: Plan, limit: int) -> None:
+    plan.fits(plan.highest(), limit)
 
 
 def _possible(plan: Plan, text: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 
 from lengthwise.encodings import build_encoding
-from lengthwise.encodings.encoding import HOOKS
+from lengthwise.encodings.encoding import HOOKS, taken
 from lengthwise.model.taps import Recorder, Tap
 from lengthwise.spec import Spec, SpecError, options
 from lengthwise.verify.check import Measure, NotApplicable, check
@@ -218,6 +218,9 @@ def read_back(subject: Subject) -> Iterator[Measure]:
         if wanted is inspect.Parameter.empty:
             continue
         got = getattr(subject.encoding, name, _NOTHING)
+        if isinstance(got, torch.Tensor):
+            yield Measure(f"option {name}={wanted} cannot be read back: {taken(name)}", 1, 0)
+            continue
         told = f"{name}={got}" if name in asked else ""
         yield Measure(f"option {name}={wanted} is kept as {got}", float(got is _NOTHING or got != wanted), 0, told)
         # A different value must be kept too: a constructor that overwrites what it was given would pass the default.

@@ -86,7 +86,7 @@ def rope_frequencies(width: int, length: int, variant: RopeVariant) -> tuple[lis
         elif variant.scaling == "yarn":
             wavelength = _yarn(wavelength, s, k, turned, variant)
         # p-RoPE: the first of turned / 2 pairs, as many as make up p.
-        found.append(2 * math.pi / wavelength if (k + 1) * 2 <= variant.p * turned + 1e-9 else 0.0)
+        found.append(2 * math.pi / wavelength if k + 1 <= variant.p * turned / 2 + 1e-4 else 0.0)
     magnitude = 0.1 * math.log(s) + 1 if variant.scaling == "yarn" else 1.0
     return found, magnitude if variant.attention_factor is None else variant.attention_factor
 

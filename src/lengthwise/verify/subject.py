@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 import torch
@@ -106,8 +107,8 @@ class Subject:
         try:
             made = self.named(geometry) if isinstance(self.named, type) else build_encoding(self.named, geometry)
             made.initialize(lambda name: torch.Generator().manual_seed(digest("verify", name, bits=32)))
-        except SpecError:
-            raise
+        except SpecError as error:
+            raise _refused(self.named, geometry, error) from error
         except (Exception, SystemExit) as error:
             raise SpecError(f"{self.name} could not be built: {type(error).__name__}: {error}") from error
         wake(made)
@@ -221,3 +222,17 @@ def off(got: Tensor, wanted: Tensor) -> float:
     hidden = (got == wanted) & got.isinf()
     got, wanted = got.masked_fill(hidden, 0), wanted.masked_fill(hidden, 0)
     return float((got - wanted).abs().max() / wanted.abs().max().clamp(min=1e-30))
+
+
+def _refused(named: Spec | type[Encoding], geometry: Geometry, error: SpecError) -> SpecError:
+    """The error as it is, or, where a large model would take the encoding, that verify's is too small for it."""
+    large = replace(geometry, heads=200, head_width=200)
+    try:
+        made = named(large) if isinstance(named, type) else build_encoding(named, large)
+        made.initialize(lambda _: torch.Generator())
+    except SpecError:
+        return error
+    return SpecError(
+        f"verify's model ({geometry.heads} heads of width {geometry.head_width}) is too small for this encoding, "
+        f"which a larger one may take: {error}"
+    )

@@ -97,7 +97,7 @@ def fire(head: Head) -> Rows:
 
 def hard_alibi(head: Head) -> Rows:
     """Heads 1, 2, ... of the first part see 1, 2, ... tokens."""
-    windowed = head.index < int(head.option("fraction", 0.5) * head.heads)
+    windowed = head.index < int(head.option("fraction", 0.5) * head.heads + 1e-4)
 
     def score(i: int, j: int) -> float:
         hidden = windowed and abs(_distance(head, i, j)) > head.index
