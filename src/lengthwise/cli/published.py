@@ -98,7 +98,7 @@ def cite(
     ] = None,
 ) -> None:
     """Print the BibTeX of encodings, positions, tasks or a study; without a name, of lengthwise and the study."""
-    from lengthwise.published.citations import STUDY, entry, itself, numbers_in
+    from lengthwise.published.citations import STUDY, entry, itself, numbers_in, short_entry
 
     wanted: list[str] = []  # arXiv numbers, and papers that have none here
     for name in names or ["lengthwise"]:
@@ -109,7 +109,7 @@ def cite(
         wanted.append(STUDY)
     found = []
     for one in dict.fromkeys(wanted):
-        found.append(itself() if one == "lengthwise" else entry(one) or f"% {one}")
+        found.append(itself() if one == "lengthwise" else entry(one) or short_entry(one) or f"% {one}")
     print("\n\n".join(found))
 
 

@@ -293,6 +293,16 @@ def entry(number: str) -> str | None:
     )
 
 
+def short_entry(paper: str) -> str | None:
+    """An entry made of `paper` itself, as `Chi et al. 2022, arXiv:2205.09921`, where there is none in full."""
+    found = re.match(r"(\S+)(?: et al\.)? (\d{4}), arXiv:(\d{4}\.\d{4,5})$", paper)
+    if found is None:
+        return None
+    name, year, number = found.groups()
+    author = f"{name} and others" if " et al." in paper else name
+    return _bibtex("misc", f"{name.lower()}{year}", author=author, year=year, **_archive(number))
+
+
 def itself() -> str:
     """The BibTeX of this project, as CITATION.cff has it."""
     return _bibtex(
