@@ -77,6 +77,7 @@ def test_what_cannot_be_measured_is_refused(wrong):
         side_by_side(CONFIG, [], **{"lengths": [8], **wrong})
 
 
+@pytest.mark.slow
 def test_the_peak_is_that_of_the_call_alone(figure):
     held = bytearray(2**27)  # what we hold is not inherited
     flat, square = (alone(CONFIG, Spec(name), "forward", 1024, 1, 1, 60.0) for name in ("nope", "t5"))
@@ -104,6 +105,7 @@ def test_what_does_not_end_or_dies_is_said(tmp_path):
     assert dead.failed == "its process ended (exit code 3): out of memory?"
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_table_and_a_line_of_json():
     asked = ["bench", "encodings", "--encodings", "rope,learned:limit=20", "--lengths", "8,24", "--repeat", "2"]
     done = CliRunner().invoke(app, [*asked, "--batch", "1"], env={"COLUMNS": "160"})

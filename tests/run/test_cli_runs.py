@@ -110,6 +110,7 @@ def test_ask_shows_where_answers_part(place):
     assert told["correct"] == (told["said"] == told["right"]) == (told["parts"] is None)
 
 
+@pytest.mark.slow
 def test_new_then_verify_then_compare(place):
     assert cli("new", "encoding", "mine", cwd=place).returncode == 0
     verified = cli("verify", "mine.py:Mine", cwd=place)

@@ -22,16 +22,16 @@ def run(tmp_path_factory):
 @pytest.mark.parametrize(
     ("encoding", "told"),
     [
-        ("rope:scaling=yarn:factor=2", "rope:factor=2:scaling=yarn:trained=10"),
-        ("rope:scaling=dynamic", "rope:scaling=dynamic:trained=10"),
-        ("rope:scaling=ntk", "rope:scaling=ntk:trained=10"),
+        ("rope:scaling=yarn:factor=2", "rope:factor=2:scaling=yarn:trained=15"),
+        ("rope:scaling=dynamic", "rope:scaling=dynamic:trained=15"),
+        ("rope:scaling=ntk", "rope:scaling=ntk:trained=15"),
         ("rope:scaling=ntk:factor=2", None),
         ("rope:scaling=llama3:factor=2:trained=12", None),
         ("rope:p=0.75", None),
         ("rope:scaling=null", None),
-        ("rope:scaling=null,rope:scaling=ntk", "rope:scaling=null,rope:scaling=ntk:trained=10"),
+        ("rope:scaling=null,rope:scaling=ntk", "rope:scaling=null,rope:scaling=ntk:trained=15"),
         ("rope,nope", None),
-        ("rope:scaling=yarn:factor=2,local:window=4", "rope:factor=2:scaling=yarn:trained=10,local:window=4"),
+        ("rope:scaling=yarn:factor=2,local:window=4", "rope:factor=2:scaling=yarn:trained=15,local:window=4"),
         ("nope", None),
     ],
 )
@@ -82,8 +82,8 @@ def test_the_command_prints_what_is_in_force(run, tmp_path):
     done = cli("evaluate", run.id, "--encoding", "rope:scaling=yarn:factor=2", *store, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     said = " ".join(done.stdout.split())
-    assert "encoding=rope:factor=2:scaling=yarn:trained=10 examples=8, last" in said
-    assert "layers 0, 1: rope theta=10000.0 fraction=1.0" in said and "scaling=yarn factor=2.0 trained=10" in said
+    assert "encoding=rope:factor=2:scaling=yarn:trained=15 examples=8, last" in said
+    assert "layers 0, 1: rope theta=10000.0 fraction=1.0" in said and "scaling=yarn factor=2.0 trained=15" in said
     wrong = cli("evaluate", run.id, "--encoding", "rope:factor=2", *store, cwd=tmp_path)
     assert wrong.returncode and "'factor' belongs to a scaling" in wrong.stderr and "Traceback" not in wrong.stderr
     twice = cli("compare", TASK, "--encodings", "rope,rope", cwd=tmp_path)
