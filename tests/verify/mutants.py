@@ -35,6 +35,8 @@ class Mutant:
     caught_by: set[str]
     patch: Patch | None = None
     positions: str = "consecutive"
+    whole: bool = True
+    """Whether all checks are run on it, or, for the sake of time, those that must catch it."""
     notes: str = field(default="", compare=False)
 
 
@@ -483,7 +485,7 @@ def _planted_positions(patch):
 
 
 MUTANTS = [
-    *(Mutant(name, encoding, caught) for name, encoding, caught in FURTHER),
+    *(Mutant(name, encoding, caught, whole=False) for name, encoding, caught in FURTHER),
     Mutant("zeroed rotary frequencies", ZeroedFrequencies, {"T08", "T12"}),
     Mutant("bf16 angles", ShortAngles, {"T13"}),
     Mutant("rotary pairs of the other layout", OtherLayout, {"T12"}),

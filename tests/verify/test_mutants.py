@@ -10,7 +10,8 @@ def run(mutant: Mutant) -> dict[str, str]:
     with pytest.MonkeyPatch.context() as patch:
         if mutant.patch is not None:
             mutant.patch(patch)
-        report = verify(mutant.encoding, positions=mutant.positions)
+        only = None if mutant.whole else mutant.caught_by
+        report = verify(mutant.encoding, positions=mutant.positions, only=only)
     return {result.id: result.status for result in report.results}
 
 
