@@ -147,8 +147,9 @@ class CopeSeesAhead(CoPE):
     def score(self, scores_BHQK, pair):
         import dataclasses
 
-        everything = torch.ones_like(pair.allowed_BQK)
-        return super().score(scores_BHQK, dataclasses.replace(pair, allowed_BQK=everything))
+        seen = dataclasses.replace(pair)
+        vars(seen)["behind_BQK"] = torch.ones_like(pair.allowed_BQK)
+        return super().score(scores_BHQK, seen)
 
 
 class CopeClaimsPositions(CoPE):
