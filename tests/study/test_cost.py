@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lengthwise.encodings import ENCODINGS
 from lengthwise.encodings.positions import Consecutive
-from lengthwise.model import Decoder, preset
+from lengthwise.model import Decoder, attention, preset
 from lengthwise.run import Plan, train
 from lengthwise.spec import Spec, SpecError
 from lengthwise.study.cost import ACCELERATORS, Machine, accelerator, calibrate, cost_of, total
@@ -45,6 +45,15 @@ def test_parameters_are_those_of_the_real_decoder(name, encoding, monkeypatch):
     with torch.device("meta"):
         decoder = Decoder(config, encoding)
     assert Body.of(config, (Spec.of(encoding),)).parameters == decoder.parameter_count()
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_the_path_that_is_priced_is_the_one_that_is_taken(encoding, monkeypatch):
+    config, written_out = preset("laptop", vocabulary=37), []
+    real = attention.dense
+    monkeypatch.setattr(attention, "dense", lambda *given, **more: written_out.append(1) or real(*given, **more))
+    Decoder(config, encoding)(torch.zeros(1, 5, dtype=torch.long))
+    assert (Body.of(config, (Spec.of(encoding),)).path == "dense") == bool(written_out)
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def _slowly(name: str, positions: str) -> object:
     ("name", "positions"),
     [
         *(_slowly(name, positions) for name in NAMES for positions in POSITIONS),
-        *(_slowly(name, positions) for name in FURTHER for positions in (POSITIONS[0], POSITIONS[1], POSITIONS[4])),
+        *(_slowly(name, positions) for name in FURTHER for positions in (*POSITIONS[:3], POSITIONS[4])),
     ],
 )
 def test_every_encoding_conforms_under_every_kind_of_positions(name, positions):

@@ -25,6 +25,9 @@ HOOKS = {
 }
 """The hooks an encoding may override, each with the place where it acts."""
 
+SEES_SCORES = ("score", "weigh", "read")
+"""The hooks that no fused kernel can serve: who overrides one is computed, and priced, with scores written out."""
+
 CLAIMS = ("relative", "limit", "prefix_stable", "static_keys", "shared", "ordinal", "complete")
 """What an encoding says of itself."""
 

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from lengthwise.encodings.encoding import Encoding, Pair
+from lengthwise.encodings.encoding import SEES_SCORES, Encoding, Pair
 from lengthwise.model.cache import Cache
 from lengthwise.model.config import DecoderConfig
 from lengthwise.model.flex import BlockMask, Change, flex, prepared
@@ -62,7 +62,7 @@ class Plan:
         self.turns = encoding.overrides("rotate")
         self.biased = any(encoding.overrides(form) for form in ("columns", "by_distance", "bias"))
         self.marks = encoding.overrides("mark")
-        self.hooked = any(encoding.overrides(hook) for hook in ("score", "weigh", "read"))
+        self.hooked = any(encoding.overrides(hook) for hook in SEES_SCORES)
 
     @cached_property
     def state(self) -> object:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
+from lengthwise.encodings.encoding import SEES_SCORES
 from lengthwise.spec import SpecError
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ INSTEAD = "use attention=auto (or decoder.backend = 'auto')"
 
 def check(encoding: Encoding) -> None:
     """Refuse an encoding whose hooks see scores or weights: the kernel shows it neither."""
-    hooks = [hook for hook in ("score", "weigh", "read") if encoding.overrides(hook)]
+    hooks = [hook for hook in SEES_SCORES if encoding.overrides(hook)]
     if hooks:
         name = type(encoding).__name__.lower()
         raise SpecError(f"attention=flex cannot do {name}, which acts in {' and '.join(hooks)}; {INSTEAD}")

@@ -124,6 +124,7 @@ def _between(width: int) -> dict[int, float]:
 @lru_cache(maxsize=4096)
 def body_of(config: DecoderConfig, specs: tuple[Spec, ...]) -> Body:
     from lengthwise.encodings import build_encoding
+    from lengthwise.encodings.encoding import SEES_SCORES
 
     width, inner, bias = config.width, config.heads * config.head_width, int(config.biases)
     matrices = 3 if config.feed_forward == "swiglu" else 2
@@ -139,7 +140,7 @@ def body_of(config: DecoderConfig, specs: tuple[Spec, ...]) -> Body:
         own = sum(part.numel() for part in encoding.parameters() if part.requires_grad)
         count += own * (1 if encoding.shared else listed.count(spec))
     parts = list(built.values())
-    hooked = any(part.overrides(hook) for part in parts for hook in ("score", "weigh", "read"))
+    hooked = any(part.overrides(hook) for part in parts for hook in SEES_SCORES)
     biased = [part for part in parts if any(map(part.overrides, ("columns", "by_distance", "bias")))]
     learns = any(part.requires_grad for encoding in biased for part in encoding.parameters())
     path = "dense" if hooked or learns else "biased" if biased else "plain"
