@@ -1,6 +1,7 @@
 """What a run was said to take is what it took."""
 
 import json
+import statistics
 import subprocess
 import sys
 import time
@@ -205,23 +206,28 @@ print(json.dumps({"seconds": last["seconds"], "tokens": last["tokens"], "whole":
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
-def test_real_runs_take_what_was_said(tmp_path, figure):
-    """Calibrated before each run and after it, since the speed of a shared machine changes by the minute."""
-    ratios = []
-    for task, encoding in (("copy:variant=same", "nope"), ("reverse:variant=once", "rope"), ("sort", "alibi")):
-        asked = plan(task, encoding, training="laptop:steps=300")
-        machines = [calibrate()]
-        store = tmp_path / encoding
+@pytest.mark.parametrize(
+    ("task", "encoding"), [("copy:variant=same", "nope"), ("reverse:variant=once", "rope"), ("sort", "alibi")]
+)
+def test_real_runs_take_what_was_said(task, encoding, tmp_path, figure):
+    """Seconds by a run between two calibrations; where it is out, by the median of three.
+
+    The speed of a shared machine changes by the minute: one run in ten is a quarter off the price of that minute.
+    """
+    asked, quotients = plan(task, encoding, training="laptop:steps=300"), []
+    machine = calibrate()
+    for number in range(3):
+        store = tmp_path / str(number)
         done = subprocess.run(
             [sys.executable, "-c", RUN, task, encoding, "laptop:steps=300", str(store)],
             capture_output=True,
             text=True,
             check=True,
         )
-        measured = json.loads(done.stdout)
-        machines.append(calibrate())
-        before, after = (cost_of(asked, machine) for machine in machines)
+        measured, earlier, machine = json.loads(done.stdout), machine, calibrate()
+        before, after = (cost_of(asked, one) for one in (earlier, machine))
         there = sum(file.stat().st_size for file in store.rglob("*") if file.is_file())
         seconds = (before.seconds + after.seconds) / 2
         evaluation = (before.evaluation_seconds + after.evaluation_seconds) / 2
@@ -231,6 +237,9 @@ def test_real_runs_take_what_was_said(tmp_path, figure):
             f"{measured['whole'] - measured['seconds']:.2f}; tokens {before.counted_tokens}, {measured['tokens']}; "
             f"disk {before.disk}, {there}; memory {before.memory / 2**20:.0f}, {measured['memory'] / 2**20:.0f} MiB"
         )
-        ratios += [seconds / measured["seconds"], before.counted_tokens / measured["tokens"], before.disk / there]
-        ratios.append(before.memory / measured["memory"])
-    assert all(0.75 <= ratio <= 1.25 for ratio in ratios), ratios
+        counts = before.counted_tokens / measured["tokens"], before.disk / there, before.memory / measured["memory"]
+        assert all(0.75 <= ratio <= 1.25 for ratio in counts), counts
+        quotients.append(seconds / measured["seconds"])
+        if 0.75 <= quotients[0] <= 1.25:
+            break
+    assert 0.75 <= statistics.median(quotients) <= 1.25, quotients
