@@ -207,6 +207,7 @@ CASES = {
         ["option 'steps' of training 'laptop' cannot be"],
     ),
     "an option of the wrong type": (based(encoding="rope:theta=much"), ["option 'theta' of encoding 'rope' cannot be"]),
+    "a mask that shows the answer": (based(model="laptop:mask=bidirectional"), ["sees the tokens it must predict"]),
     "the vocabulary": (based(model="laptop:vocabulary=9"), ["the task decides the vocabulary of a run's model"]),
     "a list for three layers": (
         based(encoding=["rope", "nope", "rope"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -129,6 +130,33 @@ def heads(
     from lengthwise.report.theory import heads as drawn
 
     _show("heads", {"heads without positions": table}, {"maps": maps}, lambda: drawn(maps), to, as_json)
+
+
+@theory.command()
+def claims(
+    draws: Annotated[int, typer.Option(min=2, help="initialisations behind every mean")] = 50,
+    seed: Seed = 0,
+    to: Annotated[Path | None, typer.Option(help="write claims.json, which `lengthwise claims` reads, there")] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure what decides the claims that need no study, at the size they name (some minutes)."""
+    from lengthwise.folder import Folder
+    from lengthwise.report.claims import judge, read_claims, read_measured
+    from lengthwise.theory.claims import measured
+
+    with working() as tell:
+        found = measured(draws=draws, seed=seed, tell=tell)
+    with TemporaryDirectory() as away:
+        where = to or Path(away)
+        Folder(where).write("claims.json", json.dumps({"draws": draws, "seed": seed, "claims": found}, indent=1))
+        values = read_measured(where / "claims.json")
+    made = [judge(claim, None, None, values).line() for claim in read_claims() if claim.id in values]
+    if as_json:
+        print(json.dumps({"rows": found, "claims": made}, indent=2))
+        return
+    print_table(made, False)
+    if to is not None:
+        console().print(f"\nrows: {escape(str(to / 'claims.json'))}", highlight=False)
 
 
 def _list(text: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -116,15 +117,52 @@ def read_claims(where: str | Path | None = None) -> list[Claim]:
         raise SpecError(f"{path}: {'.'.join(map(str, first['loc']))}: {one_line(first['msg'])}") from None
 
 
-def judge(claim: Claim, found: Findings | None, here: Numbers | None) -> Judged:
-    """What our rows say to a claim; without its rows it is not tested."""
+def read_measured(where: Path) -> dict[str, list[tuple[str, Estimate]]]:
+    """What `lengthwise theory claims` wrote: for each claim the values that decide it."""
+    from lengthwise.statistics.estimate import Estimate
+
+    made: dict[str, list[tuple[str, Estimate]]] = {}
+    try:
+        for claim, rows in json.loads(where.read_text())["claims"].items():
+            made[claim] = [
+                (
+                    row["name"],
+                    Estimate(
+                        *(row[key] for key in ("value", "low", "high", "level", "n", "unit")),
+                        recipe="t" if row["level"] else "the largest",
+                        words=f"other {row['unit']}",
+                    ),
+                )
+                for row in rows
+            ]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SpecError(
+            f"{where} is not what `lengthwise theory claims --to {where.parent}` writes: {one_line(str(error))}"
+        ) from None
+    return made
+
+
+def committed_measurements() -> Path | None:
+    """Where the committed measurements of theory are, if they are there."""
+    places = (Path("results"), Path(__file__).parents[3] / "results")
+    return next((path for place in places if (path := place / "theory" / "claims.json").exists()), None)
+
+
+def judge(
+    claim: Claim,
+    found: Findings | None,
+    here: Numbers | None,
+    measured: Mapping[str, list[tuple[str, Estimate]]] | None = None,
+) -> Judged:
+    """What our rows, or the measurements of theory, say to a claim; without them it is not tested."""
     if claim.rule.not_tested is not None:
         return Judged(claim, "not tested here", claim.rule.not_tested)
     if claim.measure == "analysis":
-        return Judged(claim, "not tested here", claim.quantity or "another command measures it")
-    if found is None or here is None:
-        return Judged(claim, "not tested here", f"no rows of the study {claim.study!r} are here")
-    estimates = _estimates(claim, found, here)
+        estimates = (measured or {}).get(claim.id) or claim.quantity or "another command measures it"
+    elif found is None or here is None:
+        estimates = f"no rows of the study {claim.study!r} are here"
+    else:
+        estimates = _estimates(claim, found, here)
     if isinstance(estimates, str):
         return Judged(claim, "not tested here", estimates)
     sides = [claim.rule.side(one) for _, one in estimates]
@@ -133,7 +171,14 @@ def judge(claim: Claim, found: Findings | None, here: Numbers | None) -> Judged:
         word = "holds"
     elif -1 in sides:
         word = "does not hold"
-    return Judged(claim, word, "; ".join(f"{name} {span(one, 3)}" for name, one in estimates))
+    return Judged(claim, word, "; ".join(f"{name} {_said(one)}" for name, one in estimates))
+
+
+def _said(one: Estimate) -> str:
+    """An interval; a value that was not drawn stands alone, and may be far below a thousandth."""
+    if one.value is not None and one.level is None and one.low == one.high:
+        return f"{one.value:.1e}" if 0 < abs(one.value) < 1e-3 else f"{one.value:.3g}"
+    return span(one, 3)
 
 
 def _estimates(claim: Claim, found: Findings, here: Numbers) -> list[tuple[str, Estimate]] | str:

@@ -41,7 +41,7 @@ def theorem1(curve: Rows, said: Rows) -> Drawing:
             label = "1 + 2T − T(T+1)/n" if case == "closed form" else case
             axes.plot(*_columns(rows, "t", "says"), color=colour, linestyle=dash, linewidth=wide, label=label)
         axes.text(tokens, 2, f"built for T = {tokens}", ha="right", va="bottom", color=FAINT, fontsize="small")
-        axes.set(xlabel="position", ylabel="position as the state says it", xlim=(1, end), ylim=(0, end * 1.16))
+        axes.set(xlabel="position", ylabel="position as the state says it", xlim=(1, end), ylim=(0, end * 1.34))
         axes.legend(fontsize="small", loc="upper left", ncols=2, columnspacing=1, handlelength=1.6)
 
     def right(axes: Axes) -> None:
@@ -52,7 +52,7 @@ def theorem1(curve: Rows, said: Rows) -> Drawing:
                     t, error = _columns([row for row in rows if row["error"]], "t", "error")
                     axes.plot(t, error, color=_PRECISIONS[precision], linestyle=_DASHES[norm], linewidth=1)
         axes.axhline(0.5, color=FAINT, linewidth=0.8)
-        axes.text(1.1, 0.6, "½: rounds to another position", color=FAINT, fontsize="x-small", va="bottom")
+        axes.text(1.1, 0.8, "½: rounds elsewhere", color=FAINT, fontsize="x-small", va="bottom")
         axes.set(xscale="log", yscale="log", xlabel="position", ylabel="largest error of t")
         _legend(axes, dict.fromkeys(row["precision"] for row in curve), dict.fromkeys(row["norm"] for row in curve))
 

@@ -276,6 +276,8 @@ def _settle(spec: Spec, model: Spec, training: Spec) -> tuple[Spec, DecoderConfi
     config = preset(
         model, **_unless(model, setting.model if model.name == "laptop" else {}), vocabulary=len(built.vocabulary)
     )
+    if config.mask == "bidirectional":
+        raise SpecError("a bidirectional model sees the tokens it must predict; a run's mask is causal or prefix")
     return known, config, training_preset(training, setting.training if training.name == "laptop" else {})
 
 

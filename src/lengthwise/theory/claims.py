@@ -1,0 +1,85 @@
+"""The claims of `studies/claims.yaml` that need no study, measured: `lengthwise theory claims`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from lengthwise.spec import digest
+from lengthwise.theory import rows
+from lengthwise.theory.lemmas import CHI, decay
+from lengthwise.theory.order import VOCABULARY, masked_spread, untrained
+from lengthwise.theory.rows import Rows, Tell, silent
+from lengthwise.theory.variance import DRAWS, LEVEL, band, coordinates
+
+INPUTS = 8192
+"""Behind a coordinate's variance, for its correlation with lemma 4: with few of them it is that of the noise."""
+
+
+def measured(
+    *,
+    tokens: int = 512,
+    sequences: int = 100,
+    draws: int = DRAWS,
+    inputs: int = INPUTS,
+    seed: int = 0,
+    tell: Tell = silent,
+) -> dict[str, Rows]:
+    """For each claim, what its `quantity` says: a value, or a mean over draws with its 99 % band.
+
+    e.g. `measured()["V2"][0]["value"]` is 12.0: a logit's variance is H times what was published.
+    """
+    return {
+        "C3": _theorems(tokens, sequences, seed, tell),
+        "H2": [_exact("masks apart, logits", _masks(seed), 4, "sequences")],
+        **_lemmas(tokens, draws, seed, tell),
+        "V4": [_mean("correlation", _correlations(draws, inputs, seed, tell))],
+    }
+
+
+def _theorems(tokens: int, sequences: int, seed: int, tell: Tell) -> Rows:
+    """Without norms, as in the proofs; `lengthwise theory theorem1` has the others."""
+    first, _ = rows.theorem1(tokens, norms=("none",), precisions=("fp64",), sequences=sequences, seed=seed, tell=tell)
+    second = rows.theorem2(tokens, norms=("none",), precisions=("fp64",), seed=seed, tell=tell)
+    return [
+        _exact("position", first[0]["error of t"], sequences, "sequences"),
+        _exact("relative term", second[0]["error of f_rel"], second[0]["pairs"], "pairs"),
+    ]
+
+
+def _masks(seed: int, tokens: int = 24) -> float:
+    stream = torch.Generator().manual_seed(digest("theory", "claims", seed, bits=63))
+    ids_BT = torch.randint(1, VOCABULARY, (4, tokens), generator=stream)
+    decoder = untrained("bidirectional", 4, seed=seed, sigma=0.2)
+    return masked_spread(decoder, ids_BT, 0, [2, 7, tokens // 2, tokens - 3]).logits
+
+
+def _lemmas(tokens: int, draws: int, seed: int, tell: Tell) -> dict[str, Rows]:
+    found = decay(CHI, tokens, count=draws, seed=seed, tell=tell)
+    made: dict[str, Rows] = {}
+    for claim, part, m in (("V1", "lemma 1", None), ("V2", "lemma 2", None), ("V3", "lemma 3", tokens)):
+        row: dict[str, Any] = next(row for row in found if row["part"] == part and row["m"] == m)
+        value, low, high = (row[key] / row["as_published"] for key in ("measured", "low", "high"))
+        made[claim] = [_row("measured / published", value, low, high, row["draws"], "draws")]
+    return made
+
+
+def _correlations(draws: int, inputs: int, seed: int, tell: Tell, m: int = 16) -> np.ndarray:
+    drawn = coordinates(CHI, [m], count=draws, sequences=inputs, seed=seed, tell=tell)
+    return np.array([np.corrcoef(there_MJ[0], forms["as_published"][0])[0, 1] for there_MJ, forms in drawn])
+
+
+def _mean(name: str, values: np.ndarray) -> dict[str, object]:
+    return _row(name, *band(values), len(values), "draws")
+
+
+def _exact(name: str, value: float, n: int, unit: str) -> dict[str, object]:
+    return _row(name, value, value, value, n, unit, None)
+
+
+def _row(
+    name: str, value: float, low: float, high: float, n: int, unit: str, level: float | None = LEVEL
+) -> dict[str, object]:
+    return {"name": name, "value": value, "low": low, "high": high, "level": level, "n": n, "unit": unit}
