@@ -1,7 +1,6 @@
 """What a run was said to take is what it took."""
 
 import json
-import statistics
 import subprocess
 import sys
 import time
@@ -207,18 +206,19 @@ print(json.dumps({"seconds": last["seconds"], "tokens": last["tokens"], "whole":
 
 @pytest.mark.slow
 @pytest.mark.alone
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 @pytest.mark.parametrize(
     ("task", "encoding"), [("copy:variant=same", "nope"), ("reverse:variant=once", "rope"), ("sort", "alibi")]
 )
 def test_real_runs_take_what_was_said(task, encoding, tmp_path, figure):
-    """Seconds by a run between two calibrations; where it is out, by the median of three.
+    """Seconds by a run between two calibrations; while the sum of them is out, by up to five.
 
     The speed of a shared machine changes by the minute: one run in ten is a quarter off the price of that minute.
     """
-    asked, quotients = plan(task, encoding, training="laptop:steps=300"), []
+    asked, said, took = plan(task, encoding, training="laptop:steps=300"), 0.0, 0.0
     machine = calibrate()
-    for number in range(3):
+    for number in range(5):
         store = tmp_path / str(number)
         done = subprocess.run(
             [sys.executable, "-c", RUN, task, encoding, "laptop:steps=300", str(store)],
@@ -239,7 +239,7 @@ def test_real_runs_take_what_was_said(task, encoding, tmp_path, figure):
         )
         counts = before.counted_tokens / measured["tokens"], before.disk / there, before.memory / measured["memory"]
         assert all(0.75 <= ratio <= 1.25 for ratio in counts), counts
-        quotients.append(seconds / measured["seconds"])
-        if 0.75 <= quotients[0] <= 1.25:
-            break
-    assert 0.75 <= statistics.median(quotients) <= 1.25, quotients
+        said, took = said + seconds, took + measured["seconds"]
+        if 0.75 <= said / took <= 1.25:
+            return
+    pytest.fail(f"five runs took {took:.1f} s and not {said:.1f}")
