@@ -22,8 +22,20 @@ from lengthwise import __version__
 from lengthwise.folder import Folder
 from lengthwise.run.machine import cpu_name
 from lengthwise.spec import Spec, SpecError, digest
-from lengthwise.study.counting import UNSEEN, Body, Fed, Tested, body_of, decoded, fed_by, one_pass, placing, tested_by
-from lengthwise.study.machines import ACCELERATORS, Accelerator, Machine, accelerator, calibrate
+from lengthwise.study.counting import (
+    HOOKED,
+    UNSEEN,
+    Body,
+    Fed,
+    Tested,
+    body_of,
+    decoded,
+    fed_by,
+    one_pass,
+    placing,
+    tested_by,
+)
+from lengthwise.study.machines import ACCELERATORS, PROBES, Accelerator, Machine, accelerator, calibrate
 
 if TYPE_CHECKING:
     from lengthwise.model import DecoderConfig
@@ -115,7 +127,7 @@ def total(costs: Iterable[Cost], at_a_time: int = 1) -> Total:
 def calibrated(threads: int = 1, say: Callable[[str], None] | None = None) -> Machine:
     """This machine, as it was measured within the last week; measured now if it was not."""
     cache = Folder(Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lengthwise")
-    name = f"machine-{threads}-{digest(__version__, cpu_name(), os.cpu_count(), bits=32):08x}.json"
+    name = f"machine-{threads}-{digest(__version__, PROBES, cpu_name(), os.cpu_count(), bits=32):08x}.json"
     with suppress(SpecError, OSError, TypeError):
         local = cache.local
         if local is not None and time.time() - (local / name).stat().st_mtime < _WEEK:
@@ -219,6 +231,7 @@ def _peak(body: Body, fed: Fed, tests: list[Tested]) -> float:
     """
     from lengthwise.evaluation.decoding import ROWS
     from lengthwise.evaluation.onepass import TOKENS
+    from lengthwise.model.attention import AT_ONCE
 
     weights, config, held = 4.0 * body.parameters, body.config, body.held(*fed.most)
     saving = 6 * weights  # weights and moments once more, as tensors and as bytes
@@ -226,8 +239,11 @@ def _peak(body: Body, fed: Fed, tests: list[Tested]) -> float:
     looked = min(TOKENS, sum(one.tokens * one.cases for one in tests))
     share = sum(one.answer for one in tests) / max(sum(one.tokens for one in tests), 1)
     looking = looked * (at_once + 4 * 3 * share * config.vocabulary)
+    longest = max((one.tokens for one in tests), default=0)
+    if body.path == "hooked":
+        looking += 4 * HOOKED * min(AT_ONCE, looked * longest * config.heads)
     wrong = sum(one.cases for one in tests if one.split in UNSEEN)
-    side_by_side = min(ROWS, wrong) * max((one.tokens for one in tests), default=0)
+    side_by_side = min(ROWS, wrong) * longest
     decoding = side_by_side * (at_once + 4 * 2 * config.heads * config.head_width * config.layers)  # and the cache
     cases = 5000 * sum(one.cases for one in tests)  # what Python holds of each
     return cases + 4 * weights + max(1.1 * held, 0.75 * held + max(saving, looking, decoding))

@@ -26,6 +26,8 @@ TESTED = 4
 FAILED_AT = 0.5
 """Every answer of an unseen length is assumed to fail, and to go wrong here; from there to its limit it is decoded."""
 UNSEEN = ("test_unseen", "test_far")
+HOOKED = 6
+"""Numbers per score that are held where an encoding looks at scores: CoPE's; the others hold fewer."""
 WIDTHS = (64, 256, 768)
 """Where the price of a FLOP is measured; between these widths it is interpolated in their logarithm."""
 
@@ -63,11 +65,9 @@ class Body:
     config: DecoderConfig
     parameters: int
     path: str
-    """How scores are computed: `plain`, `biased`, or `dense`, written out."""
+    """How scores are computed: `plain`, `biased`, `dense`, written out, or `hooked`: an encoding looks at them."""
     turns: bool
     """Whether queries and keys are turned."""
-    hooked: bool
-    """Whether an encoding looks at scores, which PyTorch's kernels do not show."""
 
     @classmethod
     def of(cls, config: DecoderConfig, specs: tuple[Spec, ...]) -> Body:
@@ -81,8 +81,8 @@ class Body:
         layer = 4 * config.width * inner + matrices * config.width * config.feed_forward_width
         flops = 2.0 * passes * (shape.tokens * layer + 2 * shape.pairs * inner) * config.layers
         flops += 2.0 * passes * shape.targets * config.width * config.vocabulary
-        path = "dense" if training and config.attention_dropout else self.path
-        if not training and path == "dense" and not self.hooked:
+        path = "dense" if training and config.attention_dropout and self.path != "hooked" else self.path
+        if not training and path == "dense":
             path = "biased"  # a bias that does not learn is left to PyTorch's kernel
         found = {
             "calls": shape.calls,
@@ -107,8 +107,9 @@ class Body:
         numbers = rows_tokens * (4 * config.width + 4 * inner + wide)
         if config.dropout:
             numbers += rows_tokens * (2 * config.width + 1.25 * config.feed_forward_width)
-        if self.path == "dense" or config.attention_dropout:
-            numbers += pairs * config.heads * (2.25 if config.attention_dropout else 1)
+        if self.path in {"dense", "hooked"} or config.attention_dropout:
+            numbers += pairs * config.heads * (HOOKED if self.path == "hooked" else 1)
+            numbers += pairs * config.heads * 1.25 * bool(config.attention_dropout)
         return 4 * (numbers * config.layers + 3 * targets * config.vocabulary)
 
 
@@ -143,8 +144,8 @@ def body_of(config: DecoderConfig, specs: tuple[Spec, ...]) -> Body:
     hooked = any(part.overrides(hook) for part in parts for hook in SEES_SCORES)
     biased = [part for part in parts if any(map(part.overrides, ("columns", "by_distance", "bias")))]
     learns = any(part.requires_grad for encoding in biased for part in encoding.parameters())
-    path = "dense" if hooked or learns else "biased" if biased else "plain"
-    return Body(config, count, path, any(part.overrides("rotate") for part in parts), hooked)
+    path = "hooked" if hooked else "dense" if learns else "biased" if biased else "plain"
+    return Body(config, count, path, any(part.overrides("rotate") for part in parts))
 
 
 @dataclass(frozen=True)

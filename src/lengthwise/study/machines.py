@@ -123,8 +123,8 @@ _STEPS = [
     # encoding, model, layers, rows, tokens, autocast
     *(("nope", "64", layers, 4, 8, False) for layers in (1, 3)),
     *(("nope", "64", layers, 64, 16, False) for layers in (1, 3)),
-    *((encoding, "64", 2, 64, 32, False) for encoding in ("nope", "alibi", "t5", "rope")),
-    *((encoding, "64", 2, 16, 128, False) for encoding in ("nope", "alibi", "t5")),
+    *((encoding, "64", 2, 64, 32, False) for encoding in ("nope", "alibi", "t5", "rope", "cope")),
+    *((encoding, "64", 2, 16, 128, False) for encoding in ("nope", "alibi", "t5", "cope")),
     *(("nope", "64:dropout=0.1:attention_dropout=0.1", 2, 64, 32, False), ("nope", "64", 2, 64, 32, True)),
     ("nope", "64:vocabulary=1024", 2, 64, 32, False),
     *(("nope", "256", 1, 4, 8, False), ("nope", "256", 2, 32, 32, False), ("nope", "256", 1, 16, 32, True)),
@@ -139,11 +139,14 @@ _LOOKS = [
     # encoding, model, layers, rows, tokens; with 1 token, decoding
     *(("nope", "64", 1, 256, 32), ("nope", "64", 3, 256, 32), ("nope", "64", 2, 64, 128)),
     *(("alibi", "64", 2, 256, 32), ("alibi", "64", 2, 64, 128), ("rope", "64", 2, 256, 32)),
+    *(("cope", "64", 2, 64, 32), ("cope", "64", 2, 16, 128), ("cope", "64", 2, 64, 1)),
     *(("nope", "64", 1, 16, 1), ("nope", "64", 3, 16, 1), ("nope", "64", 3, 256, 1)),
     *(("nope", "64:vocabulary=1024", 2, 256, 32), ("nope", "256", 1, 64, 32), ("nope", "256", 1, 128, 1)),
     *(("nope", "768", 1, 16, 32), ("nope", "768", 1, 32, 1)),
 ]
 _VOCABULARY, _SAID = 256, 16
+PROBES = f"{_STEPS} {_LOOKS}"
+"""What was timed: with other probes a kept calibration has other prices, and is none."""
 _BASE = (
     "import torch, lengthwise.run, polars, safetensors.torch;"
     "torch.optim.AdamW([torch.zeros(1, requires_grad=True)]);"  # imports a good deal more
