@@ -27,7 +27,7 @@ FAILED_AT = 0.5
 """Every answer of an unseen length is assumed to fail, and to go wrong here; from there to its limit it is decoded."""
 UNSEEN = ("test_unseen", "test_far")
 HOOKED = 6
-"""Numbers per score that are held where an encoding looks at scores: CoPE's; the others hold fewer."""
+"""Numbers per score that are held where an encoding looks at scores: .75 to .97 of measured peaks are said."""
 WIDTHS = (64, 256, 768)
 """Where the price of a FLOP is measured; between these widths it is interpolated in their logarithm."""
 
