@@ -1,15 +1,16 @@
 """What decides the claims that need no study: measured small here, and at the size they name in `results/theory`."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from lengthwise.report.claims import committed_measurements, judge, read_claims, read_measured
+from lengthwise.report.claims import judge, measured_as, read_claims, read_measured
 from lengthwise.spec import SpecError
+from lengthwise.study.add import in_results
 from lengthwise.theory import claims
 from lengthwise.theory.claims import measured
+from lengthwise.theory.order import untrained
 
 CLAIMS = {one.id: one for one in read_claims()}
 WORDS = {"C3": "holds", "H2": "holds", "V1": "holds", "V2": "does not hold", "V3": "does not hold", "V4": "holds"}
@@ -20,43 +21,38 @@ def small():
     return measured(tokens=32, sequences=4, draws=3, inputs=256)
 
 
-def written(found, folder: Path) -> Path:
-    (folder / "claims.json").write_text(json.dumps({"claims": found}))
-    return folder / "claims.json"
-
-
 def test_every_claim_that_needs_no_study_and_is_tested_is_measured(small):
     alone = {one.id for one in CLAIMS.values() if one.study is None and one.rule.not_tested is None}
     assert set(small) == alone == set(WORDS)
 
 
 def test_a_small_measurement_already_tells_the_factor_and_the_theorems(small, tmp_path):
-    values = read_measured(written(small, tmp_path))
+    (tmp_path / "claims.json").write_text(json.dumps({"claims": small}))
+    values = read_measured(tmp_path / "claims.json")
+    assert values == measured_as(small)
     words = {name: judge(CLAIMS[name], None, None, values).word for name in ("C3", "H2", "V2")}
     assert words == {name: WORDS[name] for name in words}
     assert values["V2"][0][1].value == pytest.approx(12, rel=0.1)
     assert small["V4"][0]["value"] < 0.8  # of the noise, with so few inputs
 
 
-def test_a_broken_construction_loses_its_claim(tmp_path, monkeypatch):
+def test_a_broken_construction_loses_its_claim(monkeypatch):
     monkeypatch.setattr(claims, "untrained", lambda mask, *rest, **more: untrained("causal", *rest, **more))
-    from lengthwise.theory.order import untrained
-
     apart = claims._masks(0)
     assert apart > 1e-3
     found = {"H2": [claims._exact("masks apart", apart, 4, "sequences")]}
-    made = judge(CLAIMS["H2"], None, None, read_measured(written(found, tmp_path)))
+    made = judge(CLAIMS["H2"], None, None, measured_as(found))
     assert made.word == "does not hold"
 
 
-def test_an_interval_across_the_bound_settles_nothing(tmp_path):
+def test_an_interval_across_the_bound_settles_nothing():
     found = {"V3": [claims._mean("measured / published", np.array([0.9, 1.0, 1.1]))]}
-    made = judge(CLAIMS["V3"], None, None, read_measured(written(found, tmp_path)))
+    made = judge(CLAIMS["V3"], None, None, measured_as(found))
     assert made.word == "not settled" and "[" in made.ours
 
 
 def test_what_is_committed_decides_as_the_docs_say():
-    there = committed_measurements()
+    there = in_results("theory/claims.json")
     assert there is not None
     values = read_measured(there)
     assert {name: judge(CLAIMS[name], None, None, values).word for name in values} == WORDS

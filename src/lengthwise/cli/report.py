@@ -72,10 +72,10 @@ def claims(
     as_json: Json = False,
 ) -> None:
     """What the publications claim, and what our rows say to it, by rules that were committed before."""
-    from lengthwise.report.claims import committed_measurements, committed_on, judge, read_claims, read_measured
+    from lengthwise.report.claims import committed_on, judge, read_claims, read_measured
     from lengthwise.report.findings import gather
     from lengthwise.report.numbers import numbers
-    from lengthwise.study.add import committed
+    from lengthwise.study.add import committed, in_results
     from lengthwise.study.file import Study
     from lengthwise.study.plan import Planned
     from lengthwise.study.reading import recipes, shipped
@@ -92,9 +92,10 @@ def claims(
             continue  # nothing of it is done: its claims are not tested
         rows[str(name)] = (found, numbers(found))
         dates[f"rows of {name}"] = None if where is None else committed_on(Path(where) / "rows.parquet")
-    theory, measured = committed_measurements(), {}
+    theory = in_results("theory/claims.json")
+    measured = None if theory is None else read_measured(theory)
     if theory is not None:
-        measured, dates["measurements of theory"] = read_measured(theory), committed_on(theory)
+        dates["measurements of theory"] = committed_on(theory)
     made = [judge(claim, *rows.get(claim.study or "", (None, None)), measured=measured) for claim in listed]
     if as_json:
         print(json.dumps({"committed": dates, "claims": [one.line() for one in made]}, indent=2))

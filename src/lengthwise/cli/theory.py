@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -141,15 +140,14 @@ def claims(
 ) -> None:
     """Measure what decides the claims that need no study, at the size they name (some minutes)."""
     from lengthwise.folder import Folder
-    from lengthwise.report.claims import judge, read_claims, read_measured
+    from lengthwise.report.claims import judge, measured_as, read_claims
     from lengthwise.theory.claims import measured
 
     with working() as tell:
         found = measured(draws=draws, seed=seed, tell=tell)
-    with TemporaryDirectory() as away:
-        where = to or Path(away)
-        Folder(where).write("claims.json", json.dumps({"draws": draws, "seed": seed, "claims": found}, indent=1))
-        values = read_measured(where / "claims.json")
+    if to is not None:
+        Folder(to).write("claims.json", json.dumps({"draws": draws, "seed": seed, "claims": found}, indent=1))
+    values = measured_as(found)
     made = [judge(claim, None, None, values).line() for claim in read_claims() if claim.id in values]
     if as_json:
         print(json.dumps({"rows": found, "claims": made}, indent=2))

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from lengthwise.report.words import span
 from lengthwise.spec import Spec, SpecError, one_line
 from lengthwise.statistics.aggregates import aggregates, differences
+from lengthwise.statistics.estimate import Estimate
 from lengthwise.statistics.ranks import QUARTER, mrr
 from lengthwise.study.reading import load, shipped
 
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
 
     from lengthwise.report.findings import Findings
     from lengthwise.report.numbers import Numbers
-    from lengthwise.statistics.estimate import Estimate
 
+Measured = Mapping[str, list[tuple[str, Estimate]]]
+"""For each claim that needs no study, the values that decide it, with their names."""
 Word = Literal["holds", "does not hold", "not settled", "not tested here"]
 _COLUMN = {"mean_unseen": "unseen", "seen": "seen"}
 
@@ -117,42 +119,32 @@ def read_claims(where: str | Path | None = None) -> list[Claim]:
         raise SpecError(f"{path}: {'.'.join(map(str, first['loc']))}: {one_line(first['msg'])}") from None
 
 
-def read_measured(where: Path) -> dict[str, list[tuple[str, Estimate]]]:
-    """What `lengthwise theory claims` wrote: for each claim the values that decide it."""
-    from lengthwise.statistics.estimate import Estimate
-
-    made: dict[str, list[tuple[str, Estimate]]] = {}
+def read_measured(where: Path) -> Measured:
+    """What `lengthwise theory claims` wrote."""
     try:
-        for claim, rows in json.loads(where.read_text())["claims"].items():
-            made[claim] = [
-                (
-                    row["name"],
-                    Estimate(
-                        *(row[key] for key in ("value", "low", "high", "level", "n", "unit")),
-                        recipe="t" if row["level"] else "the largest",
-                        words=f"other {row['unit']}",
-                    ),
-                )
-                for row in rows
-            ]
+        return measured_as(json.loads(where.read_text())["claims"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise SpecError(
             f"{where} is not what `lengthwise theory claims --to {where.parent}` writes: {one_line(str(error))}"
         ) from None
-    return made
 
 
-def committed_measurements() -> Path | None:
-    """Where the committed measurements of theory are, if they are there."""
-    places = (Path("results"), Path(__file__).parents[3] / "results")
-    return next((path for place in places if (path := place / "theory" / "claims.json").exists()), None)
+def measured_as(claims: Mapping[str, list[dict[str, Any]]]) -> Measured:
+    """The rows of `lengthwise.theory.claims.measured` as values with their intervals."""
+    return {claim: [(row["name"], _estimate(row)) for row in rows] for claim, rows in claims.items()}
+
+
+def _estimate(row: Mapping[str, Any]) -> Estimate:
+    recipe = "t" if row["level"] else "the largest"
+    values = (row[key] for key in ("value", "low", "high", "level", "n", "unit"))
+    return Estimate(*values, recipe=recipe, words=f"other {row['unit']}")
 
 
 def judge(
     claim: Claim,
     found: Findings | None,
     here: Numbers | None,
-    measured: Mapping[str, list[tuple[str, Estimate]]] | None = None,
+    measured: Measured | None = None,
 ) -> Judged:
     """What our rows, or the measurements of theory, say to a claim; without them it is not tested."""
     if claim.rule.not_tested is not None:

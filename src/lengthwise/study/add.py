@@ -50,10 +50,14 @@ def chosen_tasks(study: Study, text: str) -> list[str]:
 
 def committed(study: Study) -> Path | None:
     """Where the study's committed results are, if they are there."""
-    for place in (Path("results"), Path(__file__).parents[3] / "results"):
-        if (place / study.name / "bundle.json").exists():
-            return place / study.name
-    return None
+    found = in_results(f"{study.name}/bundle.json")
+    return None if found is None else found.parent
+
+
+def in_results(name: str) -> Path | None:
+    """A committed file, e.g. `theory/claims.json`: here, or in the checkout this code lies in."""
+    places = (Path("results"), Path(__file__).parents[3] / "results")
+    return next((place / name for place in places if (place / name).exists()), None)
 
 
 def guards(planned: Planned, bundle: Bundle) -> list[Item]:

@@ -158,6 +158,7 @@ def _same_run(plans: Iterable[tuple[Cell, Plan]], errors: list[str]) -> None:
 def _evaluations(planned: Planned, plans: Iterable[tuple[Cell, Plan]], errors: list[str]) -> None:
     """What is evaluated at test time must exist, fit the weights of every run, and have room for what was trained."""
     from lengthwise.model.temperature import build_temperature
+    from lengthwise.run.record import scale_with_trained
 
     plans = list(plans)
     for number, one in enumerate(planned.study.evaluations):
@@ -170,10 +171,7 @@ def _evaluations(planned: Planned, plans: Iterable[tuple[Cell, Plan]], errors: l
             for layers in dict.fromkeys(plan.model.layers for _, plan in plans):
                 _told(errors, f"{place}.encoding", partial(encodings_of, one.encoding, layers))
         if one.scale is not None:
-            given = Spec.of(one.scale)
-            open_ = given.name == "log-n" and "trained" not in dict(given.options)  # the run fills it in
-            whole = f"{one.scale}:trained=8" if open_ else one.scale
-            _told(errors, f"{place}.scale", partial(build_temperature, whole))
+            _told(errors, f"{place}.scale", partial(build_temperature, scale_with_trained(one.scale, lambda: 8)))
         if (one.encoding is not None or one.scale is not None) and len(errors) == before:
             _evaluated_alike(place, one, plans, errors)
 
