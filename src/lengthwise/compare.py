@@ -1,100 +1,86 @@
-"""Runs side by side: a figure, a table with reach, and one sentence that says what was seen."""
+"""Runs side by side: `compare(runs)` gives runs on one task the report that a study gets."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from lengthwise.report.curve import Curves, bars, draw
-from lengthwise.spec import SpecError, digest
-from lengthwise.statistics.cells import reaches
-from lengthwise.statistics.reach import Reach, accuracies, reach
+from lengthwise.folder import Folder
+from lengthwise.report.findings import Findings, labelled
+from lengthwise.report.page import Page
+from lengthwise.spec import SpecError, show
+from lengthwise.study.file import Study
+from lengthwise.study.plan import Cell, Item, prove
+from lengthwise.study.store import kinds_of, record_of, some_wrong
 
 if TYPE_CHECKING:
     import polars as pl
+    from matplotlib.figure import Figure
 
-    from lengthwise.run import Plan, Run
-    from lengthwise.study.plan import Item
+    from lengthwise.run import Run
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a set of runs on one task shows."""
+    """What a set of runs on one task shows: `print(c.verdict, c.table)`, `c.plot()`, `c.draw("figures")`."""
 
-    task: str
-    trained: int
-    unit: str
-    curves: Curves
-    chance: dict[int, float]
-    reaches: dict[str, list[Reach]]
-    table: list[dict[str, Any]]
+    page: Page
 
     @property
-    def sentence(self) -> str:
-        """What was seen, best reach first."""
-        parts = []
-        middles = {name: reaches(found).median for name, found in self.reaches.items()}
-        for name, told in sorted(middles.items(), key=lambda pair: -(pair[1].length or -1)):
-            if told.length is None:
-                parts.append(f"{name} did not learn the seen lengths")
-            else:
-                parts.append(f"{name} reaches {told} ({told.length / self.trained:.1f} ×)")
-        seeds = sorted({len(found) for found in self.reaches.values()})
-        many = "one seed each, so no seed interval" if seeds == [1] else f"median of {'–'.join(map(str, seeds))} seeds"
-        return f"Trained on {self.task} up to {self.trained} {self.unit}, {'; '.join(parts)} ({many})."
+    def verdict(self) -> str:
+        """What was seen and how sure it is, in a few sentences."""
+        return self.page.verdict
 
-    def bars(self, width: int = 78) -> list[str]:
-        """The picture for a terminal."""
-        return bars(self.curves, self.trained, width)
+    @property
+    def table(self) -> pl.DataFrame:
+        """A line for each encoding: seeds, learned, seen and unseen accuracy and reach of the median seed."""
+        import polars as pl
+
+        found, numbers, (task,) = self.page.found, self.page.numbers, self.page.found.tasks
+        lines = []
+        for name in self.page.order():
+            key = (task, name)
+            reached, unseen, seen = numbers.reach[key], numbers.cells[key], numbers.seen[key]
+            lines.append(
+                {
+                    "encoding": found.label(name),
+                    "spec": name,
+                    "seeds": reached.n,
+                    "learned": reached.learned,
+                    "seen": seen.median.value,
+                    "unseen": unseen.median.value,
+                    "reach": reached.median.length,
+                    "at_least": reached.median.beyond,
+                }
+            )
+        return pl.DataFrame(lines)
+
+    def plot(self) -> Figure:
+        """Accuracy against length as a matplotlib figure."""
+        return self.page.main().figure()
 
     def draw(self, to: str | Path, name: str = "compare") -> list[Path]:
-        """Write the figure as SVG and PNG, and what it shows as JSON."""
-        folder = Path(to)
-        paths = [folder / f"{name}.svg", folder / f"{name}.png"]
-        try:
-            draw(self.curves, self.chance, self.trained, self.unit, self.task, paths)
-            told = {"sentence": self.sentence, "table": self.table, "chance": self.chance, "curves": self.curves}
-            (folder / f"{name}.json").write_text(json.dumps(told, indent=1, default=list))
-        except OSError as error:
-            raise SpecError(f"the figure cannot be written to {folder}: {error.strerror or error}") from error
-        return [*paths, folder / f"{name}.json"]
+        """Write the figure (SVG, PNG, CSV), the page (HTML) and its numbers (JSON) into a folder."""
+        paths = replace(self.page.main(), name=name).write(to, ("svg", "png"))
+        folder = Folder(to)
+        folder.write(f"{name}.html", self.page.html())
+        folder.write(f"{name}.json", json.dumps({**self.page.plain(), "curves": self.curves()}, indent=1))
+        return [*paths, Path(to) / f"{name}.html", Path(to) / f"{name}.json"]
+
+    def curves(self) -> dict[str, list[dict[int, float]]]:
+        """Spec → length → accuracy, for each seed."""
+        parts = self.page.found.cells.partition_by("encoding", "seed", as_dict=True, maintain_order=True)
+        curves: dict[str, list[dict[int, float]]] = {}
+        for (name, _), own in parts.items():
+            curves.setdefault(str(name), []).append(dict(own.select("length", "accuracy").iter_rows()))
+        return curves
 
 
-def compared(
-    task: str, trained: int, unit: str, groups: Mapping[str, Sequence[pl.DataFrame]], checkpoint: str = "last"
-) -> Comparison:
-    """Rows of runs on one task side by side: for each name, the rows of each seed."""
-    import polars as pl
-
-    curves, found_reach, table, chance = {}, {}, [], {}
-    for name, group in groups.items():
-        tested = pl.col("split").str.starts_with("test_") | (pl.col("split") == "validation")
-        kept = (pl.col("checkpoint") == checkpoint) & (pl.col("evaluation") == "as trained") & tested
-        tables = [rows.filter(kept) for rows in group]
-        found = [accuracies(rows) for rows in tables]
-        curves[name] = [dict(zip(one["length"].to_list(), one["accuracy"].to_list(), strict=True)) for one in found]
-        for one in found:
-            chance |= dict(zip(one["length"].to_list(), one["chance"].to_list(), strict=True))
-        found_reach[name] = [reach(rows) for rows in tables]
-        table.append(
-            {
-                "encoding": name,
-                "seeds": len(group),
-                "seen": _spread([_share(rows.filter(pl.col("seen"))) for rows in tables]),
-                "unseen": _spread([_share(rows.filter(pl.col("split") == "test_unseen")) for rows in tables]),
-                "reach of each seed": ", ".join(map(str, found_reach[name])),
-                "median reach": str(reaches(found_reach[name])),
-            }
-        )
-    return Comparison(task, trained, unit, curves, dict(sorted(chance.items())), found_reach, table)
-
-
-def compare(runs: Sequence[Run], checkpoint: str = "last") -> Comparison:
-    """Put runs on one task side by side, grouped by what varies: the encoding, or what else differs.
+def compare(runs: Sequence[Run]) -> Comparison:
+    """Put finished runs on one task side by side, grouped by what varies: the encoding, or what else differs.
 
     `compare([train("copy", name, seed=seed) for name in ("nope", "rope") for seed in range(3)]).draw("figures")`
     """
@@ -103,75 +89,58 @@ def compare(runs: Sequence[Run], checkpoint: str = "last") -> Comparison:
     tasks = {str(run.plan.task_spec) for run in runs}
     if len(tasks) > 1:
         raise SpecError(f"only runs on one task can be compared, not on {' and '.join(sorted(tasks))}")
-    task = runs[0].plan.task
-    runs = list({run.id: run for run in runs}.values())  # one run given twice is one run
-    groups = {name: [run.rows() for run in group] for name, group in _groups(runs).items()}
-    return compared(str(runs[0].plan.task_spec), task.longest, task.unit, groups, checkpoint)
+    listed = list({run.id: run for run in runs}.values())  # one run given twice is one run
+    items = _items(listed)
+    task = items[0].cell.task
+    names = list(dict.fromkeys(item.cell.encoding for item in items))
+    study = Study.of(
+        {
+            "name": "compare",
+            "question": f"How far beyond its training length does each encoding carry {task}?",
+            "vary": {"task": [task], "encoding": names},
+            "seeds": sorted({item.cell.seed for item in items}),
+        }
+    )
+    return Comparison(Page(_findings(study, items, listed)))
 
 
-def compare_study(items: Iterable[Item], rows: pl.DataFrame) -> dict[str, Comparison]:
-    """A comparison for each task of a study, of the runs whose rows are there."""
-    by_run = {str(key[0]): table for key, table in rows.partition_by("run", as_dict=True).items()}
-    tasks: dict[str, dict[str, list[pl.DataFrame]]] = {}
-    plans: dict[str, Plan] = {}
-    listed = [item for item in items if item.kind == "run" and item.key in by_run]
-    for item in listed:
-        plans[item.cell.task] = item.plan
-    axes = {
-        task: [
-            axis
-            for axis in ("positions", "model", "training")
-            if len({getattr(item.cell, axis) for item in listed if item.cell.task == task}) > 1
-        ]
-        for task in plans
-    }
-    for item in listed:
-        name = " ".join([item.cell.encoding, *(getattr(item.cell, axis) for axis in axes[item.cell.task])])
-        tasks.setdefault(item.cell.task, {}).setdefault(name, []).append(by_run[item.key])
-    return {
-        task: compared(str(plans[task].task_spec), plans[task].task.longest, plans[task].task.unit, groups)
-        for task, groups in tasks.items()
-    }
+def _findings(study: Study, items: list[Item], runs: Sequence[Run]) -> Findings:
+    import polars as pl
 
-
-def _groups(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """The runs that differ in their seed alone, under the shortest name that tells them from the others."""
-    alike: dict[int, list[Run]] = {}
+    records: dict[str, Any] = {}
     for run in runs:
-        alike.setdefault(
-            digest({key: value for key, value in run.record["identity"].items() if key != "seed"}), []
-        ).append(run)
-    groups: dict[str, list[Run]] = {}
-    for key, group in alike.items():
-        name = _name(group[0], runs)
-        groups[name if name not in groups else f"{name} #{key % 16**4:04x}"] = group
-    return groups
+        records[run.id] = {"key": run.id, "done": run.folder.json("done"), **record_of(run.folder)}
+    said = {run.id: run.predictions() for run in runs}
+    return Findings(
+        study=study,
+        items=items,
+        planned=len(items),
+        rows=pl.concat([run.rows() for run in runs]).join(labelled(items).drop("diverged"), on="run", how="inner"),
+        records=records,
+        wrong=pl.concat([some_wrong(table, key) for key, table in said.items()]),
+        kinds=pl.concat([kinds_of(table, key) for key, table in said.items()]),
+        proof=prove(items),
+        more="train the missing seeds, up to {seeds} of each encoding",
+        source=", ".join(dict.fromkeys(str(run.folder.parent.parent) for run in runs)),
+    )
 
 
-def _name(run: Run, runs: Sequence[Run]) -> str:
-    """The encoding, and whatever else tells it from the others."""
-    name = ",".join(map(str, run.plan.encoding_specs))
-    if len({str(other.plan.positions_spec) for other in runs}) > 1:
-        name += f" {run.plan.positions_spec}"
-    for part in ("model", "training", "start", "streams"):
-        here = run.plan.options()[part]
-        others = [other.plan.options()[part] for other in runs]
-        if any(other != here for other in others):
-            differs = {key: value for key, value in here.items() if any(other.get(key) != value for other in others)}
-            name += "".join(f" {key}={value}" for key, value in differs.items())
-    return name
+def _items(runs: Sequence[Run]) -> list[Item]:
+    """The runs as a study has them; what differs between them beside the encoding is part of their names."""
+    made = []
+    for run in runs:
+        plan = run.plan
+        axes = {axis: _differing(run, runs, axis) for axis in ("model", "training", "start", "streams")}
+        rest = ":".join(part for part in (axes.pop("start"), axes.pop("streams")) if part)
+        positions = str(plan.positions_spec)
+        axes["training"] = ":".join(part for part in (axes["training"], rest) if part)
+        cell = Cell(str(plan.task_spec), ",".join(map(str, plan.encoding_specs)), positions, seed=plan.seed, **axes)
+        made.append(Item(run.id, "run", cell, plan))
+    return made
 
 
-def _share(rows: Any) -> float | None:  # noqa: ANN401
-    """The mean over lengths of the accuracy."""
-    found = accuracies(rows)["accuracy"].to_list()
-    return sum(found) / len(found) if found else None
-
-
-def _spread(values: Sequence[float | None]) -> str:
-    there = [value for value in values if value is not None]
-    if not there:
-        return "none"
-    if len(there) == 1:
-        return f"{there[0]:.3f}"
-    return f"{median(there):.3f} [{min(there):.3f}–{max(there):.3f}]"
+def _differing(run: Run, runs: Sequence[Run], part: str) -> str:
+    """The options of one part in which a run differs from another: `layers=3`."""
+    here, others = run.plan.options()[part], [other.plan.options()[part] for other in runs]
+    differs = {key: value for key, value in here.items() if any(other.get(key) != value for other in others)}
+    return ":".join(f"{key}={show(value)}" for key, value in differs.items())

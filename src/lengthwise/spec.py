@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import hashlib
 import importlib
 import importlib.util
 import inspect
 import json
 import re
-import sys
 import traceback
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType
 
 if typing.TYPE_CHECKING:
     from pydantic import BaseModel
@@ -31,6 +29,9 @@ Value = bool | int | float | str | None | tuple["Value", ...]
 
 class SpecError(ValueError):
     """A user's mistake: the message says what was wrong, where, and what to type instead."""
+
+    exit_code = 2
+    """Of the command line."""
 
 
 # --- the grammar -----------------------------------------------------------------------------------------------------
@@ -181,6 +182,10 @@ def _plain(value: object, key: str) -> Value:
 # --- resolving -------------------------------------------------------------------------------------------------------
 
 
+_SEVERAL = {
+    "encoding": " Several go into a list, one per layer.",
+    "task": " A run has one task; a study takes several: vary: {task: [copy, sort]} in its file.",
+}
 _LISTED = 24  # names in one line of an error
 
 
@@ -198,84 +203,29 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 def resolve(kind: str, table: Mapping[str, str], name: str) -> type:
     """The class that `name` means: a row of `table`, `package.module:Class`, or `file.py:Class`."""
+    from lengthwise import loading
+
+    if name in loading.GIVEN:
+        return loading.GIVEN[name]
     if name in table:
         module, _, attribute = table[name].partition(":")
         return getattr(importlib.import_module(module), attribute)
     where, colon, attribute = name.rpartition(":")
     if not colon:
         if name.endswith(".py"):
-            there = _classes(_load_file(name))
+            there = loading.classes(loading.load_file(name))
             raise SpecError(f"{name!r} is a file; name the class in it too, e.g. {name}:{(there or ['Mine'])[0]}")
-        hint = " Several go into a list, one per layer." if "," in name else did_you_mean(name, table)
+        hint = did_you_mean(name, table)
+        if "," in name:
+            hint = _SEVERAL.get(kind, " Name one.")
         raise SpecError(f"unknown {kind} {name!r}.{hint}")
     if where in table and attribute.islower():  # a class has a capital; this is an option without its value
         raise SpecError(f"option {attribute!r} of {kind} {where!r} has no value; write {name}=value")
-    module = _load_file(where) if where.endswith(".py") else _load_module(where)
+    module = loading.load_file(where) if where.endswith(".py") else loading.load_module(where)
     found = getattr(module, attribute, None)
     if not isinstance(found, type):
-        raise SpecError(f"{where!r} has no class {attribute!r}.{did_you_mean(attribute, _classes(module))}")
+        raise SpecError(f"{where!r} has no class {attribute!r}.{did_you_mean(attribute, loading.classes(module))}")
     return found
-
-
-def _classes(module: ModuleType) -> list[str]:
-    """The classes a module defines itself."""
-    return [key for key, item in vars(module).items() if isinstance(item, type) and item.__module__ == module.__name__]
-
-
-def _load_file(where: str) -> ModuleType:
-    path = Path(where).resolve()
-    if not path.is_file():
-        raise SpecError(f"there is no file {where!r}; give its path from the current directory")
-    source = path.read_bytes()
-    # The content is part of the name, so an edited file is a new module, and pickling finds it again.
-    name = f"lengthwise_outside_{path.stem}_{hashlib.blake2b(bytes(path) + source, digest_size=6).hexdigest()}"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        sys.path.insert(0, str(path.parent))  # it may import its neighbours, as any script may
-        before = set(sys.modules)
-        try:
-            spec.loader.exec_module(module)
-            module.__dict__["__neighbours__"] = _neighbours(path.parent, set(sys.modules) - before)
-        except (Exception, SystemExit) as error:
-            del sys.modules[name]
-            raise SpecError(f"{where!r} could not be loaded: {blame(error, str(path))}") from error
-        finally:
-            sys.path.remove(str(path.parent))
-    return sys.modules[name]
-
-
-def _neighbours(folder: Path, names: Iterable[str]) -> list[str]:
-    """The files of modules that were imported from a folder; another file's neighbour may have the same name."""
-    files = []
-    for name in sorted(names):
-        file = getattr(sys.modules[name], "__file__", None)
-        if file is not None and Path(file).is_relative_to(folder):
-            files.append(file)
-            del sys.modules[name]
-    return files
-
-
-def sources(cls: type) -> list[str]:
-    """The files that a class from outside is made of: its own, and the neighbours it imported."""
-    return [inspect.getfile(cls), *getattr(sys.modules.get(cls.__module__), "__neighbours__", [])]
-
-
-def _load_module(where: str) -> ModuleType:
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))  # a console script does not see the current directory by itself
-    try:
-        return importlib.import_module(where)
-    except ModuleNotFoundError as error:
-        if error.name and (where == error.name or where.startswith(error.name + ".")):
-            raise SpecError(
-                f"there is no module {error.name!r} (in {where!r}), installed or in this directory"
-            ) from error
-        raise SpecError(f"{where!r} could not be imported: {error}") from error
-    except (Exception, SystemExit) as error:
-        raise SpecError(f"{where!r} could not be imported: {blame(error, where)}") from error
 
 
 def blame(error: BaseException, where: str) -> str:
@@ -400,6 +350,25 @@ def build(kind: str, table: Mapping[str, str], base: type, spec: Spec, arguments
 
 def _a(kind: str) -> str:
     return kind if kind.endswith("s") else f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
+
+
+P = typing.ParamSpec("P")
+R = typing.TypeVar("R")
+
+
+def suggests(function: typing.Callable[P, R]) -> typing.Callable[P, R]:
+    """A function whose unknown keywords are answered with the one that was probably meant."""
+    known = [name for name, item in inspect.signature(function).parameters.items() if item.kind != item.VAR_KEYWORD]
+    open_ended = any(item.kind == item.VAR_KEYWORD for item in inspect.signature(function).parameters.values())
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name in () if open_ended else kwargs:
+            if name not in known:
+                raise TypeError(f"{function.__name__}() has no keyword {name!r}.{did_you_mean(name, known)}")
+        return function(*args, **kwargs)
+
+    return checked
 
 
 # --- identity --------------------------------------------------------------------------------------------------------

@@ -43,15 +43,15 @@ def test_what_is_said_of_rows():
     (t5,) = [one for one in differences(told) if one["encoding"] == "t5" and one["measure"] == "true matching"]
     assert t5["difference"] == pytest.approx(0.1) and t5["low"] == pytest.approx(0.1)
     lines = {line["encoding"]: line for line in table(told, TASK)}
-    assert lines["nope"]["true, heads matched"].startswith("0.290 ± ")  # .2 + .01 (2 + 2) + .05
-    assert lines["t5"]["published"] == "0.263"
-    assert "true, heads matched: t5 (+0.100 [0.100, 0.100] against nope with another seed: farther)" in sentence(
+    assert lines["NoPE"]["true, heads matched"].startswith("0.290 ± ")  # .2 + .01 (2 + 2) + .05
+    assert lines["T5"]["published"] == "0.263"
+    assert "true, heads matched: T5 (+0.100 [0.100, 0.100] against NoPE with another seed: farther)" in sentence(
         told, TASK
     )
     assert "nearer" in sentence(over_lengths(planted(-0.1)), TASK)
     page = markdown(told, TASK)
-    assert page.count("| t5 |") == 5  # four pairings and the differences
-    assert "| t5 | +0.100 [+0.100, +0.100] |" in page
+    assert page.count("| T5 |") == 5  # four pairings and the differences
+    assert "| T5 | +0.100 [+0.100, +0.100] |" in page
     per_layer = [one for one in summary(told) if one["layer"] == 1 and one["encoding"] == "nope"]
     assert {one["published"] for one in per_layer} == {None}
     assert per_layer[0]["value"] == pytest.approx(0.34)
@@ -80,7 +80,7 @@ def call(*arguments: str) -> str:
 def test_several_runs_are_compared_and_drawn_again_from_their_rows(store, tmp_path):
     where, ids = store
     text = call(*ids.values(), "--store", where, "--to", str(tmp_path / "a"), "--examples", "2")
-    assert "what heads do at unseen lengths" in text and "divergence from nope's attention" in text
+    assert "what heads do at unseen lengths" in text and "divergence from the attention of NoPE" in text
     rows = pl.read_parquet(tmp_path / "a" / "divergence.parquet")
     # record: 2 seeds of each with the other seed; published 4, floor 4, change 4; 2 layers; lengths 1 to 4.
     assert rows.height == (4 + 4 + 4 + 4) * 2 * 4
@@ -107,7 +107,26 @@ def test_one_run_against_another(store, tmp_path):
     assert all(one["low"] is None for one in told["divergence"])  # one seed
     assert all(isinstance(one["value"], float) and math.isfinite(one["value"]) for one in told["divergence"])
     text = call(ids["t5", 0], "--store", where, "--to", str(tmp_path), "--lengths", "2,4")
-    assert "divergence" not in text and "t5" in text
+    assert "divergence" not in text and "T5" in text
+    assert "what heads do at unseen lengths" in text
+    seen = call(ids["t5", 0], "--store", where, "--to", str(tmp_path), "--lengths", "1,2")
+    assert "what heads do at seen lengths" in seen and "unseen" not in seen
+
+
+def test_the_run_that_is_compared_with_is_named_drawn_and_summarised(store, tmp_path):
+    """The table, the page and the figures name both runs, and a pair that was not published has no number."""
+    where, ids = store
+    text = call(ids["nope", 0], "--against", ids["t5", 0], "--store", where, "--to", str(tmp_path))
+    assert "divergence from the attention of T5" in text
+    assert len([line for line in text.splitlines() if line.startswith("NoPE ") and " T5 " in line]) == 1
+    assert "0.26" not in text, "the published values are of other pairs"
+    page = (tmp_path / "summary.md").read_text()
+    assert "M with T5, the run that was named:" in page and "| NoPE |  |" in page
+    for name in ("distance", "length"):
+        figure = (tmp_path / f"attention-{name}-copy-same.svg").read_text()
+        assert "NoPE" in figure and "T5" in figure
+    with pytest.raises(SpecError, match="compared with itself"):
+        call(ids["nope", 0], "--against", ids["nope", 0], "--store", where, "--to", str(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,18 @@ import pytest
 
 from lengthwise.report import figures, overview
 from lengthwise.report.page import Page
+from lengthwise.statistics.table import learned
 from tests.report.made import FIVE, TASKS, findings, study
 
 FOUND = findings()
+LEARNED = learned(Page(FOUND).numbers.scores)
 
 
 def drawings():
     return [
         figures.curves(FOUND, TASKS[0]),
         figures.anatomy(FOUND, TASKS[2]),
-        overview.heat(FOUND),
+        overview.heat(FOUND, LEARNED),
         overview.reaches(FOUND),
         overview.rank_shares(FOUND, {"nope": [0.75, 0.25], "t5": [0.25, 0.75]}),
     ]
@@ -30,8 +32,8 @@ def test_a_figure_redraws_to_the_same_bytes_with_its_data_beside_it(drawing, tmp
 
 
 def test_words_in_a_figure_are_not_rounded():
-    text = overview.heat(FOUND).svg()
-    shown = {f"{value:.2f}" for value in overview.heat(FOUND).data["unseen"].to_list()}
+    text = overview.heat(FOUND, LEARNED).svg()
+    shown = {f"{value:.2f}" for value in overview.heat(FOUND, LEARNED).data["unseen"].to_list()}
     assert all(value in text for value in shown)
 
 

@@ -58,8 +58,8 @@ def test_train_says_what_was_seen_and_a_second_time_that_it_is_done(place):
     again = cli("train", TASK, "--encoding", "rope", *FAST, cwd=place)
     assert again.returncode == 0
     assert f"run {run_of(place)} is done already" in again.stdout
-    assert "Trained on copy:alphabet=120:longest=4:variant=same up to 4 symbols, rope" in again.stdout
-    assert "median reach" in again.stdout and "|" in again.stdout
+    assert "Only RoPE was run, so nothing is compared. copy same: reach not learned" in again.stdout
+    assert "|" in again.stdout and "not learned" in again.stdout
     told = json.loads(cli("train", TASK, "--encoding", "rope", *FAST, "--json", cwd=place).stdout)
     assert told["run"] == run_of(place) and told["checkpoints"]["last"] == 30 and len(told["curve"]) == 11
 
@@ -68,12 +68,13 @@ def test_compare_trains_draws_and_tells(place):
     arguments = ["compare", TASK, "--encodings", "rope,nope", "--seeds", "2", *FAST, "--to", "figures", "--jobs", "2"]
     done = cli(*arguments, cwd=place)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("Trained on copy:alphabet=120:longest=4:variant=same up to 4 symbols, ")
-    assert "(median of 2 seeds)" in done.stdout
+    assert done.stdout.startswith("Nothing can be said about longer lengths: no encoding learned copy same up to 4 ")
+    assert "RoPE (0 of 2 seeds learned" in done.stdout and "page: figures/compare-copy.html" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 120
     for name in ("svg", "png", "json"):
         assert (place / "figures" / f"compare-copy.{name}").stat().st_size > 1000
     svg = (place / "figures" / "compare-copy.svg").read_text()
-    for words in ("trained up to 4", "length (symbols)", "exact match", "rope", "nope", "median and each of 2 seeds"):
+    for words in ("trained up to 4", "length (symbols)", "exact match", "RoPE", "NoPE"):
         assert words in svg
     # One line for every seed and one for the median, of each encoding; drawn again, it is the same file.
     told = json.loads((place / "figures" / "compare-copy.json").read_text())
@@ -117,7 +118,7 @@ def test_new_then_verify_then_compare(place):
     assert verified.returncode == 0 and "mine.py:Mine conforms" in verified.stdout
     done = cli("compare", TASK, "--encodings", "mine.py:Mine,nope", "--seeds", "1", *FAST, cwd=place)
     assert done.returncode == 0, done.stderr
-    assert "mine.py:Mine" in done.stdout and "one seed each, so no seed interval" in done.stdout
+    assert "Mine" in done.stdout and "There is one seed: no seed interval." in done.stdout
     assert cli("new", "task", "majority", cwd=place).returncode == 0
     done = cli("compare", "majority.py:Majority", "--encodings", "nope", "--seeds", "1", *FAST, cwd=place)
     assert done.returncode == 0, done.stderr
@@ -156,7 +157,7 @@ class Mine(Encoding):
         (["compare", TASK, "--encodings", "nope,ropee"], "unknown encoding 'ropee'. Did you mean 'rope'?"),
         (
             ["compare", TASK, "--encodings", "rope", "--seeds", "1", *FAST, "--to", "afile"],
-            "the figure cannot be written",
+            "cannot write afile/compare-copy.svg",
         ),
         (["evaluate", "copy-rope-s0", "--lengths", "0"], "copy has no length 0 (symbols); the nearest is 1"),
         (["evaluate", "copy-rope-s0", "--lengths", "a-b"], "lengths are written 8,16,32 or 17-40"),

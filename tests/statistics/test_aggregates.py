@@ -245,7 +245,7 @@ def test_a_single_task_has_an_interval_and_settled_but_no_p():
         pytest.approx(0.3),
         pytest.approx(0.4),
     )
-    assert not one.settled and "3 seeds give 75 % at most" in one.words
+    assert not one.settled and one.words == "all 3 seeds agree; the smallest difference is .30"
     more = {("copy", e, s): 0.8 + 0.01 * s if e == "a" else 0.1 for e in ("a", "b") for s in range(5)}
     assert task_difference(table(more), "copy", "a", "b").settled
     assert not {"p", "test", "corrected"} & set(dir(one))

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lengthwise.statistics.cells import LEVEL, cell, cells, depth, median_seed, reach_cells, reaches, score_cells
-from lengthwise.statistics.reach import Reach
-from lengthwise.statistics.summary import summarise
+from lengthwise.statistics.reach import Reach, summarise
 from lengthwise.statistics.table import accuracy, scores
 from tests.statistics.planted import L, made, named
 

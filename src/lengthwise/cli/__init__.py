@@ -49,16 +49,20 @@ __all__ = [
 
 
 def main() -> None:
-    """Run the command line; a user's mistake is one line on stderr and exit code 2."""
+    """Run the command line: a user's mistake is one line on stderr and exit code 2, a run that diverged is code 3."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without − or ≥ shows ?, not a traceback
     try:
         app()
+    except SystemExit as left:
+        if words := getattr(left, "words", ""):  # a run that was stopped says how far it is
+            print(words, file=sys.stderr)
+        raise
     except SpecError as error:
         for line in str(error).splitlines() or [""]:
             print(f"lengthwise: error: {line}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(error.exit_code)
     except BrokenPipeError:
         # The reader of our output (`| head`) has left; that is no error.
         sys.stderr.close()

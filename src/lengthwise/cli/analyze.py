@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lengthwise.cli.terminal import Json, app, console, escape, print_table, working
+from lengthwise.cli.terminal import Json, app, console, print_table, say, working
 from lengthwise.spec import SpecError
 
 if TYPE_CHECKING:
@@ -62,7 +62,28 @@ def analyze(
 
             wanted = None if lengths is None else lengths_of(lengths)
             found = _analysed(opened, other, reference, wanted, examples, checkpoint, tell)
-    _show(found, reference, to, as_json)
+    given_to = [row["against"] for row in found["divergence"] if row["pairing"] == "given"]
+    _show(found, given_to[0] if given_to else reference, to, as_json)
+
+
+@app.command()
+def attention(
+    run: Annotated[str, typer.Argument(help="a run: its folder, its id, or the beginning of its id")],
+    prompt: Annotated[str, typer.Argument(help='what to ask, e.g. "3 1 2"')],
+    to: Annotated[Path, typer.Option("--to", help="the SVG file")] = Path("attention.svg"),
+    checkpoint: Annotated[str, typer.Option(help="last, best, earliest_best, 25%, 50% or 75%")] = "last",
+    store: Annotated[str, typer.Option(help="where runs are kept: a folder or any fsspec path")] = STORE,
+) -> None:
+    """Draw the attention weights of one prompt and its answer: a heat map for each layer and head."""
+    from lengthwise.folder import Folder
+    from lengthwise.report.attention import heat_maps
+    from lengthwise.run.ask import attention as read
+
+    found = read(_open(run, store), prompt, checkpoint)
+    drawing = heat_maps(found.tokens, found.prompt, found.weights_LHQK, found.title)
+    Folder(to.parent).write(to.name, drawing.svg())
+    layers, heads, tokens, _ = found.weights_LHQK.shape
+    say(f"{' '.join(found.tokens)}\n{found.title}: {layers} layers × {heads} heads, {tokens} tokens: {to}")
 
 
 # --- runs -> rows ----------------------------------------------------------------------------------------------------
@@ -110,8 +131,8 @@ def _analysed(
 ) -> dict[str, Rows]:
     import torch
 
-    from lengthwise.analysis.attention import batches
-    from lengthwise.analysis.pairing import Pairing, pairings
+    from lengthwise.analysis.attention import OfDecoder, batches
+    from lengthwise.analysis.pairing import Model, Pairing, pairings
     from lengthwise.analysis.together import compare, describe
 
     torch.set_num_threads(1)  # models in lockstep run in threads of their own already
@@ -125,14 +146,20 @@ def _analysed(
         models = _models(own, checkpoint)
         trained = dict(models)
         pairs: list[Pairing] = []
+        first = {model.untrained: _untrained(run) for model, run in zip(trained, own, strict=True)}
         if against is not None:
-            (fixed,) = _models([against], checkpoint)
-            models |= _models([against], checkpoint)
-            pairs = [Pairing("given", model, fixed) for model in trained if model != fixed]
+            fixed = Model(_name(against), against.plan.seed)
+            if fixed in trained:  # alike in encoding and seed: they differ in something else
+                if against.id in {run.id for run in own}:
+                    raise SpecError(f"{against.id} would be compared with itself; name another run with --against")
+                fixed = Model(f"{fixed.encoding} ({against.id.rpartition('-')[2][:6]})", fixed.seed)
+            trained[fixed] = OfDecoder(against.decoder(checkpoint), against.plan.positions)
+            first[fixed.untrained] = _untrained(against)
+            pairs = [Pairing("given", model, fixed) for model in models]
             pairs += [Pairing("change", model, model.untrained) for model in trained]
         elif any(model.encoding == reference for model in trained) and len(trained) > 1:
             pairs = pairings([(model.encoding, model.seed) for model in trained], reference)
-        models |= {model.untrained: _untrained(run) for model, run in zip(trained, own, strict=True)}
+        models = {**trained, **first}
         limits = [limit for run in (*own, *([against] if against else [])) if (limit := run.plan.limit()) is not None]
         given = batches(own[0].task, lengths, examples, min(limits, default=None))
         heads, distances = describe(trained, given, tell, task=task)
@@ -183,8 +210,9 @@ def _read(folder: Path, name: str) -> Rows:
 
 
 def _show(found: dict[str, Rows], reference: str, to: Path, as_json: bool) -> None:
+    from lengthwise.encodings.labels import label_of
     from lengthwise.folder import Folder
-    from lengthwise.report.attention import drawings, modes
+    from lengthwise.report.attention import drawings, lengths_shown, modes
     from lengthwise.report.divergences import differences, markdown, over_lengths, sentence, summary, table, tasks_of
     from lengthwise.report.findings import short
 
@@ -211,7 +239,7 @@ def _show(found: dict[str, Rows], reference: str, to: Path, as_json: bool) -> No
         return
     screen = console()
     for task in tasks:
-        screen.print(f"[bold]{escape(task)}[/]: what heads do at unseen lengths", highlight=False)
+        say(f"{task}: what heads do at {lengths_shown(found['heads'], task)}", "bold")
         print_table(modes(found["heads"], task), False)
         screen.print(
             "mean over layers and heads, median and range of seeds; near: closer than .125 of the way back, far: from "
@@ -222,17 +250,17 @@ def _show(found: dict[str, Rows], reference: str, to: Path, as_json: bool) -> No
         screen.print()
         lines = table(told, task)
         if lines:
-            screen.print(f"[bold]{escape(task)}[/]: divergence from {escape(reference)}'s attention", highlight=False)
+            say(f"{task}: divergence from the attention of {label_of(reference)}", "bold")
             print_table(lines, False)
-            screen.print(escape(sentence(told, task, reference)), highlight=False)
+            if words := sentence(told, task, reference):
+                say(words)
             screen.print(
-                "nats, mean over layers, examples and seen and unseen lengths, 95 % for other seeds; the true one ends "
-                "at .693",
+                "nats, mean over layers, examples and these lengths, 95 % for other seeds; the true one ends at .693",
                 style="dim",
                 highlight=False,
             )
             screen.print()
-    screen.print(f"rows and figures: {escape(str(to))} ({len(list(to.iterdir()))} files)", highlight=False)
+    say(f"rows and figures: {to} ({len(list(to.iterdir()))} files)")
 
 
 def _write_rows(to: Path, found: dict[str, Rows]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lengthwise.cli.terminal import Json, app, console, print_table, working
+from lengthwise.cli.terminal import Json, app, print_table, say, working
 from lengthwise.spec import Spec, SpecError, canonical, specs
 
 if TYPE_CHECKING:
@@ -80,8 +80,8 @@ def encodings(
     print_table(_table(rows), as_json=False)
     for row in rows:
         if row.skipped:
-            console().print(f"skipped: {row.encoding}, {row.what} at {row.length}: {row.skipped}", markup=False)
-    print(json.dumps(told))
+            say(f"skipped: {row.encoding}, {row.what} at {row.length}: {row.skipped}")
+    say("× is the ratio to nope in the same rounds; --json has every number and the machine", "dim")
 
 
 def _lengths(text: str) -> list[int]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lengthwise.cli.terminal import Json, app, console, escape, print_table
+from lengthwise.cli.terminal import Json, app, console, escape, print_table, say
 from lengthwise.spec import Spec, SpecError, specs
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ def verify(
     encoding: Annotated[str, typer.Argument(help="a name, module:Class or file.py:Class; commas separate several")],
     positions: Annotated[str, typer.Option(help="the kind of positions to verify it under")] = "consecutive",
     only: Annotated[list[str] | None, typer.Option(help="run these checks only, e.g. T05,T13")] = None,
+    every: Annotated[bool, typer.Option("--all", help="print every check, not only those that failed")] = False,
     as_json: Json = False,
 ) -> None:
     """Check that an encoding is what it says: padding, cache, precision, formulas, gradients, claims."""
@@ -35,42 +36,62 @@ def verify(
         )
     else:
         for report in reports:
-            _print_report(report)
+            print_verified(report, every or chosen is not None)
     if any(report.failed for report in reports):
         raise typer.Exit(1)
 
 
-def _print_report(report: Report) -> None:
-    from rich.table import Table
-
+def print_verified(report: Report, every: bool = False) -> None:
+    """Failures first, each with its cure, root causes before consequences; then, if asked for, every check."""
     from lengthwise.verify import CHECKS
 
-    colour = {"pass": "green", "fail": "bold red", "not applicable": "dim"}
+    screen = console()
+    for result in (*report.failed, *report.warned):
+        style = "bold red" if result.status == "fail" else "yellow"
+        screen.print(f"[{style}]{result.id} {result.status}[/] {escape(result.sentence)}", highlight=False)
+        screen.print(f"  found: {result.detail}", markup=False, highlight=False)
+        if result.because:
+            screen.print(f"  probably a consequence of {result.because}", style="dim", markup=False, highlight=False)
+        else:
+            screen.print(f"  mend:  {result.cure}", markup=False, highlight=False)
+    if every:
+        if report.failed or report.warned:
+            screen.print()
+        _print_every(report)
+    counts = {status: sum(result.status == status for result in report.results) for status in _COLOURS}
+    verdict = "does NOT conform" if report.failed else "conforms" if len(report.results) == len(CHECKS) else "passes"
+    warned = f", {counts['warn']} warned" if counts["warn"] else ""
+    told = (
+        f"{report.encoding} {verdict}: {counts['pass']} passed{warned}, {counts['fail']} failed, "
+        f"{counts['not applicable']} not applicable" + _asked(len(report.results), len(CHECKS))
+    )
+    say(told if every else f"{told}; --all shows every check")
+
+
+_COLOURS = {"pass": "green", "warn": "yellow", "fail": "bold red", "not applicable": "dim"}
+
+
+def _print_every(report: Report) -> None:
+    from rich.table import Table
+
     table = Table(
-        title=f"{report.encoding}, {report.positions} positions", title_justify="left", box=None, pad_edge=False
+        title=escape(f"{report.encoding}, {report.positions} positions"),
+        title_justify="left",
+        box=None,
+        pad_edge=False,
     )
     for column in ("check", "", "what must hold", "found"):
         table.add_column(column, no_wrap=column in {"check", ""}, overflow="fold")
     for result in report.results:
-        style = colour[result.status]
         word = "n/a" if result.status == "not applicable" else result.status
         table.add_row(
             result.id,
-            f"[{style}]{word}[/]",
+            f"[{_COLOURS[result.status]}]{word}[/]",
             escape(result.sentence),
             escape(result.detail),
             style="dim" if word == "n/a" else "",
         )
     console().print(table)
-    if report.failed:
-        first = report.failed[0]
-        console().print(f"[bold red]{first.id}[/] {escape(first.sentence)} [bold]{escape(first.detail)}[/]")
-    counts = {status: sum(result.status == status for result in report.results) for status in colour}
-    verdict = "does NOT conform" if report.failed else "conforms" if len(report.results) == len(CHECKS) else "passes"
-    console().print(
-        f"{escape(report.encoding)} {verdict}: {counts['pass']} passed, {counts['fail']} failed, "
-        f"{counts['not applicable']} not applicable" + _asked(len(report.results), len(CHECKS))
-    )
 
 
 def _asked(run: int, there_are: int) -> str:

@@ -14,7 +14,7 @@ from lengthwise.spec import SpecError, did_you_mean, options, resolve, show
 
 @app.command("list")
 def list_(
-    what: Annotated[str, typer.Argument(help="tasks, encodings, positions, presets or checks")],
+    what: Annotated[str, typer.Argument(help="tasks, encodings, positions, presets, checks or studies")],
     markdown: Annotated[bool, typer.Option("--markdown", help="the encodings as docs/catalogue.md has them")] = False,
     as_json: Json = False,
 ) -> None:
@@ -25,6 +25,7 @@ def list_(
         "positions": _positions,
         "presets": _presets,
         "checks": _checks,
+        "studies": _studies,
     }
     if what not in tables:
         raise SpecError(f"there is no list of {what!r}.{did_you_mean(what, tables)}")
@@ -151,6 +152,12 @@ def _presets() -> list[dict[str, object]]:
             fields["sigma"] = config.initial_sigma
         rows.append({"name": name, **fields})
     return rows
+
+
+def _studies() -> list[dict[str, object]]:
+    from lengthwise.cli.stored import studies
+
+    return studies()
 
 
 def _checks() -> list[dict[str, object]]:

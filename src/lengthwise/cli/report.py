@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lengthwise.cli.study import STORE, Add, AllowCode, File, StoreName, Tasks, With, planned_of, status_of, study
-from lengthwise.cli.terminal import Json, app, console, escape, print_table, working
+from lengthwise.cli.terminal import Json, app, console, print_table, say, working
 from lengthwise.spec import SpecError
 
 if TYPE_CHECKING:
+    from lengthwise.report.findings import Findings
     from lengthwise.report.tables import Tables
 
 
@@ -34,7 +35,7 @@ def report(
     """Turn stored rows into a verdict with honest intervals, figures, and one self-contained page."""
     from lengthwise.report.findings import gather
     from lengthwise.report.page import Page
-    from lengthwise.study.add import committed
+    from lengthwise.study.add import committed, written
     from lengthwise.study.store import Bundle, Store
 
     planned = planned_of(file, add, tasks, allow_code)
@@ -43,7 +44,8 @@ def report(
     kept = Store(store)
     with working() as tell:
         failed = status_of(planned, kept, with_).failed
-        found = gather(planned, kept, bundle, failed=failed, say=tell)
+        focus = [written(name) for name in add or []]
+        found = gather(planned, kept, bundle, failed=failed, focus=focus, say=tell)
         tell("computing intervals")
         page = Page(found, command_of(file, store, with_, add, tasks))
         if text or as_json:
@@ -59,10 +61,8 @@ def report(
             from lengthwise.report.latex import latex as tables
 
             paths += tables(page, where)
-    console().print(f"[bold]{escape(page.verdict)}[/]", highlight=False)
-    console().print(
-        f"page: {escape(str(where / 'index.html'))}; {len(paths) - 1} other files beside it", highlight=False
-    )
+    console().print(page.verdict, style="bold", markup=False, highlight=False)
+    say(f"page: {where / 'index.html'}; {len(paths) - 1} other files beside it")
 
 
 @app.command()
@@ -102,26 +102,50 @@ def claims(
         return
     print_table([{**one.line(), "source": one.claim.source} for one in made], False)
     told = ", ".join(f"{what} {when or 'not committed'}" for what, when in dates.items())
-    console().print(f"committed: {escape(told)}", style="dim", highlight=False)
+    say(f"committed: {told}", "dim")
 
 
-def print_report(page: Tables) -> None:
-    """The verdict and the tables in a terminal."""
+def print_short(page: Tables) -> None:
+    """The verdict, the curves of up to three tasks, and one table: what fits a screen of 80 columns."""
     from lengthwise.report.words import verdict
 
     screen = console()
-    screen.print(f"[bold]{escape(verdict(page.found, page.numbers))}[/]", highlight=False)
+    screen.print(verdict(page.found, page.numbers), style="bold", markup=False, highlight=False)
     for line in page.warnings():
-        screen.print(escape(line), style="yellow", highlight=False)
+        screen.print(line, style="yellow", markup=False, highlight=False)
+    for task in page.found.tasks if len(page.found.tasks) <= 3 else []:
+        print_bars(page.found, task)
     screen.print()
     print_table(page.rank_table(), False)
-    screen.print(escape(page.rank_words()), style="dim", highlight=False)
+
+
+def print_bars(found: Findings, task: str) -> None:
+    """The median seed's accuracy against length, as rows of blocks."""
+    from lengthwise.report.bars import bars
+
+    screen = console()
+    screen.print()
+    for line in bars(found, task, min(screen.width, 80)):
+        screen.print(line, markup=False, highlight=False, no_wrap=True)
+    words = f"{found.short(task)}: exact match by length, ▁ 0 to █ 1; | ends what was trained"
+    screen.print(words, style="dim", markup=False, highlight=False)
+
+
+def print_report(page: Tables) -> None:
+    """The verdict and all tables."""
+    screen = console()
+    print_short(page)
+    screen.print(page.rank_words(), style="dim", markup=False, highlight=False)
     if page.numbers.differences:
         screen.print()
         print_table(page.difference_table(), False)
+        screen.print(page.difference_words(), style="dim", markup=False, highlight=False)
+    if troubles := page.training_table():
+        screen.print()
+        print_table(troubles, False)
     for task in page.found.tasks if len(page.found.tasks) <= 3 else []:
         screen.print()
-        screen.print(f"[bold]{escape(task)}[/]", highlight=False)
+        say(task, "bold")
         print_table(page.task_table(task), False)
 
 

@@ -8,17 +8,19 @@ import re
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lengthwise.cli.terminal import Json, app, console, escape, print_table, working
+from lengthwise.cli.terminal import Json, app, console, escape, print_table, say, working
 from lengthwise.spec import Spec, SpecError, specs
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from lengthwise.compare import Comparison
-    from lengthwise.report.page import Page
     from lengthwise.run import Run
 
 TaskName = Annotated[str, typer.Argument(help="a task, e.g. copy:variant=same or my_task.py:Mine")]
@@ -79,7 +81,7 @@ def train(
     if not _first_process():
         return
     if not run.fresh and not as_json:
-        console().print(f"run {run.id} is done already; another --seed or --store makes another run")
+        say(f"run {run.id} is done already; another --seed or --store makes another run")
     _show_run(run, as_json)
 
 
@@ -98,43 +100,29 @@ def _first_process() -> bool:
 
 
 def _show_run(run: Run, as_json: bool) -> None:
+    from lengthwise.cli.report import print_short
     from lengthwise.compare import compare as side_by_side
 
     found = side_by_side([run])
     if as_json:
-        summary = {"run": run.id, "folder": str(run.folder), "sentence": found.sentence, **found.table[0]}
-        (curve,) = found.curves.values()
+        (line,) = found.table.to_dicts()
+        summary = {"run": run.id, "folder": str(run.folder), "verdict": found.verdict, **line}
+        (curve,) = found.curves().values()
         print(json.dumps({**summary, "checkpoints": run.checkpoints, "curve": curve[0]}, indent=2))
         return
-    print_comparison(found)
-    console().print(f"folder: {escape(str(run.folder))}")
-    _warn(run)
+    print_short(found.page)
+    say(f"folder: {run.folder}")
+    _warn(run.id, run.folder.json("done")["checks"])
 
 
-def _warn(run: Run) -> None:
-    for label, checks in run.folder.json("done")["checks"].items():
+def _warn(run: str, checked: Mapping[str, Mapping[str, int]]) -> None:
+    for label, checks in checked.items():
         if checks["differences"]:
-            console().print(
-                f"[bold red]{label}: decoding disagreed with one pass in {checks['differences']} of "
-                f"{checks['decoded']} checks, so everything was decoded[/]; does the encoding pass lengthwise verify?"
+            say(
+                f"{run}, {label}: decoding disagreed with one pass in {checks['differences']} of {checks['decoded']} "
+                "checks, so everything was decoded; does the encoding pass lengthwise verify?",
+                "bold red",
             )
-
-
-def print_comparison(found: Comparison) -> None:
-    """The sentence, the curves, the table."""
-    console().print(f"[bold]{escape(found.sentence)}[/]", highlight=False)
-    console().print()
-    print_curves(found)
-    print_table(found.table, False)
-
-
-def print_curves(found: Comparison) -> None:
-    """Accuracy against length as rows of blocks."""
-    screen = console()
-    for line in found.bars(min(screen.width, 100)):
-        screen.print(escape(line), highlight=False, no_wrap=True)
-    screen.print("exact match by length, ▁ 0 to █ 1; | ends what was trained", style="dim", highlight=False)
-    screen.print()
 
 
 @app.command()
@@ -163,48 +151,39 @@ def compare(
         raise SpecError("name encodings, e.g. --encodings nope,rope")
     if len(set(named)) < len(named):
         raise SpecError(f"{encodings!r} names an encoding twice; leave one out")
-    from lengthwise.compare import compare as side_by_side
+    from lengthwise.cli.report import print_short
     from lengthwise.run import Plan
-    from lengthwise.run import train as do
+    from lengthwise.study.store import Store
 
     shared: dict[str, Any] = {"positions": positions, "model": model, "training": training}
-    for spec in named:  # a mistake in the last is told before the first is trained
-        Plan.of(task, spec, **shared)
+    plans = {str(spec): Plan.of(task, spec, **shared) for spec in named}  # a mistake is told before anything is trained
     wanted = [(str(spec), seed) for seed in range(seeds) for spec in named]
-    jobs = min(jobs or os.cpu_count() or 1, len(wanted))
+    ids = {(spec, seed): replace(plans[spec], seed=seed).id for spec, seed in wanted}
+    ended = {*Store(store).done(), *Store(store).diverged(ids.values())}
+    wanted = [one for one in wanted if ids[one] not in ended]
+    jobs = min(jobs or os.cpu_count() or 1, max(1, len(wanted)))
     if jobs > 1:
-        threads = threads or 1
-        common = [task, "--store", store, "--threads", str(threads), *(["--quiet"] if quiet else [])]
+        common = [task, "--store", store, "--threads", str(threads or 1), *(["--quiet"] if quiet else [])]
         common += [part for key, value in shared.items() for part in (f"--{key}", value)]
         _together([["train", *common, "--encoding", spec, "--seed", str(seed)] for spec, seed in wanted], jobs, quiet)
-    runs = []
-    for spec, seed in wanted:
-        if jobs == 1 and not quiet:
-            print(f"run {len(runs) + 1} of {len(wanted)}: {spec}, seed {seed}", file=sys.stderr)
-        runs.append(do(task, spec, seed=seed, store=store, threads=threads, quiet=quiet, **shared))
-    runs.sort(key=lambda run: [spec.name for spec in named].index(run.plan.encoding_specs[0].name))
-    found = side_by_side(runs)
-    paths = found.draw(to, f"compare-{runs[0].plan.task.name}")
-    page = _page(task, named, seeds, shared, store, str(paths[0].parent / paths[0].stem))
+    else:
+        _one_by_one(task, wanted, quiet, {**shared, "store": store, "threads": threads})
+    found = _compared(task, named, seeds, shared, store)
+    name = Path(to) / f"compare-{found.page.found.items[0].plan.task.name}"
+    found.draw(to, name.name)
     if as_json:
-        told = {"sentence": found.sentence, "table": found.table, "curves": found.curves, "figure": str(paths[0])}
-        told |= {"verdict": page.verdict, "page": f"{paths[0].with_suffix('.html')}"}
+        told = {**found.page.plain(), "curves": found.curves(), "figure": f"{name}.svg", "page": f"{name}.html"}
         print(json.dumps(told, indent=2))
         return
-    from lengthwise.cli.report import print_report
-
-    console().print(f"[bold]{escape(found.sentence)}[/]\n", highlight=False)
-    print_curves(found)
-    print_report(page)
-    for run in runs:
-        _warn(run)
-    shown = [*paths, paths[0].with_suffix(".html")]
-    console().print(f"figure: {', '.join(escape(str(path)) for path in shown)}")
+    print_short(found.page)
+    for key, record in found.page.found.records.items():
+        _warn(key, record["ends"].get("checks", {}))
+    say(f"page: {name}.html; figure: {name}.svg, {name}.png")
 
 
-def _page(task: str, named: list[Spec], seeds: int, shared: dict[str, Any], store: str, where: str) -> Page:
+def _compared(task: str, named: list[Spec], seeds: int, shared: dict[str, Any], store: str) -> Comparison:
     """The report of a comparison: a study of one task that was not written down."""
-    from lengthwise.folder import Folder
+    from lengthwise.compare import Comparison
     from lengthwise.report.findings import gather
     from lengthwise.report.page import Page
     from lengthwise.study.file import Study
@@ -214,22 +193,35 @@ def _page(task: str, named: list[Spec], seeds: int, shared: dict[str, Any], stor
     study = Study.of(
         {
             "name": "compare",
-            "question": f"Which encoding carries {task} furthest beyond its training length?",
+            "question": f"How far beyond its training length does each encoding carry {task}?",
             "base": {**shared, "task": task},
             "vary": {"encoding": [str(spec) for spec in named]},
             "seeds": seeds,
         }
     )
-    listed = ",".join(map(str, named))
-    command = f"lengthwise compare {task} --encodings {listed} --seeds {seeds}"
-    page = Page(gather(Planned(study), Store(store)), command=command)
-    target = Path(f"{where}.html")
-    Folder(target.parent).write(target.name, page.html())
-    return page
+    command = f"lengthwise compare {task} --encodings {','.join(map(str, named))} --seeds {seeds}"
+    found = gather(Planned(study), Store(store), more="add --seeds {seeds}")
+    return Comparison(Page(found, command=command))
+
+
+def _one_by_one(task: str, wanted: list[tuple[str, int]], quiet: bool, options: dict[str, Any]) -> None:
+    """Do runs in this process; one that diverges is a result, and the others go on."""
+    from lengthwise.run import train as do
+    from lengthwise.training.health import Diverged
+
+    for number, (spec, seed) in enumerate(wanted, 1):
+        if not quiet:
+            print(f"run {number} of {len(wanted)}: {spec}, seed {seed}", file=sys.stderr)
+        try:
+            do(task, spec, seed=seed, quiet=quiet, **options)
+        except Diverged as error:
+            print(f"lengthwise: {error}", file=sys.stderr)
 
 
 def _together(commands: list[list[str]], jobs: int, quiet: bool) -> None:
     """Do commands in processes of their own, so many at a time: two runs on one thread each beat one on two."""
+    from lengthwise.run.stop import STOPPED
+    from lengthwise.training.health import Diverged
     from lengthwise.training.listeners import LINES
 
     waiting, going = list(enumerate(commands, 1)), dict[int, subprocess.Popen[bytes]]()
@@ -245,15 +237,19 @@ def _together(commands: list[list[str]], jobs: int, quiet: bool) -> None:
                     print(f"run {number} of {len(commands)}: {' '.join(command[-4:])}", file=sys.stderr)
             time.sleep(0.1)
             for number in [number for number, process in going.items() if process.poll() is not None]:
-                if code := going.pop(number).returncode:
-                    raise typer.Exit(code)  # it has said why
+                code = going.pop(number).returncode
+                if code and code != Diverged.exit_code:  # it has said why; one that diverged is a result
+                    raise typer.Exit(code)
     except KeyboardInterrupt:
-        raise typer.Exit(75) from None
+        raise typer.Exit(STOPPED) from None
     finally:
         for process in going.values():
             process.terminate()  # each saves itself and can go on
         for process in going.values():
             process.wait()
+        if going or waiting:
+            done = len(commands) - len(going) - len(waiting)
+            print(f"stopped with {done} of {len(commands)} runs done; the same command goes on", file=sys.stderr)
 
 
 @app.command()
@@ -302,13 +298,11 @@ def evaluate(
     order = ["length", "accuracy", *named[1:]]
     print_table([{key: row[key] for key in order} for row in shown], False)
     told = f"{opened.id}, {found.rows['evaluation'][0]}, {checkpoint}"
-    if lengths is None:
-        told += f": reach {reach(found.rows)}"
-    console().print(escape(told), highlight=False)
+    say(told if lengths is not None else f"{told}: reach {reach(found.rows)}")
     if encoding is not None:
-        console().print("\n".join(map(escape, found.effective)), highlight=False, style="dim")
+        say("\n".join(found.effective), "dim")
     if not found.checks.holds:
-        console().print("[bold red]decoding disagreed with one pass: everything was decoded for real[/]")
+        say("decoding disagreed with one pass: everything was decoded for real", "bold red")
 
 
 @app.command()
@@ -340,3 +334,21 @@ def ask(
         screen.print("[green]right[/]")
     else:
         screen.print(f"[red]wrong[/]: they part at token {(found.parts or 0) + 1} of the answer", highlight=False)
+
+
+@app.command("export-model")
+def export_model(
+    run: RunName,
+    folder: Annotated[Path, typer.Argument(help="the folder to write")],
+    checkpoint: Annotated[str, typer.Option(help="last, best, earliest_best, 25%, 50% or 75%")] = "last",
+    store: Store = STORE,
+) -> None:
+    """Write a run's model as a Hugging Face folder: weights, config with the end token, tokenizer."""
+    from lengthwise.hf.export import export_model as write
+    from lengthwise.hf.export import loading
+    from lengthwise.run import Run
+
+    opened = Run.open(run, store)
+    prompt = write(opened.decoder(checkpoint).eval(), opened.task, opened.plan.positions, folder)
+    say(f"{opened.id}, {checkpoint}: {folder}")
+    say(loading(folder, prompt))

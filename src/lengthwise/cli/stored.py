@@ -18,6 +18,7 @@ from lengthwise.cli.study import (
     StoreName,
     Tasks,
     With,
+    done_where,
     planned_of,
     print_failed,
     rows_of,
@@ -25,7 +26,7 @@ from lengthwise.cli.study import (
     study,
     tuned_of,
 )
-from lengthwise.cli.terminal import Json, console, escape, print_table, working
+from lengthwise.cli.terminal import Json, console, escape, print_table, say, working
 from lengthwise.spec import SpecError
 
 if TYPE_CHECKING:
@@ -45,40 +46,60 @@ def status(
     as_json: Json = False,
 ) -> None:
     """How a study stands: done, running with progress, failed with the reason, missing."""
+    from lengthwise.study.add import counted_as_done
+
     planned = planned_of(file, add, tasks, allow_code)
+    with_ = counted_as_done(planned.study, with_, add)
     while True:
         found = status_of(planned, store, with_)
+        guard = _guard(file, tasks, allow_code, store, with_) if add and with_ is not None else None
         if as_json:
-            print(json.dumps(_told(planned, found), indent=None if watch else 2))
+            told = _told(planned, found) | ({} if guard is None else {"guard": _counted(guard)})
+            print(json.dumps(told, indent=None if watch else 2))
         else:
             if watch and sys.stdout.isatty():
                 console().clear()
-            _print_status(planned, found, store)
-        if not watch or not (found.running or found.missing or found.waiting):
+            _print_status(planned, found, store, with_)
+            if guard is not None and not guard.complete:
+                say("committed runs that are made again first, as a guard:")
+                _print_status(planned, guard, f"{store}/guard", None)
+        going = found.running or found.missing or found.waiting
+        if not watch or not going:
             return
         time.sleep(2)
+
+
+def _guard(file: str, tasks: str | None, allow_code: bool, store: str, with_: Path) -> Status:
+    """How the runs stand that `run --add` makes again before anything else."""
+    from lengthwise.study.add import guard_store, guards
+    from lengthwise.study.launch import Only
+    from lengthwise.study.store import Bundle, Store
+
+    plain = planned_of(file, None, tasks, allow_code)
+    return status_of(Only(plain, guards(plain, Bundle(with_))), guard_store(Store(store)), None)
+
+
+def _counted(found: Status) -> dict[str, Any]:
+    return {"total": found.total, "done": len(found.done), "running": found.running, "failed": found.failed}
 
 
 def _told(planned: Planned, found: Status) -> dict[str, Any]:
     return {
         "study": planned.study.name,
-        "total": found.total,
-        "done": len(found.done),
-        "running": found.running,
-        "failed": found.failed,
+        **_counted(found),
         "missing": len(found.missing) + found.waiting,
         "seconds left": found.left,
         "encodings": found.table,
     }
 
 
-def _print_status(planned: Planned, found: Status, store: str) -> None:
+def _print_status(planned: Planned, found: Status, store: str, with_: Path | None) -> None:
     from lengthwise.study.drive import minutes
 
-    screen = console()
     told = f"{len(found.done):,} of {found.total:,} done, {len(found.running)} running, {len(found.failed)} failed"
     told += "" if found.left is None else f", about {minutes(found.left)} left"
-    screen.print(f"[bold]{escape(planned.study.name)}[/] in {escape(store)}: {told}", highlight=False)
+    where = "" if with_ is None else f" ({done_where(found, store, with_)})"
+    say(f"{planned.study.name} in {store}: {told}{where}", "bold")
     print_table(found.table, False)
     lines: list[dict[str, object]] = []
     for one in found.running[:20]:
@@ -143,6 +164,28 @@ def export(
         print(json.dumps({"runs": many, "folder": str(to)}, indent=2))
     else:
         console().print(f"{many:,} runs in {escape(str(to))}; study run --with {escape(str(to))} takes them as done")
+
+
+@study.command("list")
+def list_(as_json: Json = False) -> None:
+    """List the studies that ship with lengthwise: what each asks, how many runs it has, whether its rows are here."""
+    print_table(studies(), as_json)
+
+
+def studies() -> list[dict[str, object]]:
+    """The studies that ship with the package."""
+    from lengthwise.study.add import committed
+    from lengthwise.study.file import Study
+    from lengthwise.study.plan import Planned
+    from lengthwise.study.reading import recipes
+
+    rows: list[dict[str, object]] = []
+    for name, path in recipes().items():
+        study = Study.read(str(path))
+        counts = Planned(study).counted()
+        runs = counts["runs"] + counts["tuning"]
+        rows.append({"study": name, "runs": runs, "results": committed(study) is not None, "asks": study.question})
+    return rows
 
 
 @study.command()

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lengthwise.cli.runs import print_curves
-from lengthwise.cli.terminal import Json, app, console, escape, print_table, working
+from lengthwise.cli.terminal import Json, app, console, escape, print_table, say, working
 from lengthwise.spec import SpecError
 
 if TYPE_CHECKING:
@@ -75,9 +74,11 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Print the runs of a study, what is done of them, and the proof that only the encoding differs."""
+    from lengthwise.study.add import counted_as_done
     from lengthwise.study.plan import prove
 
     planned = planned_of(file, add, tasks, allow_code)
+    with_ = counted_as_done(planned.study, with_, add)
     found = status_of(planned, store, with_)
     listed, waiting = planned.items(tuned_of(planned, store, with_))
     done = {item.key for item in found.done}
@@ -92,7 +93,7 @@ def plan(
         return
     screen = console()
     screen.print(f"[bold]{escape(planned.study.name)}[/]: {escape(planned.study.question)}", highlight=False)
-    screen.print(f"{_counts(planned)}; {len(done)} done in {escape(store)}", highlight=False)
+    say(f"{_counts(planned)}; {done_where(found, store, with_)}")
     shown = lines if every else lines[:20]
     same = [axis for axis in ("positions", "model", "training") if len({line[axis] for line in lines}) == 1]
     if same and lines:
@@ -177,6 +178,7 @@ def run(
     address: Address = None,
     no_ray: NoRay = False,
     allow_code: AllowCode = False,
+    skip_verify: Annotated[bool, typer.Option("--skip-verify", help="run added encodings that fail verify")] = False,
     to: To = Path("."),
     quiet: Quiet = False,
     checked: Annotated[bool, typer.Option("--checked", hidden=True)] = False,
@@ -186,22 +188,23 @@ def run(
 
     Exit code 0: complete; 1: some runs failed; 75: stopped and saved.
     """
-    from lengthwise.study.add import committed, guarded, guards
+    from lengthwise.study.add import counted_as_done, guard_store, guarded, guards
     from lengthwise.study.check import check as find
     from lengthwise.study.launch import Launch
     from lengthwise.study.store import Bundle, Store
 
     whole = planned_of(file, add, tasks, allow_code)
-    if with_ is None and add:
-        with_ = committed(whole.study)
+    with_ = counted_as_done(whole.study, with_, add)
     bundle = None if with_ is None else Bundle(with_)
     planned = _only(whole, add or []) if add and bundle is not None else whole
     if not checked and (errors := find(planned, allow_code=True)):
         for error in errors:
             print(f"lengthwise: error: {error}", file=sys.stderr)
         raise typer.Exit(2)
+    if not checked and not skip_verify:
+        _verified(add or [], quiet)
     kept = Store(store)
-    launch = Launch(file, kept, inline, workers, address, no_ray, allow_code, add or [], tasks, with_)
+    launch = Launch(file, kept, inline, workers, address, no_ray, allow_code, add or [], tasks, with_, checked)
     guard: Guard | None = None
     with working() if not quiet else nullcontext(lambda words: None) as tell:
         if add and bundle is not None and not checked:
@@ -212,9 +215,10 @@ def run(
                     f"{with_} has no run of this study as it is now (another version?), so nothing guards the "
                     "comparison; run the whole study here instead, without --with"
                 )
-            beside = Store(kept.folder / "guard" / _machine())
+            beside = guard_store(kept)
             _say(quiet, f"{len(again_made)} committed runs are made again first, as a guard")
-            _stop_if(launch.drive(plain, beside, tell, {}, only=again_made))
+            if launch.drive(plain, beside, tell, {}, only=again_made) is None:
+                _stopped(planned, kept, with_)
             guard = guarded(again_made, bundle, beside)
             _say(quiet, guard.sentence)
             guard.refuse(accept)
@@ -222,12 +226,13 @@ def run(
         tally = launch.drive(planned, kept, tell, given, context.info_name == "retry")
     if checked:  # one of several drivers: the one that started it reports
         raise typer.Exit(75 if tally is None else 0)
-    _stop_if(tally)
+    if tally is None:
+        _stopped(planned, kept, with_)
     assert tally is not None
     from lengthwise.cli.report import command_of
 
     command = command_of(file, store, with_, add, tasks)
-    _report(whole, kept, bundle, tally, guard, to, as_json, command)
+    _report(whole, kept, bundle, tally, guard, to, as_json, command, add or [])
     if len(tally.done) < tally.total:
         raise typer.Exit(1)
 
@@ -235,20 +240,33 @@ def run(
 study.command("retry", help="Like run, and the runs that failed are tried once more.")(run)
 
 
-def _machine() -> str:
-    """What the guard's runs depend on: made again after an upgrade, and on another processor."""
-    from importlib.metadata import version
+def _verified(add: list[str], quiet: bool) -> None:
+    """Stop before anything is trained where an added encoding from outside the package does not conform."""
+    from lengthwise.cli.encodings import print_verified
+    from lengthwise.encodings import ENCODINGS
+    from lengthwise.spec import specs
 
-    from lengthwise.run.machine import cpu_name
-    from lengthwise.spec import digest
+    named = [spec for text in add for spec in specs(text) if spec.name not in ENCODINGS]
+    if not named:
+        return
+    from lengthwise.verify import verify
 
-    return f"{digest(cpu_name(), version('torch'), version('lengthwise'), bits=32):08x}"
+    for spec in dict.fromkeys(named):
+        _say(quiet, f"verifying {spec}")
+        found = verify(spec)
+        if found.failed:
+            print_verified(found)
+            raise SpecError(f"{spec} does not conform, so it is not trained; mend it, or give --skip-verify")
 
 
-def _stop_if(tally: Tally | None) -> None:
-    if tally is None:
-        print("stopped; the same command goes on where it was", file=sys.stderr)
-        raise typer.Exit(75)
+def _stopped(planned: Planned, store: Store, with_: Path | None) -> None:
+    """Say how far it is; the runs that were being done have saved themselves."""
+    found = status_of(planned, store, with_)
+    print(
+        f"stopped with {len(found.done)} of {found.total} done; what was running is saved, the same command goes on",
+        file=sys.stderr,
+    )
+    raise typer.Exit(75)
 
 
 def _say(quiet: bool, words: str) -> None:
@@ -265,63 +283,61 @@ def _report(
     to: Path,
     as_json: bool,
     command: str,
+    focus: list[str],
 ) -> None:
-    """The figure in the terminal and as a file, the verdict, and the page."""
-    from lengthwise.cli.report import print_report
-    from lengthwise.compare import compare_study
+    """The verdict, the curves and one table in the terminal; everything else on the page."""
+    from lengthwise.cli.report import print_short
     from lengthwise.report.findings import gather
     from lengthwise.report.page import Page
+    from lengthwise.study.add import written
 
     told: dict[str, Any] = {"study": planned.study.name, "done": len(tally.done), "of": tally.total}
     told |= {"failed": tally.failed, "waiting": tally.waiting, "guard": None if guard is None else guard.sentence}
-    screen = console()
     try:
-        found = gather(planned, store, bundle, failed=tally.failed, guard=told["guard"])
-    except SpecError:  # nothing is done: what failed is all there is to tell
+        found = gather(
+            planned, store, bundle, failed=tally.failed, focus=[written(name) for name in focus], guard=told["guard"]
+        )
+    except SpecError as error:  # nothing is done: what failed is all there is to tell
         print(json.dumps(told, indent=2)) if as_json else print_failed(tally.failed, tally.waiting)
+        say(str(error))
         return
-    compared = compare_study(found.items, found.rows.drop("task", "encoding", "seed"))
     page = Page(found, command)
     where = to / f"report-{planned.study.name}"
-    figures = [path for task, one in compared.items() for path in one.draw(to, _figure(planned, task, len(compared)))]
     page.write(where)
     if as_json:
-        tables = {task: {"sentence": one.sentence, "table": one.table} for task, one in compared.items()}
-        paths = [str(path) for path in (*figures, where / "index.html")]
-        print(json.dumps({**told, "verdict": page.verdict, "tasks": tables, "figures": paths}, indent=2))
+        print(json.dumps({**told, **page.plain(), "page": str(where / "index.html")}, indent=2))
         return
-    for one in list(compared.values())[:3]:
-        screen.print(f"[bold]{escape(one.sentence)}[/]\n", highlight=False)
-        print_curves(one)
-    print_report(page)
+    print_short(page)
     if rates := page.rates():
-        screen.print("learning rates, chosen at seen lengths with a seed that no run uses:", style="bold")
+        say("learning rates, chosen at seen lengths with a seed that no run uses:", "bold")
         print_table(rates, False)
     if guard is not None:
-        screen.print(escape(guard.sentence), highlight=False)
+        say(guard.sentence)
     for line in planned.study.deviations:
-        screen.print(f"deviation: {escape(line)}", style="dim", highlight=False)
-    shown = [str(path) for path in figures if path.suffix == ".svg"][:3]
-    screen.print(f"figures: {escape(', '.join(shown))}; page: {escape(str(where / 'index.html'))}", highlight=False)
+        say(f"deviation: {line}", "dim")
     print_failed(tally.failed, tally.waiting)
-    screen.print(f"{len(tally.done)} of {tally.total} done in {escape(str(store))}", highlight=False)
+    say(f"page: {where / 'index.html'}")
+    say(f"{len(tally.done)} of {tally.total} done in {store}")
 
 
 def print_failed(failed: Mapping[str, str], waiting: int) -> None:
-    screen = console()
+    """Runs that failed, with the reason of each; those that diverged would diverge again and are not retried."""
+    diverged = {key for key, why in failed.items() if why.startswith("diverged ") or " diverged at step " in why}
     for key, why in list(failed.items())[:20]:
-        screen.print(f"[bold red]failed[/] {escape(key)}: {escape(why)}", highlight=False)
+        say(f"{'diverged' if key in diverged else 'failed'} {key}: {why}", "bold red")
     if len(failed) > 20:
-        screen.print(f"... and {len(failed) - 20} more failed")
-    if failed:
-        screen.print("lengthwise study retry tries them once more", style="dim")
+        say(f"... and {len(failed) - 20} more failed")
+    if set(failed) - diverged:
+        say("lengthwise study retry tries the failed ones once more", "dim")
     if waiting:
-        screen.print(f"{waiting} runs have no learning rate yet: a tuning run they need is not done", highlight=False)
+        say(f"{waiting} runs have no learning rate yet: a tuning run they need is not done")
 
 
-def _figure(planned: Planned, task: str, many: int) -> str:
-    name = f"study-{planned.study.name}"
-    return name if many == 1 else f"{name}-{''.join(c if c.isalnum() else '-' for c in task)}"
+def done_where(found: Status, store: str, with_: Path | None) -> str:
+    """How many are done, and where: in the store, or in the bundle that is counted."""
+    if with_ is None:
+        return f"{len(found.done):,} done in {store}"
+    return f"{len(found.done) - found.given:,} done in {store}, {found.given:,} in {with_}"
 
 
 # --- what the verbs share --------------------------------------------------------------------------------------------

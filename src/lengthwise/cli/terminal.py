@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +28,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+_NUMBER = re.compile(r"[−±≥–-]?\s?[\d,]*\.?\d*(e[+-]\d+)?( ?%)?( \[.*\])?( of \d+)?|not learned|none")
 _EVERY = 10.0  # seconds between lines where stderr is no terminal
 
 Json = Annotated[bool, typer.Option("--json", help="Print plain JSON instead of a table.")]
@@ -51,7 +53,10 @@ def print_table(rows: list[dict[str, object]], as_json: bool, plain: object = No
         return
     table = Table(box=None, pad_edge=False)
     for column in rows[0]:
-        table.add_column(column, overflow="fold")
+        right = all(
+            isinstance(row.get(column), int | float) or _NUMBER.fullmatch(cell(row.get(column))) for row in rows
+        )
+        table.add_column(column, overflow="fold", justify="right" if right else "left")
     for row in rows:
         table.add_row(*(escape(cell(row.get(column))) for column in rows[0]))
     screen.print(table)
@@ -79,12 +84,18 @@ def escape(text: str) -> str:
     return escaped(text)
 
 
-def console() -> Console:
-    """Where to print: rich is imported only when something is."""
+def console(stderr: bool = False) -> Console:
+    """Where to print: rich is imported only when something is. `:one:` in a spec stays what it is, no emoji."""
     from rich.console import Console
 
     # A pipe has no width of its own.
-    return Console() if sys.stdout.isatty() or "COLUMNS" in os.environ else Console(width=160)
+    fixed = None if stderr or sys.stdout.isatty() or "COLUMNS" in os.environ else 160
+    return Console(stderr=stderr, width=fixed, emoji=False)
+
+
+def say(text: str, style: str = "") -> None:
+    """Print text as it is: no markup, no colours of numbers, and no line broken inside a path or a spec."""
+    console().print(text, style=style or None, markup=False, highlight=False, soft_wrap=not sys.stdout.isatty())
 
 
 @contextmanager
@@ -101,7 +112,5 @@ def working() -> Iterator[Callable[[str], None]]:
 
         yield tell
         return
-    from rich.console import Console
-
-    with Console(stderr=True).status("") as status:
+    with console(stderr=True).status("") as status:
         yield lambda words: status.update(escape(words))

@@ -19,6 +19,7 @@ class Alibi(Encoding):
     al. is garbled; their code is this.)
     """
 
+    label = "ALiBi"
     paper = "Press et al. 2022, arXiv:2108.12409"
     formula = "alibi"
 

@@ -83,6 +83,8 @@ class Encoding(nn.Module):
     casts or reloads the model cannot lose them. Options are keyword-only arguments, kept under their own names.
     """
 
+    label: ClassVar[str] = ""
+    """What figures and tables call it; the name of the class, unless given."""
     paper: ClassVar[str] = ""
     """Where it was published: authors, year, arXiv number."""
     formula: ClassVar[str | None] = None

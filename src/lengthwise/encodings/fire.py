@@ -20,6 +20,7 @@ class Fire(Encoding):
     per head, which softmax drops; it is left out.
     """
 
+    label = "FIRE"
     paper = "Li et al. 2024, arXiv:2310.04418"
     formula = "fire"
     relative = False  # i itself enters once it is past L

@@ -18,6 +18,7 @@ class Forgetting(Encoding):
     of it. Given positions change nothing. Where a mask shows keys ahead of the query, nothing is forgotten of them.
     """
 
+    label = "FoX"
     paper = "Lin et al. 2025, arXiv:2503.02130"
     formula = "forgetting"
     shared = False

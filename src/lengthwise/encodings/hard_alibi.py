@@ -14,6 +14,7 @@ class HardAlibi(Encoding):
     it takes to find the last n tokens again and read on from there. (The publication gives windows to 8 of 16 heads.)
     """
 
+    label = "Hard-ALiBi"
     paper = "Jelassi et al. 2024, arXiv:2402.01032"
     formula = "hard_alibi"
 

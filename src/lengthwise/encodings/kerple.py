@@ -22,6 +22,7 @@ class Kerple(Encoding):
     its way back.
     """
 
+    label = "KERPLE"
     paper = "Chi et al. 2022, arXiv:2205.09921"
     formula = "kerple"
     shared = False

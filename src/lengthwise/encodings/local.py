@@ -16,6 +16,7 @@ class Local(Rope):
     RNoPE-SWA (Yang et al. 2025, arXiv:2501.18795). Their windows count tokens: the same for consecutive positions.
     """
 
+    label = "Local RoPE"
     paper = "Beltagy et al. 2020, arXiv:2004.05150; with RoPE: Yang et al. 2025, arXiv:2501.18795"
 
     def __init__(

@@ -18,7 +18,7 @@ from lengthwise.spec import Spec, canonical, resolve
 
 @cache
 def outline(name: str) -> type:
-    """A class with the options, the `version` and the `paper` of an encoding of the table, and nothing else of it."""
+    """A class with the options, `version`, `label` and `paper` of an encoding of the table, and nothing else of it."""
     module, _, cls = ENCODINGS[name].partition(":")
     return _drawn(module, cls)
 
@@ -72,9 +72,9 @@ _OURS = {where.partition(":")[0] for where in ENCODINGS.values()} | {"lengthwise
 
 
 def _kept(node: ast.stmt) -> ast.stmt | None:
-    """`version = 2` and `paper = "..."` as they stand, and the head of `__init__`."""
+    """`version = 2`, `label = "..."` and `paper = "..."` as they stand, and the head of `__init__`."""
     names = [node.target] if isinstance(node, ast.AnnAssign) else node.targets if isinstance(node, ast.Assign) else []
-    if any(isinstance(name, ast.Name) and name.id in {"version", "paper"} for name in names):
+    if any(isinstance(name, ast.Name) and name.id in {"version", "label", "paper"} for name in names):
         return node
     if not (isinstance(node, ast.FunctionDef) and node.name == "__init__"):
         return None

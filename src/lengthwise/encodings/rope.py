@@ -27,6 +27,7 @@ class Rope(Encoding):
     number of tokens so far, and each appended token changes all that came before.
     """
 
+    label = "RoPE"
     paper = "Su et al. 2021, arXiv:2104.09864"
     formula = "rope"
 

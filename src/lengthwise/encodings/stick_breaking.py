@@ -16,6 +16,7 @@ class StickBreaking(Encoding):
     in the authors' language models. Given positions change nothing. Meant for a causal mask.
     """
 
+    label = "Stick-breaking"
     paper = "Tan et al. 2024, arXiv:2410.17980"
     formula = "stick_breaking"
     ordinal = True

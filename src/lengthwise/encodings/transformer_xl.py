@@ -17,6 +17,7 @@ class TransformerXL(Encoding):
     `clamp_len`: larger distances count as this one. The segments and memory of the publication are not part of it.
     """
 
+    label = "Transformer-XL"
     paper = "Dai et al. 2019, arXiv:1901.02860"
     formula = "transformer_xl"
     shared = False

@@ -19,6 +19,7 @@ class XPos(Rope):
     in one pass but other keys to a cache. Counted from 0, a key's scale leaves fp32 at `limit`: a clear error there.
     """
 
+    label = "xPos"
     paper = "Sun et al. 2022, arXiv:2212.10554"
     formula = "xpos"
 

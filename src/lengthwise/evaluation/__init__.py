@@ -7,12 +7,14 @@ import typing
 from importlib import import_module
 
 if typing.TYPE_CHECKING:
-    from lengthwise.evaluation.examination import Examination, evaluate, examine
+    from lengthwise.evaluation.examination import Examination, examine
+    from lengthwise.evaluation.interface import evaluate
 
 __all__ = ["Examination", "evaluate", "examine"]
 
 
 def __getattr__(name: str) -> object:
     if name in __all__:  # rows are read without torch; examining needs it
-        return getattr(import_module("lengthwise.evaluation.examination"), name)
+        where = "interface" if name == "evaluate" else "examination"
+        return getattr(import_module(f"lengthwise.evaluation.{where}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,6 +11,7 @@ from torch import Tensor
 from lengthwise.encodings.positions import Consecutive, Positions
 from lengthwise.evaluation.cases import Case
 from lengthwise.model import Decoder
+from lengthwise.spec import SpecError, one_line
 
 ROWS = 256
 """Cases that are decoded side by side."""
@@ -152,6 +153,17 @@ Outside = Callable[[Tensor, Tensor], Tensor]
 """Somebody else's network: (ids_BT padded on the right, real tokens of each row) → logits (B, T, V)."""
 
 
+def call(model: Outside, ids_BT: Tensor, lengths_B: Tensor) -> Tensor:
+    """The logits of somebody else's network; where it fails, in one line that says at how many tokens."""
+    try:
+        return model(ids_BT, lengths_B)
+    except (IndexError, RuntimeError, ValueError) as error:
+        raise SpecError(
+            f"the model failed on sequences of {ids_BT.shape[1]} tokens: {type(error).__name__}: "
+            f"{one_line(str(error))[:200]}. If its table of positions ends before that, test shorter lengths"
+        ) from error
+
+
 def outside_decode(model: Outside, end: int, rows: int = ROWS) -> Decode:
     """Decoding with any callable: the whole sequence anew for every token."""
 
@@ -167,7 +179,7 @@ def outside_decode(model: Outside, end: int, rows: int = ROWS) -> Decode:
                 ids_BT = torch.zeros(len(heads), int(lengths.max()), dtype=torch.long)
                 for row, head in enumerate(heads):
                     ids_BT[row, : len(head)] = torch.tensor(head)
-                logits_BTV = model(ids_BT, lengths)
+                logits_BTV = call(model, ids_BT, lengths)
                 best_B = logits_BTV[torch.arange(len(heads)), lengths - 1].argmax(-1)
                 for n, token in zip(group, best_B.tolist(), strict=True):
                     said[n].append(token)

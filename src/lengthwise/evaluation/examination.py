@@ -10,17 +10,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from torch import Tensor
-
-from lengthwise.encodings import build_positions
-from lengthwise.encodings.positions import Consecutive, Positions
+from lengthwise.encodings.positions import Positions
 from lengthwise.evaluation.cases import Case, cases, grid
-from lengthwise.evaluation.decoding import ROWS, Decode, Outside, decoder_decode, limit_of, outside_decode
-from lengthwise.evaluation.onepass import TOKENS, Logits, Seen, decoder_logits, one_pass
+from lengthwise.evaluation.decoding import ROWS
+from lengthwise.evaluation.onepass import TOKENS, Seen, one_pass
 from lengthwise.evaluation.rows import frame
-from lengthwise.model import Decoder
+from lengthwise.evaluation.subject import HasTask, Subject
 from lengthwise.spec import SpecError, digest
 from lengthwise.tasks import build_task
 from lengthwise.tasks.scratchpad import Stepwise
@@ -79,69 +76,6 @@ class Examination:
     """Each encoding that was used, with its options as the modules have them; where a run was evaluated."""
 
 
-@dataclass(frozen=True)
-class Subject:
-    """A model under examination: how its logits are found, how it is decoded, whether one pass can tell."""
-
-    logits: Logits
-    decode: Decode
-    positions: Positions
-    limit: int | None
-    stable: bool
-
-    @classmethod
-    def of(cls, model: object, task: Task, positions: Positions | str | None, rows: int) -> Subject:
-        """The subject that a run, our decoder or any callable is."""
-        end = task.vocabulary.eos
-        if hasattr(model, "subject"):
-            decoder, trained, symbols = model.subject()  # a run: its decoder, positions and symbols
-            if symbols != task.vocabulary.symbols:
-                raise SpecError(f"the run was trained with other symbols than {task.name} has here; give its own task")
-            model, positions = decoder, trained if positions is None else positions
-        if isinstance(positions, str):
-            positions = build_positions(positions)
-        kind = (positions or Consecutive()).of(task).at_test()
-        if isinstance(model, Decoder):
-            if model.config.vocabulary < len(task.vocabulary):
-                raise SpecError(
-                    f"the model knows {model.config.vocabulary} tokens, {task.name} has {len(task.vocabulary)}: "
-                    "it was made for another task"
-                )
-            model.eval()
-            # Under a prefix mask the prompt sees no answer, so an answer changes nothing before it either.
-            stable = model.config.mask != "bidirectional" and model.prefix_stable
-            return cls(
-                decoder_logits(model, kind), decoder_decode(model, kind, end, rows), kind, limit_of(model), stable
-            )
-        if not callable(model):
-            raise SpecError(f"a model is a run, a decoder or a function of (ids, lengths), not {type(model).__name__}")
-        if not isinstance(kind, Consecutive):
-            raise SpecError("a function of (ids, lengths) counts positions itself; leave out positions")
-        return cls(_outside_logits(model, task), outside_decode(model, end, rows), kind, None, True)
-
-
-def _outside_logits(model: Outside, task: Task) -> Logits:
-    def logits(chosen: list[Case], ids_BT: Tensor, tokens: list[int], wanted_BT: Tensor) -> Tensor:
-        got_BTV = model(ids_BT, ids_BT.new_tensor(tokens))
-        if not isinstance(got_BTV, Tensor) or got_BTV.ndim != 3 or got_BTV.shape[:2] != ids_BT.shape:
-            shape = tuple(got_BTV.shape) if isinstance(got_BTV, Tensor) else type(got_BTV).__name__
-            raise SpecError(f"the model must return logits ({ids_BT.shape[0]}, {ids_BT.shape[1]}, V), not {shape}")
-        if got_BTV.shape[2] < len(task.vocabulary):
-            raise SpecError(f"the model has {got_BTV.shape[2]} logits, {task.name} has {len(task.vocabulary)} tokens")
-        return got_BTV[wanted_BT]
-
-    return logits
-
-
-def evaluate(model: object, task: str | Task, lengths: Sequence[int] | None = None, **options: Any) -> pl.DataFrame:  # noqa: ANN401
-    """Rows of a model on a task: `evaluate(run, "copy", [8, 16, 32])`.
-
-    `model` is a run, our decoder, or any callable from (ids_BT, lengths_B) to logits (B, T, V), such as
-    `lambda ids, lengths: network(ids).logits`. Options are those of `examine`.
-    """
-    return examine(model, task, lengths, **options).rows
-
-
 def examine(
     model: object,
     task: str | Task,
@@ -189,7 +123,15 @@ def examine(
     changed = positions is not None and labels is None
     name = f"positions={positions}" if changed and isinstance(positions, str) else AS_TRAINED
     marks = {"run": getattr(model, "id", None), "evaluation": name, "checkpoint": "last", **(labels or {})}
-    return Examination(_rows(task, judged, marks), _predictions(task, judged, marks), checks, judged)
+    trained = _trained_lengths(model, task)
+    return Examination(_rows(task, judged, marks, trained), _predictions(task, judged, marks), checks, judged)
+
+
+def _trained_lengths(model: object, task: Task) -> set[int]:
+    """The lengths of a task that a model was trained on: a run's own, and of another task none."""
+    if not isinstance(model, HasTask) or model.task == task:
+        return set(lengths_of(task, "train"))
+    return set(lengths_of(model.task, "train")) if model.task.name == task.name else set()
 
 
 def _checked(subject: Subject, seen: list[Seen], checks: Checks, tell: Callable[[str], None]) -> dict[int, list[int]]:
@@ -265,11 +207,10 @@ def _answers(task: Task, case: Case, words: list[int]) -> bool:
     return task.check(case.instance, task.vocabulary.read(words))
 
 
-def _rows(task: Task, judged: list[Judged], marks: dict[str, str | None]) -> pl.DataFrame:
+def _rows(task: Task, judged: list[Judged], marks: dict[str, str | None], trained: set[int]) -> pl.DataFrame:
     groups: dict[tuple[str, int, str | None], list[Judged]] = defaultdict(list)
     for one in judged:
         groups[one.case.split, one.case.length, task.cell(one.case.instance)].append(one)
-    seen = set(lengths_of(task, "train"))
     found = []
     for (split, length, cell), group in groups.items():
         kinds = [one.kind for one in group]
@@ -277,7 +218,7 @@ def _rows(task: Task, judged: list[Judged], marks: dict[str, str | None]) -> pl.
             {
                 **marks,
                 "split": split,
-                "seen": length in seen,
+                "seen": length in trained,
                 "length": length,
                 "cell": cell,
                 "tokens": max(len(one.case.ids) for one in group),

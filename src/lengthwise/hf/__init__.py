@@ -45,7 +45,8 @@ class LengthwiseConfig(PreTrainedConfig):
     No field may be called `decoder`: `get_text_config` would take it for the config of a part.
     """
 
-    model_type = "lengthwise"
+    model_type = "lengthwise (import lengthwise.hf first)"
+    """Also what transformers prints where this module was not imported, so it says what to do."""
 
     decoder_config: dict[str, Any]
     """The fields of `DecoderConfig`."""

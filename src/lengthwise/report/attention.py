@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from lengthwise.encodings.labels import label_of
 from lengthwise.published import attention as published
 from lengthwise.published import published_encoding
 from lengthwise.report.divergences import SHOWN, Rows, encodings_of, estimate, summary, told
@@ -14,6 +16,7 @@ from lengthwise.report.figures import columns_of, slug
 from lengthwise.report.palette import FAINT, SEEN, colour, dash
 
 if TYPE_CHECKING:
+    import numpy as np
     from matplotlib.figure import Figure
 
 GROWTH = {
@@ -63,7 +66,8 @@ def divergence_drawing(rows: Rows, task: str, short: str) -> Drawing:
                 axes.axvline(math.log(2), color=FAINT, linewidth=0.8, linestyle=":")
             axes.locator_params(axis="x", nbins=4)
             axes.tick_params(labelsize="small")
-        grid[0][0].set_yticks(range(len(names)), [f"{name}′" if name == "nope" else name for name in names])
+        shown = [f"{label_of(name)}′" if name == "nope" else label_of(name) for name in names]
+        grid[0][0].set_yticks(range(len(names)), shown)
         figure.supxlabel("divergence from NoPE's attention (nats)", fontsize="medium")
         marks = [
             plt.Line2D(
@@ -143,7 +147,7 @@ def distance_drawing(rows: Rows, task: str, short: str) -> Drawing:
             modes = [float(here.filter(pl.col("distance") < 0.125)[how].sum()) for how in ("argmax", "weight")] + [
                 float(here.filter(pl.col("distance") >= 0.875)[how].sum()) for how in ("argmax", "weight")
             ]
-            axes.set_title(name, fontsize="small", color=colour(name), loc="left")
+            axes.set_title(label_of(name), fontsize="small", color=colour(name), loc="left")
             said = f"near {modes[0]:.2f} | {modes[1]:.2f}\nfar {modes[2]:.2f} | {modes[3]:.2f}"
             axes.text(0.5, 0.95, said, transform=axes.transAxes, fontsize="x-small", ha="center", va="top")
             axes.set(yscale="symlog", xlim=(0, 1))
@@ -165,7 +169,7 @@ def distance_drawing(rows: Rows, task: str, short: str) -> Drawing:
 
     return Drawing(
         f"attention-distance-{slug(short)}",
-        f"How far back attention looks on {short} at unseen lengths, for each encoding; near and far: largest | all.",
+        f"How far back attention looks on {short} for each encoding; near and far: largest | all.",
         data,
         paint,
         True,
@@ -199,16 +203,25 @@ def growth_drawing(rows: Rows, task: str, short: str) -> Drawing:
                     by.setdefault(length, []).append(value)
                 lengths = sorted(by)
                 for _, seed in sorted(here.partition_by("seed", as_dict=True).items()):
-                    axes.plot(seed["length"], seed[measure], color=colour(name), linewidth=0.5, alpha=0.35)
+                    thin = {"color": colour(name), "linewidth": 0.5, "alpha": 0.35, "clip_on": False}
+                    axes.plot(seed["length"], seed[measure], **thin)
                 style: Any = dash(name)
                 middles = [median(by[length]) for length in lengths]
-                axes.plot(lengths, middles, color=colour(name), linestyle=style, linewidth=1.8, label=name)
+                axes.plot(
+                    lengths,
+                    middles,
+                    color=colour(name),
+                    linestyle=style,
+                    linewidth=1.8,
+                    label=label_of(name),
+                    clip_on=False,
+                )
             axes.set_title(words, fontsize="small", loc="left")
             axes.set(xlim=(0, None), ylim=(0, None))
             axes.tick_params(labelsize="small")
         figure.supxlabel("length" + ("" if trained is None else f" (trained up to {trained})"), fontsize="medium")
         handles, labels = grid.flat[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=columns_of(names, width), fontsize="small")
+        figure.legend(handles, labels, loc="outside upper center", ncols=columns_of(labels, width), fontsize="small")
         return figure
 
     return Drawing(
@@ -220,8 +233,70 @@ def growth_drawing(rows: Rows, task: str, short: str) -> Drawing:
     )
 
 
+def heat_maps(tokens: Sequence[str], prompt: int, weights_LHQK: np.ndarray, title: str) -> Drawing:
+    """The weights of one prompt, a panel for each layer (down) and head (across), the tokens as labels.
+
+    A row is a query, its weights over the keys sum to 1; the dotted lines are where the prompt ends. Colours go with
+    the square root: .25 is half way.
+    """
+    import polars as pl
+
+    layers, heads, many, _ = weights_LHQK.shape
+    lines = [
+        {
+            "layer": layer,
+            "head": head,
+            "query": query,
+            "key": key,
+            "weight": float(weights_LHQK[layer, head, query, key]),
+        }
+        for layer in range(layers)
+        for head in range(heads)
+        for query in range(many)
+        for key in range(query + 1)
+    ]
+
+    def paint(width: float) -> Figure:
+        import matplotlib.pyplot as plt
+        import numpy as np
+        from matplotlib.colors import PowerNorm
+
+        shown_LHQK = np.where(weights_LHQK > 0, weights_LHQK, np.nan)  # what is hidden has no colour
+        side = width / heads
+        figure, grid = plt.subplots(
+            layers, heads, figsize=(width, side * layers * 1.08 + 0.5), layout="constrained", squeeze=False
+        )
+        step = max(1, math.ceil(many / 32))
+        size = max(3.0, min(8.0, 60 * side / many))
+        places = range(0, many, step)
+        for layer, row in enumerate(grid):
+            for head, axes in enumerate(row):
+                axes.imshow(shown_LHQK[layer, head], cmap="viridis", norm=PowerNorm(0.5, 0, 1), aspect="equal")
+                for line in (axes.axhline, axes.axvline):
+                    line(prompt - 0.5, color="#555555", linewidth=0.7, linestyle=":")
+                labels = [str(tokens[place]) for place in places]
+                axes.set_xticks(places, labels if layer == layers - 1 else [], fontsize=size, rotation=90)
+                axes.set_yticks(places, labels if head == 0 else [], fontsize=size)
+                axes.tick_params(length=0, pad=1)
+                axes.spines[:].set_visible(False)
+                axes.set_title(f"layer {layer + 1}, head {head + 1}", fontsize="x-small", pad=2)
+        figure.suptitle(title, fontsize="small")
+        figure.supxlabel("key (what is looked at)", fontsize="small")
+        figure.supylabel("query (who looks)", fontsize="small")
+        return figure
+
+    alt = f"Attention weights of {layers} layers and {heads} heads over {many} tokens: {title}."
+    return Drawing("attention", alt, pl.DataFrame(lines), paint, True)
+
+
+def lengths_shown(rows: Rows, task: str) -> str:
+    """Which lengths `modes` speaks of: the unseen ones, where there are any."""
+    own = [row for row in rows if row["task"] == task and row["trained"]]
+    return "unseen lengths" if any(not row["seen"] for row in own) else "seen lengths"
+
+
 def modes(rows: Rows, task: str) -> list[dict[str, object]]:
-    """What heads do at unseen lengths, mean over layers and heads, median and range of seeds; for a terminal."""
+    """What heads do at `lengths_shown`, mean over layers and heads, median and range of seeds; for a terminal."""
     found: list[dict[str, object]] = []
     own = [row for row in rows if row["task"] == task and row["trained"]]
     further = [row for row in own if not row["seen"]] or own
@@ -235,7 +310,7 @@ def modes(rows: Rows, task: str) -> list[dict[str, object]]:
         "far_weight": "far (all)",
     }
     for name in dict.fromkeys(row["encoding"] for row in further):
-        line: dict[str, object] = {"encoding": name}
+        line: dict[str, object] = {"encoding": label_of(name)}
         seeds = list(dict.fromkeys(row["seed"] for row in further if row["encoding"] == name))
         for column, words in columns.items():
             values = []

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from lengthwise.encodings.labels import label_of
 from lengthwise.published import attention as published
 from lengthwise.published import published_encoding
 from lengthwise.statistics.estimate import Estimate
@@ -69,16 +70,28 @@ def encodings_of(rows: Rows, task: str) -> list[str]:
     return list(dict.fromkeys(row["encoding"] for row in rows if row["task"] == task))
 
 
-def told(encoding: str) -> float | None:
-    """The published divergence from NoPE of an encoding of ours; a quarter of rotary is Rotary."""
+def told(encoding: str, pairing: str = "record", reference: str = "nope") -> float | None:
+    """The published divergence from NoPE of an encoding of ours; a quarter of rotary is Rotary.
+
+    Of a pair that was not published (another reference, two runs by name, untrained models) there is none.
+    """
     name = published_encoding(encoding)
-    return None if name is None else published.DIVERGENCE.get(name)
+    if name is None or reference != "nope" or pairing not in {"record", "published"}:
+        return None
+    return published.DIVERGENCE.get(name)
+
+
+def references_of(rows: Rows, task: str) -> str:
+    """What the runs of a task were compared with, beside their own first weights."""
+    named = [row["against"] for row in rows if row["task"] == task and row["pairing"] != "change"]
+    return named[0] if named else "nope"
 
 
 def summary(rows: Rows) -> list[dict[str, object]]:
     """Every estimate: task, pairing, encoding, layer (none for all), measure, value, low, high, seeds, published."""
     found: list[dict[str, object]] = []
     for task in tasks_of(rows):
+        reference = references_of(rows, task)
         pairings = list(dict.fromkeys(row["pairing"] for row in rows if row["task"] == task))
         layers = sorted({row["layer"] for row in rows if row["task"] == task})
         for pairing in pairings:
@@ -100,7 +113,7 @@ def summary(rows: Rows) -> list[dict[str, object]]:
                                 "high": made.high,
                                 "level": made.level,
                                 "seeds": made.n,
-                                "published": told(encoding) if layer is None else None,
+                                "published": told(encoding, pairing, reference) if layer is None else None,
                             }
                         )
     return found
@@ -136,12 +149,15 @@ def table(rows: Rows, task: str) -> list[dict[str, object]]:
     divergence by pairs of other seeds, and the scale: the same untrained, and the way from the first weights.
     """
     found: list[dict[str, object]] = []
+    reference = references_of(rows, task)
+    pairing = "given" if any(row["pairing"] == "given" for row in rows if row["task"] == task) else "record"
     for encoding in encodings_of(rows, task):
-        number = told(encoding)
-        line: dict[str, object] = {"encoding": encoding, "published": "" if number is None else f"{number:.3f}"}
-        given = estimate(rows, task, "given", encoding, "true matching")
-        pairing = "record" if given.value is None else "given"
-        if pairing == "record":
+        number = told(encoding, pairing, reference)
+        line: dict[str, object] = {"encoding": label_of(encoding)}
+        if pairing == "given":
+            line["against"] = "itself" if encoding == reference else label_of(reference)
+        else:
+            line["published"] = "" if number is None else f"{number:.3f}"
             line["its recipe here"] = _half(estimate(rows, task, "published", encoding, "as_published as_published"))
         for measure, name in SHOWN.items():
             line[name] = _half(estimate(rows, task, pairing, encoding, measure))
@@ -172,11 +188,12 @@ def sentence(rows: Rows, task: str, reference: str = "nope") -> str:
             ),
             None,
         )
-        parts.append(f"{name}: {nearest}{'' if gap is None else f' ({_gap(gap, reference)})'}")
-    return f"Nearest to {reference}'s attention, {'; '.join(parts)}."
+        parts.append(f"{name}: {label_of(nearest)}{'' if gap is None else f' ({_gap(gap, reference)})'}")
+    return f"Nearest to the attention of {label_of(reference)}, {'; '.join(parts)}."
 
 
 def _gap(gap: dict[str, Any], reference: str) -> str:
+    reference = label_of(reference)
     if gap["low"] is None:
         return f"{gap['difference']:+.3f} against {reference} with another seed, no interval"
     interval = f"{gap['difference']:+.3f} [{gap['low']:.3f}, {gap['high']:.3f}] against {reference} with another seed"
@@ -195,9 +212,11 @@ def _short(one: Estimate) -> str:
 
 def markdown(rows: Rows, task: str, reference: str = "nope", where: str = "") -> str:
     """All there is to say of a task, for a page: both definitions, three pairings of heads, the scale, differences."""
+    label = label_of(reference)
     names = {
-        "record": f"Seeds s of {reference} with all other seeds s′ of M",
-        "published": f"Paired as published: M with the same seed, {reference} with another",
+        "record": f"Seeds s of {label} with all other seeds s′ of M",
+        "given": f"M with {label}, the run that was named",
+        "published": f"Paired as published: M with the same seed, {label} with another",
         "floor": "Both untrained, different seeds",
         "change": "Each model with its own first weights",
     }
@@ -210,18 +229,18 @@ def markdown(rows: Rows, task: str, reference: str = "nope", where: str = "") ->
             made = [estimate(rows, task, pairing, encoding, measure) for measure in columns]
             if made[0].value is None:
                 continue
-            number = told(encoding) if pairing in {"record", "published"} else None
-            lines.append([encoding, "" if number is None else f"{number:.3f}", *map(_short, made)])
+            number = told(encoding, pairing, reference)
+            lines.append([label_of(encoding), "" if number is None else f"{number:.3f}", *map(_short, made)])
         if lines:
             parts += [f"{words}:", _grid(["M", "published", *heading], lines)]
     gaps = differences([row for row in rows if row["task"] == task], reference)
     if gaps:
         there = {(str(one["encoding"]), one["measure"]): _signed(one) for one in gaps}
         lines = [
-            [encoding, *(there.get((encoding, measure), "infinite") for measure in columns)]
+            [label_of(encoding), *(there.get((encoding, measure), "infinite") for measure in columns)]
             for encoding in dict.fromkeys(str(one["encoding"]) for one in gaps)
         ]
-        parts += [f"D({reference}, M) − D({reference}, {reference}′):", _grid(["M", *heading], lines)]
+        parts += [f"D({label}, M) − D({label}, {label}′):", _grid(["M", *heading], lines)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

@@ -63,6 +63,15 @@ class Drawing:
     panels: bool = False
     """Whether it has several panels or many rows, and so needs both columns of a paper."""
 
+    def figure(self, width: float = PAGE) -> Figure:
+        """The figure itself, for a notebook or to be changed by hand."""
+        import matplotlib.pyplot as plt
+
+        with plt.rc_context(_STYLE):
+            made = self.paint(width)
+            plt.close(made)  # a notebook shows what is returned, not a second copy
+        return made
+
     def svg(self) -> str:
         """The figure as SVG."""
         import matplotlib
@@ -72,17 +81,19 @@ class Drawing:
 
         text = StringIO()
         with plt.rc_context(_STYLE):
-            figure = self.paint(PAGE)
-            figure.savefig(text, format="svg", metadata={"Date": None}, transparent=True)
-            plt.close(figure)
+            self.figure().savefig(text, format="svg", metadata={"Date": None}, transparent=True)
         return _small(text.getvalue())
+
+    def _repr_svg_(self) -> str:
+        """What a notebook shows."""
+        return self.svg()
 
     def uri(self) -> str:
         """The figure as the source of an image of a page that needs no other file."""
         return "data:image/svg+xml," + quote(self.svg(), safe=" ='/:;,.()[]{}!@$*+-_~|")
 
     def write(self, to: str | Path, kinds: Sequence[str] = ("svg",)) -> list[Path]:
-        """Write the figure and, beside it, its data; a PDF is as wide as a paper's column, or as both."""
+        """Write the figure as `svg`, `png` or `pdf` and, beside it, its data; a PDF is as wide as a paper's column."""
         import matplotlib
 
         matplotlib.use("Agg")
@@ -94,10 +105,10 @@ class Drawing:
                 content: bytes | str = self.svg()
             else:
                 bits = BytesIO()
-                with plt.rc_context({**_STYLE, "font.size": 8 if self.panels else 7}):
-                    figure = self.paint(ACROSS if self.panels else COLUMN)
-                    plain = {"CreationDate": None} if kind == "pdf" else {}
-                    figure.savefig(bits, format=kind, dpi=160, metadata=plain)
+                paper = kind == "pdf"
+                with plt.rc_context({**_STYLE, **({"font.size": 8 if self.panels else 7} if paper else {})}):
+                    figure = self.paint(PAGE if not paper else ACROSS if self.panels else COLUMN)
+                    figure.savefig(bits, format=kind, dpi=160, metadata={"CreationDate": None} if paper else {})
                     plt.close(figure)
                 content = bits.getvalue()
             folder.write(f"{self.name}.{kind}", content)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from lengthwise.report.drawing import Drawing
 from lengthwise.report.palette import colour, dash
@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 
     from lengthwise.report.findings import Findings
 
-MANY = 12
+CURVES = 7
 """Beyond so many encodings a curve becomes a map: nobody tells twenty lines apart."""
+MANY = 12
+"""Beyond so many encodings a figure shows some of them only, or leaves out its numbers."""
 FEW = 6
 """Encodings whose failures are shown where there are more than that."""
 KINDS = {
@@ -30,20 +32,33 @@ KINDS = {
 
 
 def curves(found: Findings, task: str) -> Drawing:
-    """Accuracy against length: every seed's line, the median thick, the training boundary, chance; of many, a map."""
+    """Accuracy against length on one task of a study."""
     import polars as pl
 
     trained, unit = found.trained[task]
     data = found.cells.filter(pl.col("task") == task).select(
         "task", "encoding", "seed", "split", "length", "examples", "correct", "accuracy", "chance"
     )
+    names = {name: found.label(name) for name in found.encodings}
+    return accuracy_curves(f"curve-{slug(task)}", found.short(task), data, names, trained, unit)
+
+
+def accuracy_curves(
+    name: str, task: str, data: pl.DataFrame, labels: Mapping[str, str], trained: int, unit: str
+) -> Drawing:
+    """Accuracy against length: every seed's line, the median thick, the training boundary, chance; of many, a map.
+
+    `data` has `encoding, seed, length, accuracy, chance`; `labels` are the encodings in order, with what to call them.
+    """
+    import polars as pl
+
+    present = [one for one in labels if one in set(data["encoding"])]
 
     def paint(width: float) -> Figure:
         import matplotlib.pyplot as plt
 
-        present = [name for name in found.encodings if name in set(data["encoding"])]
-        if len(present) > MANY:
-            return _map(data, trained, unit, width)
+        if len(present) > CURVES:
+            return _map(data, labels, trained, unit, width)
         figure, axes = plt.subplots(figsize=(width, max(2.3, width * 0.46)), layout="constrained")
         _boundary(axes, trained)
         by_length = data.group_by("length").agg(pl.col("chance").max()).sort("length")
@@ -51,28 +66,35 @@ def curves(found: Findings, task: str) -> Drawing:
         if any(chance.values()):
             axes.plot(list(chance), list(chance.values()), color="#555555", linewidth=1, linestyle=":", zorder=1)
             axes.annotate("chance", (max(chance), chance[max(chance)]), fontsize="x-small", ha="right", va="bottom")
-        for name in present:
-            own = data.filter(pl.col("encoding") == name)
+        for one in present:
+            own = data.filter(pl.col("encoding") == one)
             by = own.group_by("length").agg(pl.col("accuracy").median().alias("middle")).sort("length")
             for _, seed in sorted(own.partition_by("seed", as_dict=True).items()):
-                axes.plot(seed["length"], seed["accuracy"], color=colour(name), linewidth=0.7, alpha=0.4)
-            style: Any = dash(name)
+                axes.plot(seed["length"], seed["accuracy"], color=colour(one), linewidth=0.7, alpha=0.4, clip_on=False)
             axes.plot(
-                by["length"], by["middle"], color=colour(name), linewidth=2, linestyle=style, label=name, zorder=3
+                by["length"],
+                by["middle"],
+                color=colour(one),
+                linewidth=2,
+                linestyle=dash(one),  # pyrefly: ignore[bad-argument-type]
+                label=labels[one],
+                zorder=3,
+                clip_on=False,
             )
-        axes.set(xlabel=f"length ({unit})", ylabel="exact match", ylim=(-0.03, 1.06), xlim=(0, None))
+        axes.set(xlabel=f"length ({unit})", ylabel="exact match", ylim=(0, 1.06), xlim=(0, None))
         _legend(figure, axes, width)
         return figure
 
-    return Drawing(
-        f"curve-{slug(task)}",
-        f"Exact match against length on {found.short(task)}, trained up to {trained} {unit}. {_said(found, task)}",
-        data,
-        paint,
-    )
+    words = _said(data, {one: labels[one] for one in present})
+    return Drawing(name, f"Exact match against length on {task}, trained up to {trained} {unit}. {words}", data, paint)
 
 
-def _map(data: pl.DataFrame, trained: int, unit: str, width: float) -> Figure:
+def is_map(labels: Sequence[str]) -> bool:
+    """Whether so many encodings are drawn as a map and not as curves."""
+    return len(labels) > CURVES
+
+
+def _map(data: pl.DataFrame, labels: Mapping[str, str], trained: int, unit: str, width: float) -> Figure:
     """The median seed's accuracy, encoding by length, those that reach furthest on top; a line where training ends."""
     import matplotlib.pyplot as plt
     import polars as pl
@@ -89,7 +111,7 @@ def _map(data: pl.DataFrame, trained: int, unit: str, width: float) -> Figure:
     axes.axvline(seen - 0.5, color="white", linewidth=2)
     step = max(1, math.ceil(len(lengths) / 24))
     axes.set_xticks(range(0, len(lengths), step), [str(length) for length in lengths[::step]])
-    axes.set_yticks(range(len(names)), names, fontsize="small")
+    axes.set_yticks(range(len(names)), [labels[name] for name in names], fontsize="small")
     axes.set_xlabel(f"length ({unit}); trained up to {trained}, the white line")
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
@@ -97,17 +119,16 @@ def _map(data: pl.DataFrame, trained: int, unit: str, width: float) -> Figure:
     return figure
 
 
-def _said(found: Findings, task: str) -> str:
-    """The curve in words: where the median seed of each encoding first falls below one half."""
+def _said(data: pl.DataFrame, labels: Mapping[str, str]) -> str:
+    """The curves in words: where the median seed of each encoding first falls below one half."""
     import polars as pl
 
     parts = []
-    for name in found.encodings[:MANY]:
-        own = found.cells.filter((pl.col("task") == task) & (pl.col("encoding") == name))
+    for name, label in list(labels.items())[:MANY]:
+        own = data.filter(pl.col("encoding") == name)
         by = own.group_by("length").agg(pl.col("accuracy").median()).sort("length")
         below = [length for length, middle in by.iter_rows() if middle < 0.5]
-        if by.height:
-            parts.append(f"{name} falls below one half at {below[0]}" if below else f"{name} stays above one half")
+        parts.append(f"{label} falls below one half at {below[0]}" if below else f"{label} stays above one half")
     return "; ".join(parts) + "."
 
 
@@ -147,7 +168,7 @@ def anatomy(found: Findings, task: str) -> Drawing:
             axes.stackplot(by["length"].to_list(), *shares, colors=[tint for _, tint in KINDS.values()], linewidth=0)
             axes.axvline(trained, color="#222222", linewidth=1, linestyle="--")
             axes.set(ylim=(0, 1), xlim=(by["length"].min(), by["length"].max()))
-            axes.set_title(name, fontsize="small", color=colour(name), loc="left")
+            axes.set_title(found.label(name), fontsize="small", color=colour(name), loc="left")
         for axes in list(grid.flat)[len(shown) :]:
             axes.axis("off")
         figure.supxlabel(f"length ({unit})", fontsize="medium")
@@ -211,10 +232,10 @@ def training(found: Findings) -> Drawing | None:
             axes.axis("off")
         figure.supxlabel("step", fontsize="medium")
         figure.supylabel("training loss", fontsize="medium")
-        handles = [plt.Line2D([], [], color=colour(name), label=name) for name in found.encodings[:MANY]]
-        figure.legend(
-            handles=handles, loc="outside upper center", ncols=columns_of(found.encodings, width), fontsize="small"
-        )
+        shown = found.encodings if len(found.encodings) <= MANY else []
+        handles = [plt.Line2D([], [], color=colour(name), label=found.label(name)) for name in shown]
+        columns = columns_of([found.label(name) for name in shown], width)
+        figure.legend(handles=handles, loc="outside upper center", ncols=columns, fontsize="small")
         return figure
 
     return Drawing("training", "Training loss against step for each task and encoding.", data, paint, True)

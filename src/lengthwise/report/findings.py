@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from lengthwise.spec import SpecError
+from lengthwise.encodings.labels import unique_labels
+from lengthwise.spec import Spec, SpecError, show
+from lengthwise.statistics.learned import scored
 from lengthwise.study.plan import Choice, Item, Planned, Proof, prove
 from lengthwise.study.store import Bundle, Store
+from lengthwise.training.health import Diverged
 
 if TYPE_CHECKING:
     import polars as pl
@@ -40,19 +43,32 @@ class Findings:
     choices: Sequence[Choice] = ()
     proof: Proof | None = None
     failed: Mapping[str, str] = field(default_factory=dict)
+    """Run → why it failed; those that diverged are not among them."""
+    diverged: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Runs whose training diverged: `step`, `parameter`, `last_loss`. A result, which no rerun would change."""
+    focus: Sequence[str] = ()
+    """Encodings that were asked about, e.g. with `--add`; they are compared with all others."""
     guard: str | None = None
+    more: str = "write seeds: {seeds} in the study file"
+    """What to type for more seeds."""
     source: str = ""
     """Where the rows came from."""
 
     @cached_property
     def encodings(self) -> list[str]:
         """In the study's order."""
-        return list(dict.fromkeys(self.names[item.key] for item in self.items))
+        return list(dict.fromkeys(self.names[item.key] for item in self.ended))
 
     @cached_property
     def tasks(self) -> list[str]:
         """In the study's order."""
-        return list(dict.fromkeys(item.cell.task for item in self.items))
+        return list(dict.fromkeys(item.cell.task for item in self.ended))
+
+    @cached_property
+    def ended(self) -> list[Item]:
+        """The runs that are done, and those that diverged."""
+        done = {item.key for item in self.items}
+        return [item for item in self.wanted or self.items if item.key in done or item.key in self.diverged]
 
     @cached_property
     def names(self) -> dict[str, str]:
@@ -62,7 +78,21 @@ class Findings:
     @cached_property
     def trained(self) -> dict[str, tuple[int, str]]:
         """Task → the longest trained length, and its unit."""
-        return {item.cell.task: (item.plan.task.longest, item.plan.task.unit) for item in self.items}
+        return {item.cell.task: (item.plan.task.longest, item.plan.task.unit) for item in self.ended}
+
+    @cached_property
+    def labels(self) -> dict[str, str]:
+        """What a run is called in the report → what figures and tables print: NoPE, RoPE ¼."""
+        known: dict[str, str] = {}
+        for record in self.records.values():
+            known |= record["run"].get("recorded", {}).get("labels", {})
+        parts = {self.names[item.key]: item.cell.encoding for item in self.ended}
+        plain = unique_labels(list(dict.fromkeys(parts.values())), known)
+        return {name: plain[encoding] + name.removeprefix(encoding) for name, encoding in parts.items()}
+
+    def label(self, name: str) -> str:
+        """The label of an encoding of the report."""
+        return self.labels.get(name, name)
 
     def short(self, task: str) -> str:
         """A task as a person calls it, or in full where that would be two tasks: `copy same`, `sort multi`."""
@@ -74,8 +104,7 @@ class Findings:
         """Counts of the last weights at each length of each task, encoding and seed."""
         import polars as pl
 
-        tested = pl.col("split").str.starts_with("test_") | (pl.col("split") == "validation")
-        kept = self.rows.filter((pl.col("checkpoint") == "last") & (pl.col("evaluation") == "as trained") & tested)
+        kept = self.rows.filter(scored())
         counts = ("examples", "correct", "correct_content", "early", "late", "wrong", "cut")
         return (
             kept.group_by("task", "encoding", "seed", "split", "seen", "length", maintain_order=True)
@@ -92,10 +121,10 @@ class Findings:
 
 
 def short(task: str) -> str:
-    """A task as a person calls it: `copy same`, `sort multi`, `addition`."""
-    name, *options = task.split(":")
-    kept = [part.partition("=") for part in options]
-    return " ".join([name, *(value for key, _, value in kept if key in {"variant", "scratchpad"})])
+    """A task as a person calls it: `copy same`, `sort multi`, `addition`; of `my_task.py:Mine`, `Mine`."""
+    spec = Spec.of(task)
+    name = spec.name.rpartition(":")[2]
+    return " ".join([name, *(show(value) for key, value in spec.options if key in {"variant", "scratchpad"})])
 
 
 def labels_of(items: Sequence[Item]) -> dict[str, str]:
@@ -111,13 +140,14 @@ def labels_of(items: Sequence[Item]) -> dict[str, str]:
     return {item.key: " ".join([item.cell.encoding, *(getattr(item.cell, axis) for axis in axes)]) for item in items}
 
 
-def labelled(items: Sequence[Item]) -> pl.DataFrame:
-    """What each run is called by in the report: `run, task, encoding, seed`."""
+def labelled(items: Sequence[Item], diverged: Mapping[str, Mapping[str, Any]] | None = None) -> pl.DataFrame:
+    """What each run is called by in the report: `run, task, encoding, seed`, and the step at which it `diverged`."""
     import polars as pl
 
     names = labels_of(items)
-    lines = [(item.key, item.cell.task, names[item.key], item.cell.seed) for item in items]
-    kinds = {"run": pl.String, "task": pl.String, "encoding": pl.String, "seed": pl.Int64}
+    steps = {key: told["step"] for key, told in (diverged or {}).items()}
+    lines = [(item.key, item.cell.task, names[item.key], item.cell.seed, steps.get(item.key)) for item in items]
+    kinds = {"run": pl.String, "task": pl.String, "encoding": pl.String, "seed": pl.Int64, "diverged": pl.Int64}
     return pl.DataFrame(lines, schema=kinds, orient="row")
 
 
@@ -127,7 +157,9 @@ def gather(
     bundle: Bundle | None = None,
     *,
     failed: Mapping[str, str] | None = None,
+    focus: Sequence[str] = (),
     guard: str | None = None,
+    more: str | None = None,
     say: Callable[[str], None] = lambda words: None,
 ) -> Findings:
     """Read what is done of a study from its store and, for what is not there, from a bundle."""
@@ -141,7 +173,15 @@ def gather(
     here = frozenset[str]() if store is None else store.done()
     mine = [item.key for item in runs if item.key in here]
     theirs = [item.key for item in runs if item.key not in here and item.key in given]
+    keys = [item.key for item in runs]
+    diverged = {} if bundle is None else {key: told for key, told in bundle.diverged.items() if key in set(keys)}
+    diverged |= {} if store is None else store.diverged(keys)
     if not mine and not theirs:
+        if diverged:
+            first = Diverged.read(next(iter(diverged.values())))
+            raise SpecError(
+                f"every run of {planned.study.name} that ended diverged ({len(diverged)}); the first {first}"
+            )
         raise SpecError(f"nothing of {planned.study.name} is done yet; lengthwise study run does it")
     tables = []
     if store is not None and mine:
@@ -167,14 +207,17 @@ def gather(
         items=items,
         planned=len(wanted),
         wanted=wanted,
-        rows=pl.concat(tables).join(labelled(wanted), on="run", how="inner"),
+        rows=pl.concat(tables).join(labelled(wanted).drop("diverged"), on="run", how="inner"),
         records=records,
         wrong=_together(wrong),
         kinds=_together(kinds),
         choices=list(planned.choices(summaries).values()),
         proof=prove(planned.provisional(planned.cells) if planned.study.rate is not None else runs),
-        failed=failed or {},
+        failed={key: why for key, why in (failed or {}).items() if key not in diverged},
+        diverged=diverged,
+        focus=[name for name in focus if name in {item.cell.encoding for item in runs}],
         guard=guard,
+        **({} if more is None else {"more": more}),
         source=" and ".join(str(one) for one in (store if mine else None, bundle and bundle.folder) if one is not None),
     )
 

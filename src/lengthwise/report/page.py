@@ -12,11 +12,13 @@ from lengthwise import __version__
 from lengthwise.folder import Folder
 from lengthwise.report import figures, overview
 from lengthwise.report.claims import committed_on, judge, read_claims
+from lengthwise.report.comparisons import PAIRS, Line
 from lengthwise.report.drawing import Drawing
 from lengthwise.report.findings import Findings
-from lengthwise.report.tables import Line, Tables
+from lengthwise.report.tables import Tables, numeric
 from lengthwise.report.words import protocol, verdict
 from lengthwise.statistics.ranks import queries
+from lengthwise.statistics.table import learned
 from lengthwise.study.reading import shipped
 
 if TYPE_CHECKING:
@@ -67,19 +69,33 @@ class Page(Tables):
             if (one := here.means[name]).value is not None
         ]
         alt = "Mean accuracy at unseen lengths: " + "; ".join(
-            f"{line['encoding']} {line['value']:.2f}" for line in lines[:12]
+            f"{found.label(str(line['encoding']))} {line['value']:.2f}" for line in lines[:12]
         )
         title = "mean accuracy at unseen lengths"
-        return overview.intervals("means", title, alt + ".", lines)
+        return overview.intervals("means", title, alt + ".", lines, label=found.label)
 
     def overview(self) -> list[Drawing]:
         """The figures that show all tasks at once."""
         found, made = self.found, []
         if len(found.tasks) > 1:
-            made = [overview.heat(found), overview.rank_shares(found, self._rank_shares()), overview.reaches(found)]
+            cells = learned(self.numbers.scores)
+            made = [
+                overview.heat(found, cells),
+                overview.rank_shares(found, self._rank_shares()),
+                overview.reaches(found),
+            ]
         elif len(found.encodings) > 1:
             made = [overview.reaches(found)]
+        if len(found.encodings) > PAIRS:
+            made.append(overview.pair_map(found, self.order(), self._every_pair()))
         return made
+
+    def _every_pair(self) -> dict[tuple[str, str], tuple[float, bool]]:
+        if self.alone:
+            listed = [(one.one, one.other, one.median.value, one.agree) for one in self.numbers.pairs(self.found)]
+        else:
+            listed = [(one.one, one.other, one.seeds.value, one.settled) for one in self.numbers.differences]
+        return {(one, other): (gap, sure) for one, other, gap, sure in listed if gap is not None}
 
     def _rank_shares(self) -> dict[str, list[float]]:
         """Encoding → share of queries with rank 1, 2, ...; those that tie share the places they take together."""
@@ -126,7 +142,7 @@ class Page(Tables):
             verdict=self.verdict,
             warnings=self.warnings(),
             main=main,
-            main_words=_CURVES if self.alone else _MEANS,
+            main_words=self._main_words(),
             overview=rest,
             rank_table=self.rank_table(),
             rank_words=self.rank_words(),
@@ -134,16 +150,13 @@ class Page(Tables):
             categories=self.category_table(),
             wins=self.wins_table(),
             differences=self.difference_table(),
-            difference_words="Paired by seed; a single task has an interval, never a p."
-            if self.alone
-            else (
-                "Paired by (task, seed). p: sign flips over (task, seed), Holm over the pairs. Settled: the interval "
-                "leaves out 0 and so does the test; a single task has an interval, never a p."
-            ),
+            difference_words=self.difference_words(),
             sensitivity=self.sensitivity_table() if len(found.encodings) > 1 else [],
             tasks=tasks,
             failure_words="All seeds together; the dashed line ends what was trained. " + _told_failures(found),
             training=made.get("training"),
+            troubles=self.training_table(),
+            names=self.name_table(),
             proof=self._proof(),
             proof_holds=found.proof is None or found.proof.holds,
             guard=found.guard,
@@ -160,6 +173,11 @@ class Page(Tables):
             figure=_figure,
             table=_table,
         )
+
+    def _main_words(self) -> str:
+        if not self.alone:
+            return _MEANS
+        return _MAP if figures.is_map(self.found.encodings) else _CURVES
 
     def _proof(self) -> str:
         """What differed between the runs."""
@@ -181,14 +199,14 @@ class Page(Tables):
             (name for name in self.found.encodings if (task, name) in self.numbers.cells),
             key=lambda name: self.numbers.cells[task, name].median.value or -1.0,
         )
-        learned = "" if task in self.numbers.learned else "; not learned by every encoding"
+        weak = "" if task in self.numbers.learned else "; not learned by every encoding"
         curve = made.get(f"curve-{figures.slug(task)}") or figures.curves(self.found, task)
         return {
             "slug": figures.slug(task),
             "short": self.found.short(task),
-            "line": f"trained up to {trained} {unit}; furthest: {best}{learned}",
+            "line": f"trained up to {trained} {unit}; furthest: {self.found.label(best)}{weak}",
             "open": number < OPEN,
-            "curve": curve,
+            "curve": None if self.alone else curve,
             "anatomy": made.get(f"anatomy-{figures.slug(task)}"),
             "table": self.task_table(task),
             "words": f"{task}. Unseen: lengths {trained + 1} to {2 * trained}; beyond is in no mean.",
@@ -212,7 +230,10 @@ class Page(Tables):
             "verdict": self.verdict,
             "warnings": self.warnings(),
             "ranks": self.rank_table(),
-            "differences": self.difference_table(),
+            "differences": self.difference_table(every=True),
+            "encodings": {self.found.label(name): name for name in self.found.encodings},
+            "diverged": {key: dict(told) for key, told in self.found.diverged.items()},
+            "training": self.training_table(),
             "means": {
                 name: {"seeds": one.seeds.plain(), "tasks": one.tasks.plain()}
                 for name, one in self.numbers.means.items()
@@ -243,19 +264,18 @@ def _figure(drawing: Drawing) -> Markup:
 
 
 def _table(lines: Sequence[Mapping[str, Any]]) -> Markup:
-    """A table that scrolls by itself where the screen is narrow."""
+    """A table that scrolls by itself where the screen is narrow; columns of numbers are aligned on the right."""
     from markupsafe import Markup, escape
 
     if not lines:
         return Markup("")
-    head = Markup("").join(Markup("<th>{}</th>").format(name) for name in lines[0])
     wide = {name for name in lines[0] if any(len(str(line.get(name, ""))) > 44 for line in lines)}
+    kind = {name: "num" if numeric(lines, name) else "wrap" if name in wide else "" for name in lines[0]}
+    head = Markup("").join(Markup('<th class="{}">{}</th>').format(kind[name], name) for name in lines[0])
     rows = Markup("").join(
         Markup("<tr>{}</tr>").format(
             Markup("").join(
-                Markup('<td class="wrap">{}</td>' if name in wide else "<td>{}</td>").format(
-                    escape(str(line.get(name, "")))
-                )
+                Markup('<td class="{}">{}</td>').format(kind[name], escape(str(line.get(name, ""))))
                 for name in lines[0]
             )
         )
@@ -273,6 +293,9 @@ _PUBLISHED = (
     "decoder; sizes, lengths and budgets differ from ours."
 )
 _CURVES = "Thin: every seed. Thick: the median seed. Grey: lengths that were trained on. Dotted: chance."
+_MAP = (
+    "The median seed's exact match at each length, best encodings on top. White line: the end of the trained lengths."
+)
 _MEANS = (
     "Dot: mean over tasks. Thick: 95 % interval for these tasks and other seeds. Thin: for other tasks like these, "
     "over families of tasks."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from lengthwise.encodings.labels import label_of
 from lengthwise.report.drawing import Drawing
 from lengthwise.report.palette import FAINT, INK, colour, dash, marker
 
@@ -102,7 +103,7 @@ def _lines(axes: Axes, data: pl.DataFrame) -> None:
             markersize=3.5,
             linestyle=dash(encoding),
             linewidth=1.4,
-            label=encoding,
+            label=label_of(encoding),
         )
 
 
@@ -182,7 +183,7 @@ def changes(rows: Rows, kind: str = "mlp", tested: str = "seen", name: str = "pr
                                 shape = look.get("marker", marker(encoding))
                                 fill = look.get("fill", tint)
                                 axes.plot(where, [at[change]], shape, color=tint, markerfacecolor=fill, markersize=4)
-                    axes.plot([], [], marker(encoding), color=colour(encoding), label=encoding)
+                    axes.plot([], [], marker(encoding), color=colour(encoding), label=label_of(encoding))
                 _levels(axes, [one for one in own if one["task"] == task and one["documents"] == documents])
                 axes.set_ylim(bottom=0)
                 axes.xaxis.get_major_locator().set_params(integer=True)
@@ -239,7 +240,7 @@ def spreads(rows: Rows, documents: str, name: str = "probe-spread") -> Drawing:
                             color=colour(encoding),
                             linewidth=1.4 if model == "trained" else 0.9,
                             linestyle="-" if model == "trained" else ":",
-                            label=encoding if model == "trained" else None,
+                            label=label_of(encoding) if model == "trained" else None,
                         )
                 axes.set(xscale="log", yscale="log")
                 axes.xaxis.set_minor_formatter(NullFormatter())

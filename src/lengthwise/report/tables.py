@@ -2,41 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lengthwise.published import CATEGORIES, ENCODINGS, TASKS, published_encoding, published_task
+from lengthwise.published import published_encoding, published_task
 from lengthwise.published.accuracy import UNSEEN
-from lengthwise.published.mrr import MRR as PUBLISHED_MRR
 from lengthwise.report import figures
-from lengthwise.report.findings import Findings
-from lengthwise.report.numbers import numbers
-from lengthwise.report.words import span
-from lengthwise.statistics.aggregates import Difference, aggregates, task_difference
+from lengthwise.report.comparisons import Comparisons, Line
+from lengthwise.report.words import number, span
 from lengthwise.statistics.estimate import Estimate
+from lengthwise.statistics.learned import RULE, WEAK
+from lengthwise.statistics.reach import WORDS as REACH
 from lengthwise.statistics.seeds import needed
 
-Line = dict[str, Any]
 ANSWERS = 6
 """Wrong answers shown for each task."""
 _LONG = 240
 
 
-class Tables:
+class Tables(Comparisons):
     """The tables of a study's findings."""
-
-    def __init__(self, found: Findings) -> None:
-        self.found, self.numbers = found, numbers(found)
 
     def warnings(self) -> list[str]:
         """What a reader must know before the numbers."""
         found, told = self.found, []
-        if len(found.items) < found.planned:
-            told.append(
-                f"{found.planned - len(found.items)} of {found.planned} runs are not done; they are missing, not 0."
-            )
+        if missing := found.planned - len(found.ended):
+            told.append(f"{missing} of {found.planned} runs are not done; they are missing, not 0.")
         if found.failed:
             told.append(f"{len(found.failed)} runs failed: {next(iter(found.failed.values()))}")
+        if found.diverged:
+            told.append(
+                f"{len(found.diverged)} runs diverged; they rank below all others and are in no mean: {self._lost()}."
+            )
+        for task, lengths in self.numbers.weak.items():
+            few = f"{self.found.short(task)} {_ranges(lengths)}"
+            told.append(f"Seen lengths with fewer than {WEAK} test examples, which say little: {few}.")
         if found.seeds == 1:
             told.append("There is one seed: no seed interval.")
         edge = [choice for choice in found.choices if choice.rate is not None and choice.edge]
@@ -51,10 +52,33 @@ class Tables:
                 told.append(f"At the {kind} for every encoding, and so telling nothing: {', '.join(flat)}.")
         return told
 
-    @property
-    def alone(self) -> bool:
-        """Whether there is one task: then there is no mean over tasks, and no test."""
-        return len(self.found.tasks) == 1
+    def _lost(self) -> str:
+        """The runs that diverged, by encoding and task: `Mine on copy same (2 of 3 seeds)`."""
+        parts = []
+        for (task, name), cell in self.numbers.cells.items():
+            if cell.diverged:
+                many = f"{len(cell.diverged)} of {len(cell.diverged) + len(cell.seeds) + cell.missing}"
+                parts.append(f"{self.found.label(name)} on {self.found.short(task)} ({many} seeds)")
+        return ", ".join(parts[:8]) + (", ..." if len(parts) > 8 else "")
+
+    def training_table(self) -> list[Line]:
+        """The runs whose training went wrong, and how; those that learned and do not extrapolate are not here."""
+        order = ("diverged", "plateau", "not learned", "spike")
+        listed = sorted(self.numbers.health, key=lambda run: order.index(run.kind))
+        return [
+            {
+                "encoding": self.found.label(run.encoding),
+                "task": self.found.short(run.task),
+                "seed": run.seed,
+                "what happened": run.detail,
+            }
+            for run in listed
+        ]
+
+    def name_table(self) -> list[Line]:
+        """What each name in the figures and tables stands for."""
+        lines = [{"name": self.found.label(name), "spec": name} for name in self.found.encodings]
+        return lines if any(line["name"] != line["spec"] for line in lines) else []
 
     def rank_table(self) -> list[Line]:
         """A line for each encoding, best first."""
@@ -77,20 +101,25 @@ class Tables:
             middle, beyond = factors[(len(factors) - 1) // 2] if factors else (-1.0, False)
             learned = sum(factor > 0 for factor, _ in factors)
             told = "not learned" if middle < 0 else f"{'≥ ' if beyond else ''}{middle:.2f}"
+            rank = here.standing.mean_rank.get(name)
             line: Line = {
-                "encoding": name,
+                "encoding": found.label(name),
                 "unseen": span(one.seeds),
-                "other tasks": span(one.tasks) if one.tasks.low is not None else "one family",
-                "mean rank": f"{here.standing.mean_rank[name].value:.2f}" if name in here.standing.mean_rank else "–",
+                "other tasks": span(one.tasks) if one.tasks.low is not None else "–",
+                "mean rank": number(None if rank is None else rank.value, 2),
                 "middle half": _value(here.standing.interquartile.get(name)),
-                "seen": f"{sum(known) / len(known):.3f}" if known else "–",
-                "reach ÷ L": f"{told} (learned {learned} of {len(found.tasks)})",
-                "missing": len(one.missing) or "",
+                "seen": number(sum(known) / len(known) if known else None),
+                "reach ÷ L": told,
+                "learned": f"{learned} of {len(found.tasks)}",
             }
+            if any(mean.missing for mean in here.means.values()):
+                line["missing"] = len(one.missing)
+            if found.diverged:
+                line["diverged"] = len(one.diverged)
             ours = next((five for words, five in here.mrr.items() if words.startswith("ours")), None)
             if ours is not None:  # one ranking: the table below has the others
                 which = next((key for key, spec in _five(ours.rotary).items() if spec == name), None)
-                line["MRR"] = "–" if which is None else f"{ours.values.get(which, float('nan')):.3f}"
+                line["MRR"] = number(None if which is None else ours.values.get(which))
             lines.append(line)
         return lines
 
@@ -102,36 +131,26 @@ class Tables:
             if (task, name) not in here.reach:
                 continue
             unseen, reached = here.cells[task, name].median, here.reach[task, name]
-            lines.append(
-                {
-                    "encoding": name,
-                    "reach": f"{reached.median}{_ends(reached)}",
-                    "unseen, median seed": span(unseen, 3),
-                    "level": unseen.words if unseen.level is None else f"{100 * unseen.level:.4g} %",
-                    "seen": "–" if (seen := here.seen[task, name].median.value) is None else f"{seen:.3f}",
-                }
-            )
+            line: Line = {
+                "encoding": self.found.label(name),
+                "reach": f"{reached.median}{_ends(reached)}",
+                "unseen, median seed": span(unseen),
+                "seen": number(here.seen[task, name].median.value),
+                "learned": f"{reached.learned} of {reached.n}",
+            }
+            if self.found.diverged:
+                line["diverged"] = len(here.cells[task, name].diverged)
+            lines.append(line)
         return lines
-
-    def order(self) -> list[str]:
-        """The encodings, highest mean first."""
-        if self.alone:
-            cells, task = self.numbers.cells, self.found.tasks[0]
-            middle = {name: cells[task, name].median.value for name in self.found.encodings}
-            return sorted(middle, key=lambda name: 1.0 if middle[name] is None else -(middle[name] or 0.0))
-        means = self.numbers.means
-        there = [name for name in self.found.encodings if means[name].value is not None]
-        missing = [name for name in self.found.encodings if means[name].value is None]
-        return sorted(there, key=lambda name: -(means[name].value or 0.0)) + missing
 
     def rank_words(self) -> str:
         """Whose numbers these are, and by which recipe."""
         here = self.numbers
         if self.alone:
+            level = f" (level {self._levels()})" if self._levels() else ""
             return (
-                "Median seed with its order-statistic interval, exact for any distribution of seeds; its level is "
-                "beside it. unseen: mean accuracy over lengths L+1..2L. reach: the largest tested length up to which "
-                "at least .9 are right, there and at every shorter one."
+                f"Median seed with its order-statistic interval{level}, exact for any distribution of seeds. unseen: "
+                f"mean accuracy over lengths L+1..2L; {REACH}. {RULE}"
             )
         one = here.means[self.order()[0]]
         noise = {"crossed": "each example's outcomes", "binomial": "p(1 − p)/m", "not counted": "not counted"}
@@ -140,104 +159,9 @@ class Tables:
             f"(n = {one.seeds.n} {one.seeds.unit}; test-set noise by {noise[one.seeds.examples]}); other tasks: "
             f"“{one.tasks.words}”, over families (n = {one.tasks.n}). Mean rank over {here.standing.queries} (task, "
             "seed) queries, ties shared; middle half: their interquartile mean. MRR is over exactly the five published "
-            "encodings, scores rounded to .005, "
-            "those not above chance set to chance. reach ÷ L: median over tasks of the median seed's reach at .9."
+            "encodings, scores rounded to .005, those not above chance set to chance. reach ÷ L: median over tasks of "
+            f"the median seed's reach at .9. {RULE}"
         )
-
-    def difference_table(self) -> list[Line]:
-        """A line for each pair; on a single task an interval of the median difference, and never a p."""
-        if self.alone:
-            (task,), order = self.found.tasks, self.order()
-            pairs = [(one, other) for number, one in enumerate(order) for other in order[number + 1 :]]
-            made = [task_difference(self.numbers.scores, task, one, other) for one, other in pairs[:60]]
-            return [
-                {
-                    "pair": f"{one.one} − {one.other}",
-                    "median difference of seeds": span(one.median, 3),
-                    "level": "–" if one.median.level is None else f"{100 * one.median.level:.4g} %",
-                    "verdict": one.words,
-                }
-                for one in made
-            ]
-        order = sorted(self.numbers.differences, key=lambda one: -(one.seeds.value or 0.0))
-        return [
-            {
-                "pair": f"{one.one} − {one.other}",
-                "these tasks, other seeds": span(one.seeds, 3),
-                "other tasks like these": span(one.tasks, 3) if one.tasks.low is not None else "–",
-                "p (Holm)": "–" if one.corrected is None else f"{one.corrected:.3g}",
-                "verdict": _settled(one),
-            }
-            for one in order[:60]
-        ]
-
-    def mrr_table(self) -> list[Line]:
-        """Mean reciprocal ranks of exactly the five published encodings, by both recipes, and as published."""
-        lines: list[Line] = []
-        if self.alone:  # a rank on one task is no mean
-            return lines
-        for words, one in self.numbers.mrr.items():
-            told = {name: span(got.seeds, 3) for name, got in one.means.items()}
-            lines.append({"recipe": words, **told, "queries": one.queries})
-        if lines:
-            theirs = {ENCODINGS[name]: f"{value:.3f}" for name, value in PUBLISHED_MRR["overall"].items()}
-            lines.append({"recipe": "published, the paper's recipe", **theirs, "queries": 51})
-        return lines
-
-    def wins_table(self) -> list[Line]:
-        """The share of (task, seed) queries in which the row's encoding is strictly ahead of the column's."""
-        here = self.numbers.standing
-        if len(here.encodings) > figures.MANY or self.alone or not here.queries:
-            return []
-        return [
-            {
-                "ahead": one,
-                **{other: "" if one == other else f"{here.wins[one, other]:.2f}" for other in here.encodings},
-            }
-            for one in here.encodings
-        ]
-
-    def category_table(self) -> list[Line]:
-        """Mean unseen accuracy by category of the publication, with the interval over these tasks and other seeds."""
-        import polars as pl
-
-        lines: list[Line] = []
-        for category, words in CATEGORIES.items():
-            tasks = [
-                task
-                for task in self.found.tasks
-                if (known := published_task(task)) and TASKS[known].category == category
-            ]
-            if not tasks or self.alone:
-                continue
-            table = self.numbers.scores.filter(pl.col("task").is_in(tasks))
-            made = aggregates(table, "unseen", self.found.encodings)
-            lines.append({"category": f"{words} ({len(tasks)})", **{n: span(made[n].seeds) for n in self.order()}})
-        return lines
-
-    def sensitivity_table(self) -> list[Line]:
-        """The order of encodings when one choice is changed; tasks left out are told only where the order moves."""
-        shown = [one for one in self.numbers.variants if not one.name.startswith("without ") or one.leader_changed]
-        lines = [
-            {
-                "choice": one.name,
-                "tasks": one.tasks,
-                "order by mean": " > ".join(" = ".join(group) for group in one.order[:8]) or "nothing to order",
-                "": "leader changes" if one.leader_changed else "order changes" if one.changed else "",
-            }
-            for one in shown[:20]
-        ]
-        kept = sum(one.name.startswith("without ") and not one.leader_changed for one in self.numbers.variants)
-        if kept:
-            lines.append(
-                {
-                    "choice": f"leaving out any one of {kept} other tasks",
-                    "tasks": "",
-                    "order by mean": "the leader stays",
-                    "": "",
-                }
-            )
-        return lines
 
     def task_table(self, task: str) -> list[Line]:
         """A line for each encoding on one task."""
@@ -246,15 +170,14 @@ class Tables:
             if (task, name) not in here.cells or (task, name) not in here.reach:
                 continue
             unseen, seen = here.cells[task, name], here.seen[task, name]
-            level = f"{100 * unseen.median.level:.4g} %" if unseen.median.level is not None else unseen.median.words
+            told = [number(value, 2) for value in unseen.seeds] + [f"diverged ({step:,})" for step in unseen.diverged]
             lines.append(
                 {
-                    "encoding": name,
-                    "seen": "–" if seen.median.value is None else f"{seen.median.value:.3f}",
-                    "unseen, median": span(unseen.median, 3),
-                    "level": level,
-                    "every seed": ", ".join(f"{value:.2f}" for value in unseen.seeds),
-                    "test-set noise": "–" if unseen.noise.value is None else f"± {unseen.noise.value:.3f}",
+                    "encoding": self.found.label(name),
+                    "seen": number(seen.median.value),
+                    "unseen, median": span(unseen.median),
+                    "every seed": ", ".join(told),
+                    "test-set noise": "–" if unseen.noise.value is None else f"± {number(unseen.noise.value)}",
                     "reach at .9": str(here.reach[task, name].median) + _ends(here.reach[task, name]),
                     "at .5": str(here.halfway[task, name].median),
                     "more seeds for ± .05": _more(unseen.seeds),
@@ -272,7 +195,7 @@ class Tables:
                 known = published_encoding(name)
                 if known is not None and known in theirs and (task, name) in self.numbers.cells:
                     ours = self.numbers.cells[task, name].mean.value
-                    line[name] = f"{theirs[known]:.2f} / {'–' if ours is None else f'{ours:.2f}'}"
+                    line[self.found.label(name)] = f"{number(theirs[known], 2)} / {number(ours, 2)}"
             if len(line) > 1:
                 lines.append(line)
         names = list(dict.fromkeys(key for line in lines for key in line))
@@ -296,7 +219,7 @@ class Tables:
                 words = figures.KINDS.get(line["kind"], (line["kind"], ""))[0]
                 texts = {key: _cut(line[key]) for key in ("prompt", "answer", "said")}
                 shown[name] = {
-                    "encoding": name,
+                    "encoding": self.found.label(name),
                     "length": line["length"],
                     "seed": keys[line["run"]].cell.seed,
                     "kind": words,
@@ -309,11 +232,11 @@ class Tables:
         several = len({one.rest[:2] for one in self.found.choices}) > 1
         return [
             {
-                "encoding": one.encoding,
+                "encoding": self.found.label(one.encoding),
                 "chosen on": ", ".join([self.found.short(one.group), *(one.rest if several else ())]),
                 "rate": "waits" if one.rate is None else f"{one.rate:g}",
                 "exact match of each": ", ".join(
-                    f"{rate:g}: {'missing' if score is None else f'{score[0]:.3f}'}"
+                    f"{rate:g}: {'missing' if score is None else number(score[0])}"
                     for rate, score in zip(one.rates, one.scores, strict=True)
                 ),
                 "": "at the edge" if one.rate is not None and one.edge else "",
@@ -351,14 +274,6 @@ class Tables:
         return lines
 
 
-def _settled(one: Difference) -> str:
-    if one.seeds.value is None:
-        return one.words
-    if not one.settled:
-        return "not settled"
-    return "settled, also beyond these tasks" if one.settled_beyond else "settled for these tasks"
-
-
 def _more(seeds: Sequence[float]) -> str:
     """How many more seeds, in few words."""
     need = needed(seeds)
@@ -368,7 +283,7 @@ def _more(seeds: Sequence[float]) -> str:
 
 
 def _value(one: Estimate | None) -> str:
-    return "–" if one is None or one.value is None else f"{one.value:.2f}"
+    return number(None if one is None else one.value, 2)
 
 
 def _five(rotary: str) -> dict[str, str]:
@@ -383,3 +298,22 @@ def _ends(one: Any) -> str:  # noqa: ANN401
 def _cut(text: str | None) -> str:
     told = text or ""
     return told if len(told) <= _LONG else f"{told[: _LONG - 40]} … {told[-30:]}"
+
+
+def _ranges(lengths: Sequence[int]) -> str:
+    """Lengths in words: 1, 2, 3 and 8 are `1–3, 8`."""
+    parts: list[list[int]] = []
+    for length in lengths:
+        if parts and length == parts[-1][-1] + 1:
+            parts[-1].append(length)
+        else:
+            parts.append([length])
+    return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}–{part[-1]}" for part in parts)
+
+
+_NUMBER = re.compile(r"[−±≥–-]?\s?[\d,]*\.?\d*( ?%)?( \[.*\])?( of \d+)?|not learned|")
+
+
+def numeric(lines: Sequence[Mapping[str, Any]], name: str) -> bool:
+    """Whether a column holds numbers, with or without an interval, and so is aligned on the right."""
+    return all(_NUMBER.fullmatch(str(line.get(name, ""))) for line in lines)

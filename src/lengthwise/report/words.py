@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lengthwise.statistics.aggregates import TaskDifference, task_difference
+from lengthwise.study.drive import minutes
 
 if TYPE_CHECKING:
     from lengthwise.report.findings import Findings
@@ -13,19 +15,24 @@ if TYPE_CHECKING:
     from lengthwise.statistics.estimate import Estimate
 
 
-def span(one: Estimate, digits: int = 2) -> str:
-    """`.54 [.50, .58]`, or the value alone."""
-    if one.value is None:
-        return "missing"
-    told = _dot(one.value, digits)
-    if one.low is None or one.high is None:
-        return told
-    return f"{told} [{_dot(one.low, digits)}, {_dot(one.high, digits)}]"
+SHOWN = 6
+"""Encodings that the verdict names one by one; the table has the others."""
+SURE = 6
+"""Seeds that must all agree for a level of 95 %: 1 − 2 · ½^6 = 96.9 %."""
 
 
-def _dot(value: float, digits: int) -> str:
-    text = f"{round(value, digits) + 0.0:.{digits}f}"  # no −0
-    return text.replace("0.", ".", 1).replace("-", "−") if abs(round(value, digits)) < 1 else text.replace("-", "−")
+def number(value: float | None, digits: int = 3) -> str:
+    """A number as every table prints it: `0.866`, `−0.012`, `–` where there is none."""
+    if value is None:
+        return "–"
+    return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")  # no −0
+
+
+def span(one: Estimate, digits: int = 3) -> str:
+    """`0.540 [0.500, 0.580]`, or the value alone."""
+    if one.value is None or one.low is None or one.high is None:
+        return number(one.value, digits)
+    return f"{number(one.value, digits)} [{number(one.low, digits)}, {number(one.high, digits)}]"
 
 
 def verdict(found: Findings, numbers: Numbers) -> str:
@@ -37,50 +44,96 @@ def verdict(found: Findings, numbers: Numbers) -> str:
 
 def _alone(found: Findings, numbers: Numbers) -> str:
     name = found.encodings[0]
-    parts = [f"{found.short(task)}: reach {numbers.reach[task, name]}" for task in found.tasks[:6]]
-    return f"Only {name} was run, so nothing is compared. {'; '.join(parts)}."
+    parts = [f"{found.short(task)}: reach {numbers.reach[task, name]}" for task in found.tasks[:SHOWN]]
+    return f"Only {found.label(name)} was run, so nothing is compared. {'; '.join(parts)}."
 
 
 def _one_task(found: Findings, numbers: Numbers) -> str:
     task = found.tasks[0]
     trained, unit = found.trained[task]
-    cells = numbers.cells
-    there = [name for name in found.encodings if cells[task, name].median.value is not None]
-    order = sorted(there, key=lambda name: -(cells[task, name].median.value or 0.0))
-    if len(order) < 2:
-        return "Not settled: fewer than two encodings have a run on this task."
-    parts = []
-    for name in order:
-        reached = numbers.reach[task, name]
-        if reached.median.length is None:
-            parts.append(f"{name} did not learn the trained lengths")
-        else:
-            parts.append(f"{name} {reached.median} ({reached.median.length / trained:.1f} ×)")
-    first = f"Trained on {found.short(task)} up to {trained} {unit}, the median seed of each encoding is right up to"
-    told = f"{first} length: {'; '.join(parts)}."
-    if all(numbers.reach[task, name].median.length is None for name in order):
+    order = numbers.order(found)
+    reached = [name for name in order if numbers.reach[task, name].median.length is not None]
+    failed = [name for name in order if name not in reached]
+    if not reached:
         return (
-            f"Nothing can be said about longer lengths: no encoding learned {found.short(task)} up to {trained} {unit}."
+            f"Nothing can be said about longer lengths: no encoding learned {found.short(task)} up to {trained} {unit} "
+            f"({_failed(found, numbers, task, failed)})."
         )
+    named = [name for name in reached if name in reached[:SHOWN] or name in found.focus]
+    parts = [_reached(found, numbers, task, name, trained) for name in named]
+    rest = len(reached) - len(named)
+    more = f", and {rest} other{'' if rest == 1 else 's'} (table)" if rest else ""
+    told = (
+        f"Trained on {found.short(task)} up to {trained} {unit}, the median seed of each encoding reaches: "
+        f"{', '.join(parts)}{more}. "
+    )
+    if failed:
+        told += f"The trained lengths themselves were not learned by {_failed(found, numbers, task, failed)}. "
     lead, other = order[0], order[1]
-    if (cells[task, lead].median.value or 0.0) <= (cells[task, other].median.value or 0.0):
-        return f"{told} At unseen lengths nobody leads: {lead} and {other} both have {_cell(numbers, task, lead)}."
-    pair = _pair(task_difference(numbers.scores, task, lead, other))
-    return f"{told} At unseen lengths {lead} leads with {_cell(numbers, task, lead)}. {pair}"
+    if (numbers.value(task, lead) or 0.0) <= (numbers.value(task, other) or 0.0):
+        both = f"{found.label(lead)} and {found.label(other)} both have {_cell(numbers, task, lead)}"
+        return f"{told}At unseen lengths nobody leads: {both}."
+    pair = _pair(found, task_difference(numbers.scores, task, lead, other))
+    return f"{told}At unseen lengths {found.label(lead)} leads with {_cell(numbers, task, lead)}. {pair}"
+
+
+def _reached(found: Findings, numbers: Numbers, task: str, name: str, trained: int) -> str:
+    one = numbers.reach[task, name]
+    lost = sum(seed.diverged is not None for seed in one.seeds)
+    told = f" ({one.n - lost} of {one.n} seeds; {lost} diverged)" if lost else ""
+    return f"{found.label(name)} {one.median} ({(one.median.length or 0) / trained:.1f} ×){told}"
+
+
+def _failed(found: Findings, numbers: Numbers, task: str, names: Sequence[str]) -> str:
+    """Encodings that did not learn, each with how: diverged, on a plateau, or simply not good enough."""
+    parts = []
+    for name in names[:SHOWN]:
+        reached = numbers.reach[task, name]
+        how = [f"{reached.learned} of {reached.n} seeds learned"]
+        lost = [one.diverged for one in reached.seeds if one.diverged is not None]
+        if lost:
+            how.append(f"{len(lost)} diverged at step {', '.join(f'{step:,}' for step in sorted(lost))}")
+        flat = sum(run.kind == "plateau" for run in numbers.health if (run.task, run.encoding) == (task, name))
+        if flat:
+            how.append(f"{flat} never left the plateau")
+        parts.append(f"{found.label(name)} ({'; '.join(how)})")
+    rest = len(names) - len(parts)
+    return ", ".join(parts) + (f" and {rest} others" if rest else "")
 
 
 def _cell(numbers: Numbers, task: str, name: str) -> str:
     one = numbers.cells[task, name].median
     if one.level is None:
-        return f"{span(one)} ({one.words})"
+        return f"{number(one.value)} ({one.words})"
     return f"{span(one)} (median of {one.n} seeds, {100 * one.level:.4g} %)"
 
 
-def _pair(one: TaskDifference) -> str:
-    told = f"{one.one} − {one.other} = {span(one.median)}"
+def _pair(found: Findings, one: TaskDifference) -> str:
+    """The leader and the next: what is known of their difference, and what it would take to settle it."""
+    told = f"{found.label(one.one)} − {found.label(one.other)} = {span(one.median)}"
     if one.settled:
-        return f"Its lead over {one.other} is settled on this task: {told}."
-    return f"Its lead over {one.other} is {one.words} on this task: {told}."
+        return f"Its lead over {found.label(one.other)} is settled on this task: {told}."
+    if not one.agree:
+        return f"Its lead over {found.label(one.other)} is {one.words}: {told}."
+    smallest = min(abs(gap) for gap in one.differences)
+    ahead = (
+        f"All {len(one.differences)} seeds put it ahead of {found.label(one.other)}, by at least {number(smallest, 2)}"
+    )
+    return f"{ahead} ({told}). {more_seeds(found)}".strip()
+
+
+def more_seeds(found: Findings) -> str:
+    """What 95 % takes where all seeds agree: how many seeds, what to type, and about how long it would run."""
+    if found.seeds >= SURE or not found.more:
+        return ""
+    known = [record["done"]["seconds"] for record in found.records.values() if record["done"].get("seconds")]
+    told = f"95 % needs {SURE} seeds; {found.more.format(seeds=SURE)}"
+    if not known or not found.seeds:
+        return f"{told}."
+    cells = len(found.wanted or found.items) / found.seeds
+    cores = os.cpu_count() or 1
+    seconds = sum(known) / len(known) * cells * (SURE - found.seeds) / cores
+    return f"{told} (about {minutes(seconds)} more on {cores} cores)."
 
 
 def _many_tasks(found: Findings, numbers: Numbers) -> str:
@@ -91,13 +144,13 @@ def _many_tasks(found: Findings, numbers: Numbers) -> str:
     lead, second = there[order[0]], there[order[1]]
     n_tasks = len(lead.by_task)
     told = (
-        f"Over {n_tasks} tasks and {_seeds(found)}, {order[0]} has the highest mean accuracy at unseen lengths, "
-        f"{span(lead.seeds)}, before {order[1]} with {span(second.seeds)}. "
+        f"Over {n_tasks} tasks and {_seeds(found)}, {found.label(order[0])} has the highest mean accuracy at unseen "
+        f"lengths, {span(lead.seeds, 2)}, before {found.label(order[1])} with {span(second.seeds, 2)}. "
     )
     pair = next(one for one in numbers.differences if {one.one, one.other} == {order[0], order[1]})
     ahead = pair.one == order[0]  # a pair is turned by its own tasks, which may be more than those all share
     here, beyond = (one if ahead else one.turned() for one in (pair.seeds, pair.tasks))
-    told += f"The difference, {span(here, 3)}, is {pair.words} ({span(beyond, 3)} over families of tasks). "
+    told += f"The difference, {span(here)}, is {pair.words} ({span(beyond)} over families of tasks). "
     settled = [one for one in numbers.differences if one.settled]
     told += f"Of {len(numbers.differences)} pairs of encodings {len(settled)} are settled for these tasks. "
     unlearned = [task for task in found.tasks if task not in numbers.learned]

@@ -5,9 +5,9 @@ from importlib import import_module
 
 from lengthwise.run.identity import Plan
 from lengthwise.run.lease import STORE
+from lengthwise.run.stop import STOPPED, Stopped
 
 if typing.TYPE_CHECKING:
-    from lengthwise.run.attempt import STOPPED, Stopped
     from lengthwise.run.perform import train
     from lengthwise.run.record import Run
 
@@ -16,6 +16,6 @@ __all__ = ["STOPPED", "STORE", "Plan", "Run", "Stopped", "train"]
 
 def __getattr__(name: str) -> object:
     if name in __all__:  # naming runs needs no torch; doing them does
-        where = {"Run": "record", "train": "perform"}.get(name, "attempt")
+        where = {"Run": "record", "train": "perform"}[name]
         return getattr(import_module(f"lengthwise.run.{where}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,11 +1,17 @@
-"""Put one question to a trained model: what it says, what is right, and where they part."""
+"""Put one question to a trained model: what it says, what is right, where they part, and what its heads look at."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import torch
+
+from lengthwise.encodings.labels import label_of
 from lengthwise.evaluation.cases import Case
 from lengthwise.evaluation.decoding import decoder_decode
+from lengthwise.model import Decoder
+from lengthwise.model.taps import Recorder
 from lengthwise.run.record import Run
 from lengthwise.spec import SpecError, digest
 from lengthwise.tasks.task import Task
@@ -29,7 +35,63 @@ class Answer:
 
 def ask(run: Run, prompt: str, checkpoint: str = "last") -> Answer:
     """What the model answers: `ask(run, "3 1 2")` for a run on sort."""
-    task, plan = run.task, run.plan
+    task = run.task
+    case, right, where = _asked(task, prompt)
+    ids, head, instance = case.ids, case.prompt, case.instance
+    said = _said(run, run.decoder(checkpoint).eval(), case)
+    cut = said[-1:] != [task.vocabulary.eos]
+    spoken = task.vocabulary.read(said if cut else said[:-1])
+    parts = None
+    if right is not None and (spoken != right or cut):
+        parts = next(
+            (at for at, (a, b) in enumerate(zip(spoken, right, strict=False)) if a != b), min(len(spoken), len(right))
+        )
+    correct = None if right is None else parts is None or (task.judged and not cut and task.check(instance, spoken))
+    return Answer(task.vocabulary.say(ids[:head]), spoken, right, correct, parts, cut, where)
+
+
+@dataclass(frozen=True)
+class Attention:
+    """What each head attends to while a model reads a prompt and answers it."""
+
+    tokens: list[str]
+    """Prompt and answer, as the model had them before it."""
+    prompt: int
+    """How many of the tokens are the prompt."""
+    weights_LHQK: np.ndarray
+    """Each query's weights over the keys, by layer and head."""
+    title: str
+
+
+def attention(run: Run, prompt: str, checkpoint: str = "last") -> Attention:
+    """The attention weights of one prompt and of what the model answers: `attention(run, "3 1 2").weights_LHQK`."""
+    task = run.task
+    case, _, where = _asked(task, prompt)
+    decoder = run.decoder(checkpoint).eval()
+    ids = case.ids[: case.prompt] + _said(run, decoder, case)
+    ids = ids[:-1] if ids[-1] == task.vocabulary.eos else ids  # the end is said, and never read
+    places = case.places(run.plan.positions.at_test(), ids[case.prompt :])
+    seen = Recorder()
+    with torch.no_grad():
+        decoder(
+            torch.tensor([ids]),
+            positions_BT=None if places is None else torch.tensor([places]),
+            budget=torch.tensor([max(case.budget, len(ids))]),
+            prefix=[case.prompt] if decoder.config.mask == "prefix" else None,
+            taps={"layers.*.weights": seen},
+        )
+    weights = [seen[f"layers.{layer}.weights"][0].numpy() for layer in range(decoder.config.layers)]
+    name = ",".join(map(str, run.plan.encoding_specs))
+    return Attention(
+        task.vocabulary.read(ids),
+        case.prompt,
+        np.stack(weights),
+        f"{label_of(name)}, seed {run.plan.seed}, {where}",
+    )
+
+
+def _asked(task: Task, prompt: str) -> tuple[Case, list[str] | None, str]:
+    """A person's prompt as a case, the right answer where the task reads it, and whether its length was trained on."""
     if task.pieces is not None:
         raise SpecError(
             "a run with a tokenizer of its own cannot be asked yet; its predictions.parquet has what it said"
@@ -44,20 +106,15 @@ def ask(run: Run, prompt: str, checkpoint: str = "last") -> Answer:
         seen = length <= task.longest
         where = f"length {length}, " + ("as in training" if seen else f"trained up to {task.longest}")
     ids, head = task.vocabulary.sequence(words, right or (), task.starts)
-    limit = task.answer_limit(length)
-    case = Case("asked", length, 0, instance, ids, head, max(limit, len(ids) - head), digest("asked", prompt))
-    positions = plan.positions.at_test()
-    decoder = run.decoder(checkpoint).eval()
-    (said,) = decoder_decode(decoder, positions, task.vocabulary.eos)([case], [[]])
-    cut = said[-1:] != [task.vocabulary.eos]
-    spoken = task.vocabulary.read(said if cut else said[:-1])
-    parts = None
-    if right is not None and (spoken != right or cut):
-        parts = next(
-            (at for at, (a, b) in enumerate(zip(spoken, right, strict=False)) if a != b), min(len(spoken), len(right))
-        )
-    correct = None if right is None else parts is None or (task.judged and not cut and task.check(instance, spoken))
-    return Answer(task.vocabulary.say(ids[:head]), spoken, right, correct, parts, cut, where)
+    limit = max(task.answer_limit(length), len(ids) - head)
+    return Case("asked", length, 0, instance, ids, head, limit, digest("asked", prompt)), right, where
+
+
+def _said(run: Run, decoder: Decoder, case: Case) -> list[int]:
+    """What the model answers, token by token."""
+    decode = decoder_decode(decoder, run.plan.positions.at_test(), run.task.vocabulary.eos)
+    (said,) = decode([case], [[]])
+    return said
 
 
 def symbols(task: Task, prompt: str) -> list[str]:

@@ -32,13 +32,14 @@ from lengthwise.run.claim import summary
 from lengthwise.run.identity import Plan
 from lengthwise.run.lease import Lease
 from lengthwise.run.record import Run, attempts_of, fill
-from lengthwise.run.stop import STOPPED, when_asked_to_stop
+from lengthwise.run.stop import Stopped, when_asked_to_stop
 from lengthwise.spec import SpecError
 from lengthwise.tasks.block import training_block
 from lengthwise.tasks.sets import lengths_of, trained_lengths
 from lengthwise.tasks.supplier import Supplier
 from lengthwise.training.batches import Supply, inline, windows
 from lengthwise.training.checkpoint import newest, pack, save, unpack
+from lengthwise.training.health import Diverged
 from lengthwise.training.listeners import Audience, Progress
 from lengthwise.training.loop import Loop, Told
 from lengthwise.training.parallel import Team
@@ -49,13 +50,6 @@ _LOG_EVERY = 10
 _FLUSH_SECONDS = 2.0
 SUPPLY_FROM = 16_384
 """Fewer examples than these are made by the process that trains."""
-
-
-class Stopped(SystemExit):
-    """The run was asked to stop, and can go on."""
-
-    def __init__(self) -> None:
-        super().__init__(STOPPED)
 
 
 @dataclass
@@ -89,14 +83,18 @@ class Attempt:
         """The attempt's folder."""
         return self.lease.folder
 
-    def let_go(self, state: str, why: str = "") -> None:
-        """Nobody shall take this attempt for one that is still at work."""
+    def let_go(self) -> None:
+        """Release the lease, so that no worker thinks this attempt is still running."""
         if self.processes.first:
             with suppress(SpecError):
-                if state == "failed":
-                    self.lease.fail(why)
-                else:
-                    self.lease.release(state)
+                self.lease.release("stopped")
+
+    def fail(self, error: BaseException) -> None:
+        """Release the lease and record why the attempt failed."""
+        if self.processes.first:
+            why = str(error) if isinstance(error, SpecError) else f"{type(error).__name__}: {error}"
+            with suppress(SpecError):
+                self.lease.fail(why, error.record() if isinstance(error, Diverged) else None)
 
     def run(self, began: Run | None, allow: Iterable[str]) -> None:
         """From the newest checkpoint, or the start, to `done`."""
@@ -115,7 +113,8 @@ class Attempt:
                 self.validations, self.kept = checkpoint.notes["validations"], checkpoint.notes["kept"]
                 self.before = (checkpoint.notes["tokens"], checkpoint.notes["seconds"])
             self._train(loop)
-        self._finish(loop)
+        with when_asked_to_stop(self._asked_late):
+            self._finish(loop)
 
     # --- training ----------------------------------------------------------------------------------------------------
 
@@ -125,27 +124,29 @@ class Attempt:
         stages, validated = set(training.stages.values()), set(training.validated)
         began, first, tokens = time.monotonic() - self.before[1], loop.step, self.before[0]
         lines = _Lines(self.folder, self.processes.first)
-        for told in loop:
-            tokens += told.tokens
-            seconds = time.monotonic() - began
-            self._tell(told, tokens, seconds, first, lines)
-            if told.step in validated:
-                self._validate(loop, lines)
-            if told.step in stages or told.step in self._chosen():
-                self._keep(loop)
-            asked = self.stop or self.lease.lost
-            stopping = self.processes.any(asked) if self.processes.size > 1 else asked
-            if told.step % every == 0 or told.step == training.steps or stopping:
-                lines.flush()
-                notes = {"validations": self.validations, "kept": self.kept, "tokens": tokens, "seconds": seconds}
-                save(self.folder / "checkpoints", told.step, loop.tensors(), notes, self.processes)
-                for file in self.stale[0]:
-                    self.folder.remove(file)
-                self.stale = (self.stale[1], [])
-            if stopping:
-                self.lease.hold()
-                raise Stopped
-        lines.flush()
+        try:
+            for told in loop:
+                tokens += told.tokens
+                seconds = time.monotonic() - began
+                self._tell(told, tokens, seconds, first, lines)
+                if told.step in validated:
+                    self._validate(loop, lines)
+                if told.step in stages or told.step in self._chosen():
+                    self._keep(loop)
+                asked = self.stop or self.lease.lost
+                stopping = self.processes.any(asked) if self.processes.size > 1 else asked
+                if told.step % every == 0 or told.step == training.steps or stopping:
+                    lines.flush()
+                    notes = {"validations": self.validations, "kept": self.kept, "tokens": tokens, "seconds": seconds}
+                    save(self.folder / "checkpoints", told.step, loop.tensors(), notes, self.processes)
+                    for file in self.stale[0]:
+                        self.folder.remove(file)
+                    self.stale = (self.stale[1], [])
+                if stopping:
+                    self.lease.hold()
+                    raise Stopped(told.step)
+        finally:
+            lines.flush()
 
     def _tell(self, told: Told, tokens: int, seconds: float, first: int, lines: _Lines) -> None:
         here = seconds - self.before[1]
@@ -289,6 +290,10 @@ class Attempt:
         if self.stop:
             raise KeyboardInterrupt  # asked twice
         self.stop = True
+
+    def _asked_late(self) -> None:
+        """End at once: training is over and saved, and the evaluation will be done again."""
+        raise Stopped(self.plan.training.steps)
 
 
 class _Lines:

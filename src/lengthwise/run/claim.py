@@ -9,12 +9,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from lengthwise.encodings.labels import label_of_class
 from lengthwise.folder import Folder
 from lengthwise.run.identity import Plan
 from lengthwise.run.lease import BEATS, Failed, Held, Lease, Watch, beat, finished
 from lengthwise.run.machine import recorded
 from lengthwise.run.record import Run, attempts_of
 from lengthwise.spec import SpecError, digest
+from lengthwise.training.health import Diverged
 from lengthwise.training.parallel import Team
 
 
@@ -45,9 +47,12 @@ def claim(
                 found[1] = str(finished(store, plan.id)["attempt"])  # pyrefly: ignore
             else:
                 record = {"version": 1, "id": plan.id, "options": plan.options(), "identity": plan.identity()}
-                record["recorded"] = recorded(processes.size, processes.shard, every)
+                labels = {spec.name: label_of_class(cls) for cls, spec in plan.outside()}
+                record["recorded"] = {**recorded(processes.size, processes.shard, every), "labels": labels}
                 lease.folder.create("run.json", json.dumps(record, indent=1))
                 found[0] = lease.number
+        except Diverged as error:
+            found[2] = ("Diverged", error.record())
         except SpecError as error:
             found[2] = (type(error).__name__, str(error))
             if lease is not None:  # it is ours, and nobody will be at it
@@ -56,6 +61,8 @@ def claim(
     found = processes.agree(found)
     if found[2] is not None:
         kind, told = found[2]
+        if kind == "Diverged":
+            raise Diverged.read(told, plan.id)
         raise {"Held": Held, "Failed": Failed}.get(kind, SpecError)(told)
     if found[1]:
         return None, store / "runs" / plan.id / found[1]

@@ -11,15 +11,15 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lengthwise.encodings import ENCODINGS, POSITIONS, build_positions
 from lengthwise.encodings.outline import canonical_encoding, encoding_class
 from lengthwise.encodings.positions import Consecutive, Positions
 from lengthwise.evaluation.cases import grid
+from lengthwise.loading import content, named
 from lengthwise.model.config import DecoderConfig, preset
-from lengthwise.spec import Spec, SpecError, canonical, digest, options, resolve, sources, specs
+from lengthwise.spec import Spec, SpecError, canonical, digest, options, resolve, specs
 from lengthwise.tasks import TASKS, build_task
 from lengthwise.tasks.task import Task
 from lengthwise.training.laptop import Setting, laptop
@@ -27,6 +27,9 @@ from lengthwise.training.settings import Seeds, Training, training_preset
 
 if TYPE_CHECKING:
     from lengthwise.model import Decoder
+
+Named = str | Mapping[str, object] | Spec | type
+"""What names a task, an encoding or a kind of positions: `"rope:theta=500.0"`, the same as a mapping, or a class."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +50,10 @@ class Plan:
     @classmethod
     def of(
         cls,
-        task: str | Mapping[str, object] | Spec,
-        encoding: str | Sequence[str] | Mapping[str, object] | Spec = "nope",
+        task: Named,
+        encoding: Named | Sequence[Named] = "nope",
         *,
-        positions: str | Mapping[str, object] | Spec = "consecutive",
+        positions: Named = "consecutive",
         model: str | Mapping[str, object] | Spec = "laptop",
         training: str | Mapping[str, object] | Spec = "laptop",
         seed: int = 0,
@@ -62,16 +65,16 @@ class Plan:
 
         `check=False` leaves out what is found only by building the model, which needs torch.
         """
-        if not isinstance(task, str | Mapping | Spec):
-            raise SpecError(f"a task is given by its name, e.g. 'copy' or 'my_task.py:Mine', not {task!r}")
+        if not isinstance(task, str | Mapping | Spec | type):
+            raise SpecError(f"a task is given by its name or its class, e.g. 'copy' or 'my_task.py:Mine', not {task!r}")
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
             raise SpecError(f"a seed is a whole number from 0, not {seed!r}")
         Seeds.of(seed, **(streams or {}))
-        known, config, trained = _settled(Spec.of(task), Spec.of(model), Spec.of(training))
+        known, config, trained = _settled(named(task, TASKS), Spec.of(model), Spec.of(training))
         whole = cls(
             task_spec=known,
             encoding_specs=encodings_of(encoding, config.layers),
-            positions_spec=_positions_spec(Spec.of(positions)),
+            positions_spec=_positions_spec(named(positions, POSITIONS)),
             model=config,
             training=trained,
             seed=seed,
@@ -290,17 +293,17 @@ def _unless(given: str | Mapping[str, object] | Spec, setting: Mapping[str, obje
     return {key: value for key, value in setting.items() if key not in said}
 
 
-def encodings_of(encoding: str | Sequence[str] | Mapping[str, object] | Spec, layers: int) -> tuple[Spec, ...]:
+def encodings_of(encoding: Named | Sequence[Named], layers: int) -> tuple[Spec, ...]:
     """The canonical specs of one encoding for all layers, or of one for each."""
     if isinstance(encoding, str):
         listed: Sequence[Any] = specs(encoding)
     else:
-        listed = [encoding] if isinstance(encoding, Mapping | Spec) else list(encoding)
+        listed = [encoding] if isinstance(encoding, Mapping | Spec | type) else list(encoding)
     if not listed:
         raise SpecError("name an encoding, e.g. rope")
     if len(listed) not in {1, layers}:
         raise SpecError(f"a list of encodings has one entry per layer: {layers} layers, but {len(listed)} entries")
-    found = tuple(canonical_encoding(Spec.of(one)) for one in listed)
+    found = tuple(canonical_encoding(named(one, ENCODINGS)) for one in listed)
     return found[:1] if len(set(found)) == 1 else found
 
 
@@ -310,10 +313,7 @@ def part_of(kind: str, table: Mapping[str, str], spec: Spec) -> dict[str, Any]:
     if spec.name not in table:
         # A path is a place, not a content; the file's own hash and the class say what it is.
         found["name"] = cls.__qualname__
-        source = hashlib.blake2b(digest_size=8)
-        for file in sources(cls):
-            source.update(Path(file).read_bytes())
-        found["source"] = source.hexdigest()
+        found["source"] = hashlib.blake2b(content(cls), digest_size=8).hexdigest()
     return json.loads(json.dumps(found))
 
 

@@ -18,6 +18,7 @@ import socket
 import threading
 import time
 import uuid
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ from typing import Any
 
 from lengthwise.folder import Folder
 from lengthwise.spec import SpecError, one_line
+from lengthwise.training.health import Diverged
 
 STORE = "lengthwise-store"
 BEATS = 6
@@ -102,7 +104,10 @@ class Lease:
 
     @classmethod
     def take(cls, store: Folder, id: str, watch: Watch | None = None, again: bool = False) -> Lease | None:
-        """Become the owner of the next attempt; None if the run is done. Raises `Held`, or `Failed` unless `again`."""
+        """Become the owner of the next attempt; None if the run is done.
+
+        Raises `Held`; `Diverged` where training diverged, as it would again; `Failed`, unless `again` is asked for.
+        """
         beat()  # a mistake in it is told here, and not in a thread
         if finished(store, id) is not None:
             return None
@@ -115,8 +120,7 @@ class Lease:
                 held = Held(f"run {id} is being run by {owner(content)}; wait for it, or stop it")
                 held.here = _same_machine(content)
                 raise held
-            if not again:
-                _refuse_failed(store, id, numbers)
+            _refuse_failed(store, id, numbers, again)
         number = max([0, *numbers, *tried]) + 1
         content: dict[str, Any] = {"state": "held", "beats": 0, **_whoami(), "token": uuid.uuid4().hex}
         if not leases.create(str(number), json.dumps(content)):
@@ -185,9 +189,11 @@ class Lease:
             raise Lost(f"run {self.id} was finished by somebody else")
         self.release("done")
 
-    def fail(self, why: str) -> None:
-        """The attempt failed for a reason that would fail it again."""
-        told = {"attempt": self.number, "why": one_line(why)[:500], "token": self._content["token"]}
+    def fail(self, why: str, diverged: Mapping[str, Any] | None = None) -> None:
+        """The attempt failed for a reason that would fail it again; `diverged` is `Diverged.record()`."""
+        told: dict[str, Any] = {"attempt": self.number, "why": one_line(why)[:500], "token": self._content["token"]}
+        if diverged is not None:
+            told["diverged"] = dict(diverged)
         try:
             (self.store / "failed").create(f"{self.id}.{self.number}", json.dumps(told))
         finally:
@@ -284,12 +290,17 @@ def _numbers(leases: Folder) -> list[int]:
     return sorted(int(name) for name in leases.names() if name.isdigit())
 
 
-def _refuse_failed(store: Folder, id: str, numbers: list[int]) -> None:
+def _refuse_failed(store: Folder, id: str, numbers: list[int], again: bool) -> None:
     """A run that failed, or died too often without getting on, is not started again by itself."""
     failed = [int(name.rpartition(".")[2]) for name in (store / "failed").names() if name.rpartition(".")[0] == id]
     if failed and max(failed) == numbers[-1]:
-        why = (store / "failed").json(f"{id}.{numbers[-1]}")["why"]
-        raise Failed(f"run {id} has failed: {why}")
+        told = (store / "failed").json(f"{id}.{numbers[-1]}")
+        if told.get("diverged"):
+            raise Diverged.read(told["diverged"], id)
+        if not again:
+            raise Failed(f"run {id} has failed: {told['why']}")
+    if again:
+        return
     since = [number for number in numbers if number > max(failed, default=0)][-DEATHS:]
     leases, runs = store / "leases" / id, store / "runs" / id
     if len(since) == DEATHS and all(

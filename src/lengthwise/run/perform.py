@@ -7,25 +7,32 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from typing import Any
 
 import torch
 
 from lengthwise.folder import Folder
-from lengthwise.run.attempt import Attempt, Stopped
+from lengthwise.run.attempt import Attempt
 from lengthwise.run.claim import claim, patiently, start_of
-from lengthwise.run.identity import Plan
+from lengthwise.run.identity import Named, Plan
 from lengthwise.run.lease import STORE, Lease, Lost
 from lengthwise.run.record import Run, fill
-from lengthwise.spec import SpecError, blame
+from lengthwise.run.stop import Stopped
+from lengthwise.spec import Spec, SpecError, blame, suggests
+from lengthwise.training.health import Diverged
 from lengthwise.training.listeners import Audience, Progress, known_listeners
 from lengthwise.training.parallel import team
 
 
+@suggests
 def train(
-    task: str | Mapping[str, object],
-    encoding: str | Sequence[str] = "nope",
+    task: Named,
+    encoding: Named | Sequence[Named] = "nope",
     *,
+    positions: Named = "consecutive",
+    model: str | Mapping[str, object] | Spec = "laptop",
+    training: str | Mapping[str, object] | Spec = "laptop",
+    seed: int = 0,
+    streams: Mapping[str, int] | None = None,
     start: str | None = None,
     allow: Iterable[str] = (),
     store: str = STORE,
@@ -34,16 +41,25 @@ def train(
     checkpoint_every: int | None = None,
     listeners: Sequence[str] = (),
     quiet: bool = False,
-    **options: Any,  # noqa: ANN401
 ) -> Run:
     """Train and evaluate: `train("copy:variant=same", "rope", seed=1)`. A run that is done is only opened.
 
-    Options are those of `Plan.of`: positions, model, training, seed, streams. `start` is another run (its folder or id,
-    `@best` and the like behind it) whose weights it begins with; what is missing or left over is allowed by name.
+    Task, encoding and positions are names or classes. `start` is another run (its folder or id, `@best` and the like
+    behind it) whose weights it begins with; what is missing or left over is allowed by name. Raises `Diverged` where
+    the loss stops being a number.
     """
     known_listeners(listeners)
     began, source = start_of(start, store) if start is not None else (None, {})
-    plan = Plan.of(task, encoding, start=source, **options)
+    plan = Plan.of(
+        task,
+        encoding,
+        positions=positions,
+        model=model,
+        training=training,
+        seed=seed,
+        streams=streams,
+        start=source,
+    )
     if began is not None:  # what does not fit is told before anything is written
         fill(plan.decoder(), began.weights(source["checkpoint"]), allow, began.id)
     if threads is not None:
@@ -93,15 +109,16 @@ def perform(
             except Lost:
                 raise
             except (Stopped, KeyboardInterrupt):
-                attempt.let_go("stopped")
+                attempt.let_go()
                 raise
+            except Diverged as error:
+                attempt.fail(error)
+                raise Diverged.read(error.record(), plan.id) from None
             except BaseException as error:
                 with suppress(SpecError):
                     attempt.folder.write("error.txt", traceback.format_exc())
                 told = _blamed_outside(plan, error, attempt.folder)
-                attempt.let_go(
-                    "failed", f"{told}" if isinstance(told, SpecError) else f"{type(error).__name__}: {error}"
-                )
+                attempt.fail(told)
                 if told is not error:
                     raise told from error
                 raise

@@ -25,8 +25,6 @@ from lengthwise.training.checkpoint import unpack
 if TYPE_CHECKING:
     import polars as pl
 
-LABELS = ("last", "best", "earliest_best", "25%", "50%", "75%")
-
 
 @dataclass(frozen=True)
 class Run:
@@ -94,6 +92,11 @@ class Run:
     def task(self) -> Task:
         """The task it learned."""
         return self.plan.task
+
+    @property
+    def task_name(self) -> str:
+        """The task as it is written, with the lengths it was trained on."""
+        return str(self.plan.task_spec)
 
     def rows(self) -> pl.DataFrame:
         """Its rows, those of later evaluations among them."""
@@ -194,7 +197,8 @@ class Run:
         scale: str | None = None,
         allow: Iterable[str] = (),
         examples: int | None = None,
-        **options: Any,  # noqa: ANN401
+        decoding: str = "checked",
+        progress: Callable[[str], None] | None = None,
     ) -> Examination:
         """Evaluate the stored weights anew, also with another encoding or scale; rows say what was changed."""
         temperature = None if scale is None else scale_with_trained(scale, self.trained_tokens)
@@ -209,7 +213,8 @@ class Run:
             examples=examples,
             positions=self.plan.positions,
             labels={"run": self.id, "evaluation": name, "checkpoint": checkpoint},
-            **options,
+            decoding=decoding,
+            progress=progress,
         )
         return replace(found, effective=decoder.effective())
 

@@ -11,6 +11,15 @@ STOPPED = 75
 """The exit code of what was asked to stop and has saved itself: start it again, it goes on."""
 
 
+class Stopped(SystemExit):
+    """The run was asked to stop; it has saved itself and goes on when it is started again."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(STOPPED)
+        self.step = step
+        self.words = f"stopped: saved at step {step:,}; the same command goes on"
+
+
 @contextmanager
 def when_asked_to_stop(act: Callable[[], None]) -> Iterator[None]:
     """Do this on SIGTERM and Ctrl-C, also where a shell has told a process of the background to ignore Ctrl-C."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lengthwise.spec import SpecError
@@ -41,6 +41,8 @@ class Aggregate:
     """(task, seed) without a value, and so in no mean."""
     left_out: tuple[str, ...]
     """Tasks that are in no mean because an encoding has no value there at all."""
+    diverged: tuple[tuple[str, int], ...] = ()
+    """(task, seed) that diverged, and so are in no mean."""
 
     @property
     def value(self) -> float | None:
@@ -63,22 +65,27 @@ class Difference:
     corrected: float | None
     """The test's p after Holm over all pairs that were compared."""
     missing: tuple[tuple[str, int], ...]
+    diverged: int = 0
+    """Runs of the two that diverged: the means are of the others, so nothing is settled."""
 
     @property
     def settled(self) -> bool:
-        """For these tasks: the interval leaves out 0, and so does the test after Holm."""
-        return self.seeds.excludes_zero and self.corrected is not None and self.corrected <= SETTLED
+        """For these tasks: the interval leaves out 0, and so does the test after Holm; no run diverged."""
+        clear = self.seeds.excludes_zero and self.corrected is not None and self.corrected <= SETTLED
+        return clear and not self.diverged
 
     @property
     def settled_beyond(self) -> bool:
-        """For other tasks like these: the interval over families leaves out 0."""
-        return self.tasks.excludes_zero
+        """For other tasks like these: the interval over families leaves out 0; no run diverged."""
+        return self.tasks.excludes_zero and not self.diverged
 
     @property
     def words(self) -> str:
         """The verdict."""
         if self.seeds.value is None:
             return "nothing to compare"
+        if self.diverged:
+            return f"not settled: {self.diverged} run{'' if self.diverged == 1 else 's'} diverged"
         here, beyond = ("settled" if one else "not settled" for one in (self.settled, self.settled_beyond))
         return f"{here} for these tasks, {beyond} for other tasks like these"
 
@@ -93,20 +100,37 @@ class TaskDifference:
     measure: str
     median: Estimate
     """The median of the differences, seed by seed, with its order-statistic interval."""
+    differences: tuple[float, ...] = ()
+    """One for each seed that both have, smallest first."""
+    diverged: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Encoding → the steps at which seeds of it diverged."""
 
     @property
     def settled(self) -> bool:
-        """Whether the interval leaves out 0 at 93.75 % or more, which takes five seeds."""
-        return self.median.excludes_zero and (self.median.level or 0) >= CELL_LEVEL
+        """Whether the interval leaves out 0 at 93.75 % or more, which takes five seeds; no seed diverged."""
+        return self.median.excludes_zero and (self.median.level or 0) >= CELL_LEVEL and not self.diverged
+
+    @property
+    def agree(self) -> bool:
+        """Whether at least two seeds are there and all differences have one sign."""
+        return len(self.differences) > 1 and (min(self.differences) > 0 or max(self.differences) < 0)
 
     @property
     def words(self) -> str:
-        """The verdict."""
+        """What is known: settled or not, and where not, whether the seeds agree and by how much at least."""
+        if self.diverged:
+            parts = [f"{name} diverged in {len(steps)} seeds" for name, steps in self.diverged.items()]
+            return f"not settled: {', '.join(parts).replace('in 1 seeds', 'in 1 seed')}"
         if self.median.level is None:
-            return f"not settled: {self.median.words}"
-        if self.median.excludes_zero and not self.settled:
-            return f"not settled: {self.median.n} seeds give {100 * self.median.level:.4g} % at most"
-        return "settled" if self.settled else "not settled"
+            return "not settled: there is one seed" if self.median.n == 1 else f"not settled: {self.median.words}"
+        if self.settled:
+            return f"settled: all {len(self.differences)} seeds agree" if self.agree else "settled"
+        if not self.agree:
+            return "not settled: the seeds disagree"
+        smallest = min(abs(one) for one in self.differences)
+        return f"all {len(self.differences)} seeds agree; the smallest difference is {smallest:.2f}".replace(
+            "0.", ".", 1
+        )
 
 
 # --- encodings -------------------------------------------------------------------------------------------------------
@@ -141,6 +165,7 @@ def aggregates(
             means,
             board.missing(name),
             out,
+            board.diverged(name),
         )
     return found
 
@@ -172,7 +197,8 @@ def differences(
         means = {task: mean(own) for task, own in lists.items()}
         missing = tuple(sorted({*board.missing(one), *board.missing(other)}))
         seeds, tasks = these_tasks(lists, noise, kind, measure), other_tasks(means, of, measure)
-        said = (seeds, tasks, means, test.get(number), corrected.get(number), missing)
+        lost = len(board.diverged(one)) + len(board.diverged(other))
+        said = (seeds, tasks, means, test.get(number), corrected.get(number), missing, lost)
         found.append(Difference(one, other, measure, *said))
     return found
 
@@ -181,8 +207,9 @@ def task_difference(scores: pl.DataFrame, task: str, one: str, other: str, measu
     """Two encodings on one task, seed by seed: `.9, .8, .7` and `.5, .5, .4` differ by .3 in the median, .3 to .4."""
     board = _Board(scores.filter(scores["task"] == task), measure, None)
     first, second = board.values(task, one), board.values(task, other)
-    shared = sorted(set(first) & set(second))
-    return TaskDifference(task, one, other, measure, median_seed([first[s] - second[s] for s in shared], measure))
+    gaps = sorted(first[seed] - second[seed] for seed in set(first) & set(second))
+    lost = {name: steps for name in (one, other) if (steps := board.steps(task, name))}
+    return TaskDifference(task, one, other, measure, median_seed(gaps, measure), tuple(gaps), lost)
 
 
 def _paired(board: _Board, one: str, other: str, turn: bool) -> tuple[str, str, dict[str, dict[int, float]]]:
@@ -213,14 +240,18 @@ class _Board:
         self._outcomes = outcomes if measure == "unseen" else None  # what crosses is the mean over lengths
         self._there: dict[tuple[str, str], dict[int, tuple[float, float | None, str | None]]] = {}
         self._missing: dict[str, list[tuple[str, int]]] = {}
+        self._diverged: dict[str, dict[tuple[str, int], int]] = {}
         self.tasks: set[str] = set()
         self.encodings: set[str] = set()
         columns = ["task", "encoding", "seed", measure]
-        more = [name for name in (self._noise_column, "run") if name is not None and name in scores.columns]
+        more = [name for name in (self._noise_column, "run", "diverged") if name in scores.columns]
         for line in scores.select(*columns, *more).sort("task", "encoding", "seed").iter_rows(named=True):
             task, encoding, seed, value = (line[name] for name in columns)
             self.tasks.add(task)
             self.encodings.add(encoding)
+            if line.get("diverged") is not None:
+                self._diverged.setdefault(encoding, {})[task, seed] = line["diverged"]
+                continue
             if value is None:
                 self._missing.setdefault(encoding, []).append((task, seed))
                 continue
@@ -247,6 +278,14 @@ class _Board:
     def missing(self, encoding: str) -> tuple[tuple[str, int], ...]:
         """(task, seed) without a value."""
         return tuple(self._missing.get(encoding, ()))
+
+    def diverged(self, encoding: str) -> tuple[tuple[str, int], ...]:
+        """(task, seed) that diverged."""
+        return tuple(self._diverged.get(encoding, ()))
+
+    def steps(self, task: str, encoding: str) -> tuple[int, ...]:
+        """The steps at which seeds of a task diverged."""
+        return tuple(step for (where, _), step in self._diverged.get(encoding, {}).items() if where == task)
 
     def noise(
         self, seeds: Mapping[str, Sequence[int]], one: str, other: str | None = None

@@ -49,7 +49,7 @@ class Cell:
     """What the seeds of one cell say: every seed, the median with its interval, and two numbers beside it."""
 
     seeds: tuple[float, ...]
-    """Every seed, smallest first."""
+    """Every seed that has a value, smallest first."""
     missing: int
     """Seeds that are not there."""
     median: Estimate
@@ -57,17 +57,36 @@ class Cell:
     """Without an interval of its own."""
     noise: Estimate
     """What another test set of this size would change: a standard error, at most √(p(1 − p)/m)."""
+    diverged: tuple[int, ...] = ()
+    """The steps at which other seeds diverged; they rank below every seed that has a value, and are in no mean."""
+
+    @property
+    def warning(self) -> str:
+        """Which seeds a mean leaves out, e.g. `2 of 3 seeds; 1 diverged at step 430`; nothing if all are there."""
+        return _warning(len(self.seeds), self.diverged)
 
 
-def cell(seeds: Iterable[float | None], examples: int | None = None, measure: str = "accuracy") -> Cell:
-    """The cell of these seeds; None is a seed that is missing.
+def _warning(there: int, diverged: Sequence[int]) -> str:
+    if not diverged:
+        return ""
+    steps = ", ".join(f"{step:,}" for step in sorted(diverged))
+    return f"{there} of {there + len(diverged)} seeds; {len(diverged)} diverged at step {steps}"
+
+
+def cell(
+    seeds: Iterable[float | None],
+    examples: int | None = None,
+    measure: str = "accuracy",
+    diverged: Sequence[int] = (),
+) -> Cell:
+    """The cell of these seeds; None is a seed that is missing, `diverged` are the steps at which others diverged.
 
     `cell([.2, .9, .8])` has the median .8 from .2 to .9 at 75 %, and with 100 examples the noise
     √(.63 × .37 / 100) = .048, at the mean.
     """
     given = list(seeds)
     there = tuple(sorted(float(one) for one in given if one is not None))
-    median = median_seed(there, measure)
+    median = median_seed(there, measure, diverged)
     n = len(there)
     mean = None if not there else math.fsum(there) / n
     noise = None
@@ -79,15 +98,24 @@ def cell(seeds: Iterable[float | None], examples: int | None = None, measure: st
         median,
         Estimate(mean, None, None, None, n, "seeds", MEAN, "no interval: the seeds may have two humps", measure),
         Estimate(noise, None, None, None, examples or 0, "examples", NOISE, "noise of the test set", measure),
+        tuple(sorted(diverged)),
     )
 
 
-def median_seed(seeds: Sequence[float], measure: str = "accuracy") -> Estimate:
-    """The median with its interval; one seed has none: `median_seed([.1, .5, .6, .7, .9])` is .6 from .1 to .9."""
-    ordered, n = sorted(seeds), len(seeds)
+def median_seed(seeds: Sequence[float], measure: str = "accuracy", diverged: Sequence[int] = ()) -> Estimate:
+    """The median with its interval; one seed has none: `median_seed([.1, .5, .6, .7, .9])` is .6 from .1 to .9.
+
+    Seeds that diverged rank below all others. Where one of them is the median there is no value, and where one of them
+    is an end of the interval there is none; the words say so.
+    """
+    ordered: list[float | None] = [*([None] * len(diverged)), *sorted(seeds)]
+    n = len(ordered)
     if n == 0:
         return Estimate(None, None, None, None, 0, "seeds", MEDIAN, "no seed", measure)
-    middle = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
+    below, above = ordered[(n - 1) // 2], ordered[n // 2]
+    middle = None if below is None or above is None else (below + above) / 2
+    if diverged:
+        return Estimate(middle, None, None, None, n, "seeds", MEDIAN, _warning(len(seeds), diverged), measure)
     if n == 1:
         return Estimate(middle, None, None, None, 1, "seed", MEDIAN, NO_SEEDS, measure)
     k, level = depth(n)
@@ -115,16 +143,19 @@ def cells(table: pl.DataFrame, named: pl.DataFrame | None = None) -> list[dict[s
 
 
 def score_cells(scores: pl.DataFrame, measure: str = "unseen") -> dict[tuple[str, str], Cell]:
-    """(task, encoding) → its cell of one measure of `scores`; missing seeds are counted as missing."""
+    """(task, encoding) → its cell of one measure of `scores`; missing and diverged seeds are counted as such."""
     import polars as pl
 
     found = {}
     known = f"noise_{measure}" in scores.columns
     noise = (pl.col(f"noise_{measure}").mean().sqrt() if known else pl.lit(None, pl.Float64)).alias("noise")
     many = pl.col("examples").max() if "examples" in scores.columns else pl.lit(None, pl.Int64).alias("examples")
-    grouped = scores.sort("seed").group_by("task", "encoding").agg(pl.col(measure), noise, many)
+    steps = pl.col("diverged") if "diverged" in scores.columns else pl.lit(None, pl.Int64).alias("diverged")
+    lost = steps.is_not_null()
+    grouped = scores.sort("seed").group_by("task", "encoding")
+    grouped = grouped.agg(pl.col(measure).filter(~lost), noise, many, steps.filter(lost).alias("lost"))
     for line in grouped.sort("task", "encoding").iter_rows(named=True):
-        one = cell(line[measure], measure=measure)
+        one = cell(line[measure], measure=measure, diverged=line["lost"])
         noise_now = replace(one.noise, value=line["noise"], n=line["examples"] or 0)
         found[line["task"], line["encoding"]] = replace(one, noise=noise_now)
     return found
@@ -176,7 +207,7 @@ def reaches(found: Iterable[Reach]) -> Reaches:
 
     def order(k: int) -> Reach:
         one = ordered[k - 1]
-        return Reach(one.length, one.length is not None and any(other.beyond for other in ordered[:k]))
+        return replace(one, beyond=one.length is not None and any(other.beyond for other in ordered[:k]))
 
     median = order((n + 1) // 2)
     if n == 1:
@@ -186,13 +217,19 @@ def reaches(found: Iterable[Reach]) -> Reaches:
 
 
 def reach_cells(lines: pl.DataFrame, named: pl.DataFrame, column: str = "reach") -> Mapping[tuple[str, str], Reaches]:
-    """(task, encoding) → its reaches, from `summarise(rows, threshold=...)` and labels, of the runs that have rows."""
+    """(task, encoding) → its reaches, from `summarise(rows, threshold=...)` and labels.
+
+    Runs without rows are left out, but for those that diverged (`named` has the step): they reach nothing.
+    """
     joined = lines.join(named.select("run", "task", "encoding", "seed"), on="run", how="inner")
     found: dict[tuple[str, str], list[Reach]] = {}
     for line in joined.sort("task", "encoding", "seed").iter_rows(named=True):
         one = Reach(line[column], bool(line["beyond"]) and line[column] is not None)
         found.setdefault((line["task"], line["encoding"]), []).append(one)
-    return {key: reaches(value) for key, value in found.items()}
+    lost = named.filter(named["diverged"].is_not_null()) if "diverged" in named.columns else named.clear()
+    for line in lost.iter_rows(named=True):
+        found.setdefault((line["task"], line["encoding"]), []).append(Reach(None, diverged=line["diverged"]))
+    return {key: reaches(value) for key, value in sorted(found.items())}
 
 
 def _th(k: int) -> str:

@@ -30,6 +30,8 @@ QUARTER = {"NoPE": "nope", "T5": "t5", "ALiBi": "alibi", "Rotary": "rope:fractio
 """The five published encodings by the names of the original, whose rotary turns a quarter of each head."""
 FULL = {**QUARTER, "Rotary": "rope"}
 """The same with rotary as it is used elsewhere."""
+DIVERGED = -1.0
+"""The place of a run that diverged: below every score."""
 ROW_ORDER = ("Rotary", "ALiBi", "T5", "APE", "NoPE")
 """The original's rows, in the order that breaks its ties."""
 OURS = "MRR: unseen mean rounded to .005, not above chance is chance, ties share"
@@ -54,17 +56,22 @@ def queries(
     """The queries of these encodings, by our recipe: rounded, and set to chance where not above it.
 
     `scores` is what `table.scores` gives; without its columns `examples, correct, chance` nothing is set to chance.
-    `plain` takes scores as they are.
+    `plain` takes scores as they are. A run that diverged ranks last; a run that is missing drops its query.
     """
     counted = [name for name in ("examples", "correct", "chance") if name in scores.columns and not plain]
-    needed = ["task", "encoding", "seed", measure, *counted]
+    lost = ["diverged"] if "diverged" in scores.columns else []
+    needed = ["task", "encoding", "seed", measure, *counted, *lost]
     names = tuple(sorted(set(scores["encoding"].to_list()) if encodings is None else set(encodings)))
     there: dict[tuple[str, int], dict[str, float]] = {}
     for line in scores.select(needed).iter_rows(named=True):
         own = there.setdefault((line["task"], line["seed"]), {})
         if line["encoding"] in own:
             raise SpecError(f"{line['task']}, {line['encoding']}, seed {line['seed']} has more than one score")
-        if line[measure] is not None and line["encoding"] in names:
+        if line["encoding"] not in names:
+            continue
+        if line.get("diverged") is not None:
+            own[line["encoding"]] = DIVERGED
+        elif line[measure] is not None:
             own[line["encoding"]] = line[measure] if plain else _told(line, measure)
     whole = sorted(key for key, own in there.items() if len(own) == len(names))
     table = np.array([[there[key][name] for name in names] for key in whole], dtype=np.float64)
@@ -209,6 +216,7 @@ def standing(scores: pl.DataFrame, encodings: Iterable[str] | None = None) -> St
     means = {name: one.seeds for name, one in aggregates(pl.DataFrame(lines), "rank").items()}
     ordered = sorted(asked.encodings, key=lambda name: (round(means[name].value or 0.0, 12), name))
     column = {name: asked.scores_QE[:, e] for e, name in enumerate(asked.encodings)}
+    there = {name: own[own != DIVERGED] for name, own in column.items()}
     counts = {}
     for e, name in enumerate(asked.encodings):
         values, many = np.unique(rank_QE[:, e], return_counts=True)
@@ -221,9 +229,10 @@ def standing(scores: pl.DataFrame, encodings: Iterable[str] | None = None) -> St
         {(a, b): float((column[a] > column[b]).mean()) for a in ordered for b in ordered if a != b},
         {
             name: Estimate(
-                interquartile_mean(column[name]), None, None, None, n, unit, "interquartile mean", words, "unseen"
+                interquartile_mean(there[name]), None, None, None, n, unit, "interquartile mean", words, "unseen"
             )
             for name in ordered
+            if len(there[name])
         },
         n,
         asked.dropped,

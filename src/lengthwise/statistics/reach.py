@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lengthwise.statistics.learned import by_length, learned_runs, scored
+
 if TYPE_CHECKING:
     import polars as pl
 
 THRESHOLD = 0.9
-FROM_CHANCE = 0.1
-"""Where guessing gets more than this, accuracy is counted from chance: 0 at chance, 1 where all is right."""
-EXHAUSTED = 8
-"""A seen length with fewer examples than this does not count."""
+WORDS = (
+    "reach: the largest tested length up to which at least .9 are right (counted from chance where chance exceeds .1), "
+    "there and at every shorter unseen length; not learned where the seen lengths are not"
+)
 
 
 @dataclass(frozen=True)
@@ -22,31 +24,53 @@ class Reach:
     length: int | None
     beyond: bool = False
     """The longest tested length still holds: the reach is at least `length`."""
+    diverged: int | None = None
+    """The step at which training diverged; such a run has learned nothing."""
 
     def __str__(self) -> str:
+        if self.diverged is not None:
+            return "diverged"
         return "not learned" if self.length is None else f"≥ {self.length}" if self.beyond else str(self.length)
 
 
-def accuracies(rows: pl.DataFrame) -> pl.DataFrame:
-    """Accuracy at each length of one run's one checkpoint: `length, seen, split, examples, accuracy, chance`."""
+def reach(rows: pl.DataFrame, threshold: float = THRESHOLD) -> Reach:
+    """The reach of one run's one checkpoint, e.g. 24 where 24 and all unseen lengths below hold and 25 does not."""
     import polars as pl
 
+    (line,) = _reaches(by_length(rows.with_columns(pl.lit("").alias("run"))), threshold).to_dicts()
+    return Reach(line["reach"], bool(line["beyond"]) and line["reach"] is not None)
+
+
+def summarise(
+    rows: pl.DataFrame,
+    checkpoint: str = "last",
+    evaluation: str = "as trained",
+    threshold: float = THRESHOLD,
+) -> pl.DataFrame:
+    """`run, seen, unseen, learned, weak, reach, beyond`, a line for each run; a million rows take a second.
+
+    Mean accuracies over lengths, and what `reach` says: null where the seen lengths were not learned. `beyond` says
+    that the longest tested length still holds.
+    """
+    return _reaches(by_length(rows.filter(scored(checkpoint, evaluation))), threshold)
+
+
+def _reaches(lengths: pl.DataFrame, threshold: float) -> pl.DataFrame:
+    import polars as pl
+
+    learned = pl.col("learned").fill_null(True)  # where no seen length was tested, nothing speaks against it
     return (
-        rows.group_by("length", "seen", "split", maintain_order=True)
-        .agg(pl.col("examples").sum(), pl.col("correct").sum(), pl.col("chance").max())
-        .filter(~(pl.col("seen") & (pl.col("examples") < EXHAUSTED)) & (pl.col("examples") > 0))
-        .with_columns((pl.col("correct") / pl.col("examples")).alias("accuracy"))
-        .sort("length")
+        lengths.join(learned_runs(lengths), on="run", how="left", maintain_order="left")
+        .with_columns(((pl.col("score") >= threshold - 1e-9) | (pl.col("seen") & learned)).alias("holds"))
+        .with_columns(pl.col("holds").cum_min().over("run").alias("reached"))
+        .group_by("run", maintain_order=True)
+        .agg(
+            pl.col("accuracy").filter(pl.col("seen")).mean().alias("seen"),
+            pl.col("accuracy").filter(pl.col("split") == "test_unseen").mean().alias("unseen"),
+            pl.col("learned").first(),
+            pl.col("weak").first(),
+            pl.when(learned.first()).then(pl.col("length").filter(pl.col("reached")).max()).alias("reach"),
+            pl.col("reached").all().alias("beyond"),
+        )
+        .sort("run")
     )
-
-
-def reach(rows: pl.DataFrame, threshold: float = THRESHOLD) -> Reach:
-    """The reach of one run's one checkpoint, e.g. 24 where 24 and all below hold and 25 does not."""
-    there = accuracies(rows).to_dicts()
-    held: int | None = None
-    for one in there:
-        chance = one["chance"] if one["chance"] > FROM_CHANCE else 0.0
-        if one["accuracy"] - chance < threshold * (1 - chance) - 1e-9:  # 19 of 20 is 0.9 from a chance of 0.5
-            return Reach(None) if one["seen"] else Reach(held)
-        held = one["length"]
-    return Reach(held, beyond=held is not None)

@@ -10,15 +10,13 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from lengthwise.spec import SpecError
-from lengthwise.statistics.reach import EXHAUSTED
+from lengthwise.statistics.learned import EXHAUSTED, enough, learned_runs, scored, with_score
 
 if TYPE_CHECKING:
     import polars as pl
 
     from lengthwise.study.plan import Cell, Item
 
-LEARNED = 0.95
-"""A cell is learned if its median seed is right this often at seen lengths."""
 MEASURES = {
     "unseen": "mean accuracy at unseen lengths, L+1 to 2L",
     "corrected": "mean of (accuracy − chance) / (1 − chance) at unseen lengths",
@@ -65,8 +63,7 @@ def accuracy(
     import polars as pl
 
     _one_run_each(named)
-    tested = pl.col("split").str.starts_with("test_") | (pl.col("split") == "validation")
-    kept = rows.filter((pl.col("checkpoint") == checkpoint) & (pl.col("evaluation") == evaluation) & tested)
+    kept = rows.filter(scored(checkpoint, evaluation))
     content = pl.col("correct_content")
     return (
         kept.group_by("run", "split", "seen", "length")
@@ -92,7 +89,8 @@ def scores(
 ) -> pl.DataFrame:
     """A line for each (task, encoding, seed): the measures above, and what the noise of the test set is made of.
 
-    Beside `MEASURES`: `examples, correct, chance` over the unseen lengths, `lengths`, and for each measure
+    Beside `MEASURES`: whether the run `learned` the seen lengths, the step at which it `diverged` (from `named`, where
+    it has that column), `examples, correct, chance` over the unseen lengths, `lengths`, and for each measure
     `noise_<measure>`, its conservative variance by the examples, Σ w² p(1 − p)/m with the weight w that the measure
     gives a length: .5 at one length of 256 gives .25/256. The seen score is on `test_seen`, and on `validation` for
     tasks that have no `test_seen` rows.
@@ -129,8 +127,9 @@ def scores(
             _known(pl.col("guessed").sum() / m.sum(), chance).alias("chance"),
         )
     )
+    given = named if "diverged" in named.columns else named.with_columns(pl.lit(None, pl.Int64).alias("diverged"))
     found = (
-        named.select(*AXES, "run")
+        given.select(*AXES, "run", "diverged")
         .join(unseen, on="run", how="left")
         .join(_seen(table), on="run", how="left")
         .join(asked, on="task", how="left")
@@ -142,24 +141,26 @@ def scores(
     ]
     return (
         found.with_columns([pl.when(whole).then(pl.col(name)).otherwise(None).alias(name) for name in told])
-        .select(*AXES, "run", *MEASURES, "lengths", "examples", "correct", "chance", *noises)
+        .with_columns(
+            pl.when(pl.col("diverged").is_not_null()).then(False).otherwise(pl.col("learned")).alias("learned")
+        )
+        .select(*AXES, "run", *MEASURES, "learned", "diverged", "lengths", "examples", "correct", "chance", *noises)
         .sort(*AXES)
     )
 
 
 def learned(table: pl.DataFrame) -> pl.DataFrame:
-    """`task, encoding, seen, seeds, learned`: learned if the median seed has at least .95 at seen lengths.
+    """`task, encoding, seeds, learned`: whether enough runs of each cell learned the seen lengths.
 
-    `table` is what `scores` gives. Null where no seed was tested: e.g. seeds of .99, .97 and .40 have learned.
+    `table` is what `scores` gives. Null where no seed was tested; a run that diverged has not learned.
     """
     import polars as pl
 
-    return (
-        table.group_by("task", "encoding")
-        .agg(pl.col("seen").median(), pl.col("seen").count().alias("seeds"))
-        .with_columns((pl.col("seen") >= LEARNED - 1e-12).alias("learned"))
-        .sort("task", "encoding")
+    runs = table.group_by("task", "encoding").agg(
+        pl.col("learned").count().alias("seeds"), pl.col("learned").sum().alias("runs")
     )
+    told = [enough(runs, seeds) if seeds else None for seeds, runs in runs.select("seeds", "runs").iter_rows()]
+    return runs.with_columns(pl.Series("learned", told, dtype=pl.Boolean)).drop("runs").sort("task", "encoding")
 
 
 def learned_by_all(table: pl.DataFrame) -> list[str]:
@@ -184,7 +185,12 @@ def _seen(table: pl.DataFrame) -> pl.DataFrame:
         .join(asked, on="task", how="left")
     )
     whole = pl.col("there") == pl.col("asked")
-    return means.select("run", *(pl.when(whole).then(pl.col(name)).alias(name) for name in ("seen", "noise_seen")))
+    told = [pl.when(whole).then(pl.col(name)).alias(name) for name in ("seen", "noise_seen", "learned")]
+    return means.join(_learned(apart), on="run", how="left").select("run", *told)
+
+
+def _learned(apart: pl.DataFrame) -> pl.DataFrame:
+    return learned_runs(with_score(apart)).select("run", "learned")
 
 
 def _known(value: pl.Expr, needed: pl.Expr) -> pl.Expr:

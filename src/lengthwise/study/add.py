@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,9 +55,24 @@ def committed(study: Study) -> Path | None:
 
 
 def in_results(name: str) -> Path | None:
-    """A committed file, e.g. `theory/claims.json`: here, or in the checkout this code lies in."""
-    places = (Path("results"), Path(__file__).parents[3] / "results")
+    """A committed file, e.g. `theory/claims.json`: here, in this code's checkout, or in the installed wheel."""
+    places = (Path("results"), Path(__file__).parents[3] / "results", Path(__file__).parent / "results")
     return next((place / name for place in places if (place / name).exists()), None)
+
+
+def counted_as_done(study: Study, with_: Path | None, add: Sequence[str] | None) -> Path | None:
+    """The bundle whose runs `run` counts as done: the one given or, where encodings are added, the committed one."""
+    return with_ if with_ is not None or not add else committed(study)
+
+
+def guard_store(store: Store) -> Store:
+    """Where committed runs are made again: apart, and anew after an upgrade or on another processor."""
+    from importlib.metadata import version
+
+    from lengthwise.run.machine import cpu_name
+
+    mark = digest(cpu_name(), version("torch"), version("lengthwise"), bits=32)
+    return Store(store.folder / "guard" / f"{mark:08x}")
 
 
 def guards(planned: Planned, bundle: Bundle) -> list[Item]:

@@ -52,6 +52,7 @@ __all__ = [
     "calibrate",
     "calibrated",
     "cost_of",
+    "expected_seconds",
     "total",
 ]
 
@@ -139,6 +140,39 @@ def calibrated(threads: int = 1, say: Callable[[str], None] | None = None) -> Ma
 
 
 _WEEK = 7 * 24 * 3600.0
+
+
+def expected_seconds(plans: Iterable[Plan], threads: int = 1) -> dict[str, float]:
+    """Run → about how long it will take here: its FLOPs, priced by timing a few steps of the first run."""
+    listed = list(plans)
+    if not listed:
+        return {}
+    device = next(iter(ACCELERATORS.values()))  # counts are the same on every device
+    counts = {plan.id: cost_of(plan, device) for plan in listed}
+    price = _seconds_per_step(listed[0], threads) / (counts[listed[0].id].flops / listed[0].training.steps)
+    return {key: price * (one.flops + one.evaluation_flops) for key, one in counts.items()}
+
+
+def _seconds_per_step(plan: Plan, threads: int) -> float:
+    import torch
+
+    from lengthwise.tasks.block import training_block
+    from lengthwise.training.batches import inline
+    from lengthwise.training.loop import Loop
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    supply = inline(lambda start, stop: training_block(plan.task, start, stop, plan.seeds.data))
+    loop = iter(Loop(plan.decoder(), supply, plan.training, plan.positions, plan.seeds))
+    times = []
+    try:
+        for _ in range(min(6, plan.training.steps)):
+            began = time.perf_counter()
+            next(loop)
+            times.append(time.perf_counter() - began)
+    finally:
+        torch.set_num_threads(before)
+    return sorted(times)[len(times) // 2]
 
 
 # --- a run -----------------------------------------------------------------------------------------------------------

@@ -91,6 +91,11 @@ class Tally:
     waiting: int = 0
     """Cells that cannot be run: a tuning run they need has failed."""
     seconds: list[float] = field(default_factory=list)
+    """How long each run took that this driver did."""
+    remaining: float = 0.0
+    """Seconds of work that is left, as expected before anything was done."""
+    foreseen: float = 0.0
+    """What the runs behind `seconds` were expected to take."""
 
     @property
     def ended(self) -> bool:
@@ -102,10 +107,9 @@ class Tally:
         parts = [f"{len(self.done)} of {self.total} done", f"{going} running"]
         if self.failed:
             parts.append(f"{len(self.failed)} failed")
-        left = self.total - len(self.done) - len(self.failed)
-        if self.seconds and left and going:
-            mean = sum(self.seconds[-50:]) / len(self.seconds[-50:])
-            parts.append(f"about {minutes(mean * left / going)} left")
+        left = self.remaining * (sum(self.seconds) / self.foreseen if self.foreseen else 1.0)
+        if going and left:
+            parts.append(f"about {minutes(left / going)} left")
         return ", ".join(parts)
 
 
@@ -127,12 +131,14 @@ class Driver:
         *,
         given: Mapping[str, Mapping[str, Any]] | None = None,
         retry: bool = False,
+        expected: Mapping[tuple[str, ...], float] | None = None,
         tell: Callable[[str], None] = lambda words: None,
     ) -> None:
         self.planned, self.store, self.engine, self.tell = planned, store, engine, tell
         self.given = dict(given or {})
         """Summaries of runs that a bundle says are done."""
         self.tally = Tally()
+        self._expected = expected or {}
         self._retry, self._again = retry, set[str]()
         self._watch = Watch()
         self._going: dict[str, Item] = {}
@@ -176,6 +182,7 @@ class Driver:
             if outcome.state == "done":
                 self.tally.here += 1
                 self.tally.seconds.append(outcome.seconds)
+                self.tally.foreseen += self._expected.get(kind_of(item), 0.0)
             return item.kind == "tuning" or bool(self.planned.study.evaluations)
         if outcome.state == "failed":
             self.tally.failed[outcome.key] = outcome.why
@@ -209,6 +216,8 @@ class Driver:
         if self._retry:  # those that had failed when the command was given
             self._again, self._retry = {item.key for item in items if item.key in state.failed}, False
         self._failures(items, state)
+        ended = done | set(self.tally.failed)
+        self.tally.remaining = remaining(self._expected, [item for item in items if item.key not in ended], waiting)
         todo, held = [], dict[str, float]()
         for item in items:
             if item.key in done or item.key in self.tally.failed or item.key in self._going:
@@ -248,6 +257,19 @@ class Driver:
             lease = state.leases.get(key)
             if key in state.done or (lease is not None and not self._watch.free(dict(lease))):
                 del self.tally.failed[key]  # somebody else is at it again
+
+
+def kind_of(item: Item) -> tuple[str, ...]:
+    """What decides how long an item takes: all but its seed."""
+    cell = item.cell
+    return (item.kind, cell.task, cell.encoding, cell.positions, cell.model, cell.training)
+
+
+def remaining(expected: Mapping[tuple[str, ...], float], items: Sequence[Item], waiting: int) -> float:
+    """Seconds that these items and so many cells without a learning rate will take, from `kind_of` → seconds."""
+    runs = [seconds for kind, seconds in expected.items() if kind[0] == "run"]
+    unknown = waiting * (sum(runs) / len(runs) if runs else 0.0)
+    return sum(expected.get(kind_of(item), 0.0) for item in items) + unknown
 
 
 def probed(store: Store, alone: bool) -> None:

@@ -203,13 +203,19 @@ class Resources(Part):
     cpus: Annotated[float, Field(gt=0)] = 1.0
     """Cores; the engine starts so many runs at a time as there are cores for."""
     gpus: Annotated[float, Field(ge=0)] = 0.0
-    """Accelerators; 0.25 lets four runs share one."""
+    """Accelerators; must be 0 until training can use one."""
     memory: Annotated[str, Field(pattern=r"^[0-9]{1,9}(\.[0-9]{1,9})? ?(MB|GB|MiB|GiB)$")] | None = None
     """Memory a run is promised, e.g. `2 GiB`."""
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
     """Threads of torch; part of what makes two executions bit-equal."""
     custom: dict[str, Annotated[float, Field(gt=0)]] = {}
     """Ray's own resources by name, e.g. a kind of machine."""
+
+    @model_validator(mode="after")
+    def _on_cpus(self) -> Resources:
+        if self.gpus:
+            raise ValueError("runs are trained on the CPU: this version cannot use a GPU; leave out gpus")
+        return self
 
     @property
     def bytes(self) -> int | None:

@@ -7,12 +7,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from lengthwise.run.stop import STOPPED, when_asked_to_stop
-from lengthwise.study.drive import Driver, Engine, Inline, Tally, probed
+from lengthwise.study.drive import Driver, Engine, Inline, Tally, kind_of, probed, remaining
 from lengthwise.study.engine import RayEngine, installed
 from lengthwise.study.plan import Item, Planned
 from lengthwise.study.status import status
@@ -36,6 +36,8 @@ class Launch:
     add: list[str]
     tasks: str | None
     with_: Path | None
+    checked: bool = False
+    """Whether this is one of several drivers that another command started."""
 
     def drive(
         self,
@@ -50,11 +52,13 @@ class Launch:
         if only is None and not again and (there := self._tally(planned, store, given, 0, fresh=True)).ended:
             return there  # nothing is missing: no engine is started
         probed(store, alone=self.inline)
+        expected = self._expected(planned, only, tell)
         ray = not self.inline and not self.no_ray and (self.address is not None or installed())
         if not self.inline and not ray and only is None:
             with when_asked_to_stop(_interrupt):
+                self._foreseen = expected
                 return self._processes(planned, store, tell, given, again)
-        driver_plan = planned if only is None else _Only(planned, only)
+        driver_plan = planned if only is None else Only(planned, only)
         given = given if only is None else {}
         engine: Engine = Inline()
         if ray:
@@ -62,7 +66,7 @@ class Launch:
             engine = RayEngine(planned.study.resources, address=self.address, workers=self.workers)
         try:
             with when_asked_to_stop(_interrupt):
-                return Driver(driver_plan, store, engine, given=given, retry=again, tell=tell).run()
+                return Driver(driver_plan, store, engine, given=given, retry=again, expected=expected, tell=tell).run()
         except KeyboardInterrupt:
             return None
 
@@ -108,6 +112,21 @@ class Launch:
                 process.wait()
         return self._tally(planned, store, given, restarts, fresh=True)
 
+    def _expected(
+        self, planned: Planned, only: Sequence[Item] | None, tell: Callable[[str], None]
+    ) -> Mapping[tuple[str, ...], float]:
+        """Kind of run → about how long one takes; nothing where a child of another driver would work it out again."""
+        if self.checked:
+            return {}
+        from lengthwise.study.cost import expected_seconds
+
+        tell("timing a step")
+        items = list(only) if only is not None else planned.provisional(planned.cells)
+        items += [] if only is not None else [item for tried in planned.tuning.values() for item in tried]
+        known = expected_seconds([item.plan for item in items], planned.study.resources.threads)
+        return {kind_of(item): known[item.key] for item in items}
+
+    _foreseen: Mapping[tuple[str, ...], float] = field(default_factory=dict, init=False)
     _looked: tuple[float, Tally] | None = None
 
     def _tally(
@@ -123,7 +142,10 @@ class Launch:
             found = status(planned, store, given)
             tally = Tally(found.total, {item.key for item in found.done}, found.failed, waiting=found.waiting)
             tally.again = restarts
-            tally.seconds = [found.seconds] if found.seconds is not None else []
+            busy = {one["run"] for one in found.running}
+            tally.remaining = remaining(self._foreseen, found.missing, found.waiting + len(busy))
+            if found.seconds is not None and self._foreseen:
+                tally.seconds, tally.foreseen = [found.seconds], sum(self._foreseen.values()) / len(self._foreseen)
             self._looked = (time.monotonic(), tally)
         return self._looked[1]
 
@@ -132,7 +154,7 @@ def _interrupt() -> None:
     raise KeyboardInterrupt
 
 
-class _Only(Planned):
+class Only(Planned):
     """A plan of some items of another."""
 
     def __init__(self, planned: Planned, items: Sequence[Item]) -> None:

@@ -26,6 +26,8 @@ class Status:
     choices: list[Choice]
     seconds: float | None
     """Of a run, at the median of some that are done."""
+    given: int = 0
+    """How many of those done are in a bundle and not in the store."""
     table: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -78,6 +80,7 @@ def status(planned: Planned, store: Store, given: Mapping[str, Mapping[str, Any]
         waiting=len(waiting),
         choices=list(planned.choices(summaries).values()),
         seconds=times[len(times) // 2] if times else None,
+        given=sum(item.key not in state.done for item in finished),
         table=_table(planned, items, there, busy, failed, waiting),
     )
 

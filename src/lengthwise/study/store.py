@@ -23,6 +23,7 @@ from lengthwise.evaluation.rows import frame, from_parquet, to_parquet
 from lengthwise.folder import Folder
 from lengthwise.run.lease import STORE, read
 from lengthwise.spec import SpecError, digest
+from lengthwise.training.health import spikes
 
 if TYPE_CHECKING:
     import polars as pl
@@ -99,8 +100,18 @@ class Store:
 
     def reasons(self, failed: Mapping[str, int]) -> dict[str, str]:
         """Why each failed, in a line."""
+        return {key: told["why"] for key, told in self._failures(failed).items()}
+
+    def diverged(self, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """Of these runs, those whose training diverged: `step`, `parameter`, `last_loss` and the `attempt`."""
+        found = self._failures(self.state(keys).failed)
+        return {
+            key: {**told["diverged"], "attempt": told["attempt"]} for key, told in found.items() if "diverged" in told
+        }
+
+    def _failures(self, failed: Mapping[str, int]) -> dict[str, dict[str, Any]]:
         found = self._read_many("failed", [f"{key}.{number}" for key, number in failed.items()])
-        return {name.rpartition(".")[0]: json.loads(data)["why"] for name, data in found.items()}
+        return {name.rpartition(".")[0]: json.loads(data) for name, data in found.items()}
 
     def _read_many(self, below: str, names: Iterable[str]) -> dict[str, bytes]:
         """The content of many small files; those that are not there are left out."""
@@ -163,7 +174,7 @@ class Store:
     def records(self, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
         """Of each that is done: its done record, its run.json, some of its log."""
         there = self.summaries(keys).items()
-        return {key: {"key": key, "done": summary, **_record(self.attempt(key, summary))} for key, summary in there}
+        return {key: {"key": key, "done": summary, **record_of(self.attempt(key, summary))} for key, summary in there}
 
     def answers(self, keys: Iterable[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Some wrong answers of these runs, and which examples their last weights got right."""
@@ -172,8 +183,8 @@ class Store:
         wrong, kinds = [], []
         for key, summary in self.summaries(keys).items():
             predictions = from_parquet(self.attempt(key, summary).read("predictions.parquet"))
-            wrong.append(_some_wrong(predictions, key))
-            kinds.append(_kinds(predictions, key))
+            wrong.append(some_wrong(predictions, key))
+            kinds.append(kinds_of(predictions, key))
         return (pl.concat(wrong), pl.concat(kinds)) if wrong else (pl.DataFrame(), pl.DataFrame())
 
     def _compacted(self) -> dict[str, tuple[str, str]]:
@@ -204,19 +215,22 @@ class Store:
         """Write a bundle of what is done: rows, every run.json, some wrong answers; no weights. Returns how many."""
         import polars as pl
 
-        wanted = sorted(self.done() if keys is None else self.done() & set(keys))
+        state = self.state(keys)
+        wanted, diverged = sorted(state.done), self.diverged(state.failed)
         if not wanted:
             raise SpecError(f"nothing of it is done in {self}; there is nothing to export")
         lines, wrong, kinds = [], [], []
+        for key, told in sorted(diverged.items()):  # a run that diverged is a result too
+            lines.append(json.dumps({"key": key, "diverged": told, **record_of(self.attempt(key, told))}))
         for number, (key, summary) in enumerate(self.summaries(wanted).items()):
             if say is not None and number % 20 == 0:
                 say(f"exporting: {number} of {len(wanted)}")
             attempt = self.attempt(key, summary)
-            lines.append(json.dumps({"key": key, "done": summary, **_record(attempt)}))
+            lines.append(json.dumps({"key": key, "done": summary, **record_of(attempt)}))
             if attempt.exists("predictions.parquet"):
                 predictions = from_parquet(attempt.read("predictions.parquet"))
-                wrong.append(_some_wrong(predictions, key))
-                kinds.append(_kinds(predictions, key))
+                wrong.append(some_wrong(predictions, key))
+                kinds.append(kinds_of(predictions, key))
         target = Folder(to)
         target.write("rows.parquet", to_parquet(self.rows(wanted, say)))
         target.write("runs.jsonl", "\n".join(lines) + "\n")
@@ -233,7 +247,7 @@ _COMPACT = 32
 _KEYS = ["run", "evaluation", "checkpoint", "split", "length", "cell"]
 
 
-def _some_wrong(predictions: pl.DataFrame, key: str) -> pl.DataFrame:
+def some_wrong(predictions: pl.DataFrame, key: str) -> pl.DataFrame:
     """Up to 20 wrong answers of each row."""
     import polars as pl
 
@@ -242,7 +256,7 @@ def _some_wrong(predictions: pl.DataFrame, key: str) -> pl.DataFrame:
     return wrong.group_by(where, maintain_order=True).head(WRONG).with_columns(pl.lit(key).alias("run"))
 
 
-def _kinds(predictions: pl.DataFrame, key: str) -> pl.DataFrame:
+def kinds_of(predictions: pl.DataFrame, key: str) -> pl.DataFrame:
     """What became of each example with the last weights: kinds, and ranges of indices; no texts."""
     import polars as pl
 
@@ -250,13 +264,14 @@ def _kinds(predictions: pl.DataFrame, key: str) -> pl.DataFrame:
     return kept.select(pl.lit(key).alias("run"), "split", "length", "first", "last", "kind")
 
 
-def _record(attempt: Folder) -> dict[str, Any]:
-    """What is kept of an attempt: run.json, its end, and a line of its log at each twentieth of the way."""
+def record_of(attempt: Folder) -> dict[str, Any]:
+    """What is kept of an attempt: run.json, its end, its loss at each twentieth of the way and where it spiked."""
     found: dict[str, Any] = {"run": attempt.json("run.json")}
     found["ends"] = attempt.json("done") if attempt.exists("done") else {}
     lines = attempt.read("train.jsonl").decode().splitlines() if attempt.exists("train.jsonl") else []
-    told = [one for one in map(json.loads, lines) if "loss" in one]
-    found["log"] = [[one["step"], round(one["loss"], 5)] for one in told[:: max(1, len(told) // _LOGGED)]]
+    losses = [(one["step"], one["loss"]) for one in map(json.loads, lines) if "loss" in one]
+    found["log"] = [[step, round(loss, 5)] for step, loss in losses[:: max(1, len(losses) // _LOGGED)]]
+    found["spikes"] = spikes(losses)
     return found
 
 
@@ -275,7 +290,16 @@ class Bundle:
 
     @cached_property
     def records(self) -> dict[str, dict[str, Any]]:
-        """Key → its line."""
+        """The runs that are done: key → its line."""
+        return {key: line for key, line in self._lines.items() if "done" in line}
+
+    @property
+    def diverged(self) -> dict[str, dict[str, Any]]:
+        """The runs whose training diverged: `step`, `parameter`, `last_loss`."""
+        return {key: line["diverged"] for key, line in self._lines.items() if "diverged" in line}
+
+    @cached_property
+    def _lines(self) -> dict[str, dict[str, Any]]:
         lines = (json.loads(line) for line in self.folder.read("runs.jsonl").decode().splitlines())
         return {line["key"]: line for line in lines}
 

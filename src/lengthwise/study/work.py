@@ -16,9 +16,10 @@ from typing import Any, Literal
 
 from lengthwise.encodings import ENCODINGS
 from lengthwise.folder import Folder
+from lengthwise.loading import sources
 from lengthwise.run.identity import Plan
 from lengthwise.run.lease import Failed, Held, Lease, Lost, Watch
-from lengthwise.spec import SpecError, one_line, resolve, sources, specs
+from lengthwise.spec import SpecError, one_line, resolve, specs
 from lengthwise.study.file import Evaluation, Study, lengths_of
 from lengthwise.study.plan import Item
 

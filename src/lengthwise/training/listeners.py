@@ -116,11 +116,11 @@ class Progress:
             from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
             self._bar = Progress(
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
                 BarColumn(),
-                TextColumn("{task.completed}/{task.total} {task.fields[told]}"),
+                TextColumn("{task.completed}/{task.total} {task.fields[told]}", markup=False),
                 TimeRemainingColumn(),
-                console=Console(stderr=True),
+                console=Console(stderr=True, emoji=False),
                 transient=True,
             )
             self._task = self._bar.add_task(title, total=steps, told="")

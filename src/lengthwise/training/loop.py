@@ -6,8 +6,9 @@ weights and moments of step 500 goes on exactly as one that never stopped.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 
 import torch
 import torch.nn.functional as F
@@ -15,9 +16,11 @@ from torch import Tensor, nn
 
 from lengthwise.encodings.positions import Positions
 from lengthwise.model import Decoder
+from lengthwise.model.taps import Tap
 from lengthwise.spec import SpecError, digest
 from lengthwise.training.batches import Feed, Supply, batches
-from lengthwise.training.parallel import ALONE, Team, like
+from lengthwise.training.health import Diverged
+from lengthwise.training.parallel import ALONE, Team, like, local
 from lengthwise.training.settings import Seeds, Training
 
 
@@ -50,6 +53,7 @@ class Loop:
     """Steps done so far."""
     module: nn.Module = field(init=False)
     optimizer: torch.optim.Optimizer = field(init=False)
+    _last_loss: float | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         if self.training.batch < self.team.size * self.training.accumulate:
@@ -74,6 +78,8 @@ class Loop:
         """Train to the end, telling of each step."""
         for feed in batches(self.supply, self.training, self.positions, self.seeds, self.step):
             yield self.advance(self.team.mine(feed), feed)
+        if (name := self._first_bad(list(self.decoder.named_parameters()))) is not None:  # the last update made it so
+            raise Diverged(self.step, name, self._last_loss)
 
     def advance(self, mine: Feed, whole: Feed | None = None) -> Told:
         """One step on one batch, of which this process computes `mine`."""
@@ -92,11 +98,59 @@ class Loop:
         for number, part in enumerate(parts, 1):
             with self.team.gradients(self.module, number == len(parts)):
                 loss += self._gradient(part, targets)
-        limit = float("inf") if self.training.clip is None else self.training.clip
-        norm = self.team.norm(torch.nn.utils.clip_grad_norm_(self.decoder.parameters(), limit))
+        loss, norm = self.team.total(loss), self._clipped()
+        if not (isfinite(loss) and isfinite(norm)):
+            raise Diverged(self.step + 1, self._culprit(mine, isfinite(loss)), self._last_loss)
         self.optimizer.step()
-        self.step += 1
-        return Told(self.step, self.team.total(loss), rate, norm, int(whole.tokens_B.sum()) - len(whole.tokens_B))
+        self.step, self._last_loss = self.step + 1, loss
+        return Told(self.step, loss, rate, norm, int(whole.tokens_B.sum()) - len(whole.tokens_B))
+
+    def _clipped(self) -> float:
+        """Clip the gradient to the largest norm allowed; returns its norm before. Not finite, it is left as it is."""
+        parameters = [p for p in self.decoder.parameters() if p.grad is not None]
+        total = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        norm = self.team.norm(total)
+        if self.training.clip is not None and isfinite(norm):
+            nn.utils.clip_grads_with_norm_(parameters, self.training.clip, total)
+        return norm
+
+    def _culprit(self, feed: Feed, loss_is_finite: bool) -> str | None:
+        """The first parameter concerned when a loss or a gradient is not finite.
+
+        A parameter that is not finite itself; or those of the encoding whose attention weights are the first numbers of
+        the forward pass that are not finite; or the parameter with the first gradient that is not.
+        """
+        named = list(self.decoder.named_parameters())
+        if (name := self._first_bad(named)) is not None:
+            return name
+        if not loss_is_finite and not self.team.shard and (name := self._where_in_forward(feed)) is not None:
+            return name
+        gradients = [(f"the gradient of {name}", p.grad) for name, p in named if p.grad is not None]
+        return self._first_bad(gradients)
+
+    def _first_bad(self, listed: Sequence[tuple[str, Tensor]]) -> str | None:
+        bad = (number for number, (_, tensor) in enumerate(listed) if not local(tensor).isfinite().all())
+        first = self.team.least(next(bad, len(listed)))  # a shard of it may be on another rank
+        return listed[first][0] if first < len(listed) else None
+
+    @torch.no_grad()
+    def _where_in_forward(self, feed: Feed) -> str | None:
+        """The first place of the forward pass that is not finite, named by its encoding's parameters if it has any."""
+        bad: list[str] = []
+
+        def look(name: str, tensor: Tensor) -> None:
+            if not bad and not tensor.isfinite().all():
+                bad.append(name)
+
+        total_loss(self.decoder, feed, self.decoder.config.mask == "prefix", {"*": look})
+        if not bad:
+            return None
+        _, layer, place = bad[0].split(".") if "." in bad[0] else ("", "0", bad[0])
+        index = self.decoder.which[int(layer)]
+        own = [f"encodings.{index}.{name}" for name, _ in self.decoder.encodings[index].named_parameters()]
+        if own and place in {"embeddings", "q", "k", "weights"}:
+            return f"what the encoding makes of {' and '.join(own)}"
+        return f"the tap {bad[0]!r}"
 
     def _gradient(self, feed: Feed, targets: int) -> float:
         with torch.autocast("cpu", torch.bfloat16, enabled=self.training.autocast):
@@ -146,7 +200,7 @@ class Loop:
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-def total_loss(module: nn.Module, feed: Feed, prefix: bool = False) -> Tensor:
+def total_loss(module: nn.Module, feed: Feed, prefix: bool = False, taps: Mapping[str, Tap] | None = None) -> Tensor:
     """The sum of the losses of a batch; the head is computed only where there is loss, the end is no input.
 
     `prefix` says that the module has a prefix mask and must be told the prompts' lengths.
@@ -158,5 +212,6 @@ def total_loss(module: nn.Module, feed: Feed, prefix: bool = False) -> Tensor:
         budget=torch.from_numpy(feed.tokens_B),
         prefix=feed.prompts_B if prefix else None,
         only_BT=feed.loss_BT[:, 1:],
+        **({} if taps is None else {"taps": taps}),
     )
     return F.cross_entropy(logits_NV.float(), feed.targets_N, reduction="sum")

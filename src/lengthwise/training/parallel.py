@@ -72,6 +72,14 @@ class Team:
         dist.all_reduce(summed)
         return float(summed)
 
+    def least(self, value: int) -> int:
+        """The smallest value of any process."""
+        if self.size == 1:
+            return value
+        held = torch.tensor(value)
+        dist.all_reduce(held, dist.ReduceOp.MIN)
+        return int(held)
+
     def any(self, flag: bool) -> bool:
         """Whether any process says so."""
         return self.total(float(flag)) > 0
@@ -95,6 +103,11 @@ class Team:
             name: (value.full_tensor() if hasattr(value, "full_tensor") else value).detach()  # pyrefly: ignore
             for name, value in decoder.state_dict().items()
         }
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The part of a tensor that this process holds: all of it, unless the model is sharded."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor  # pyrefly: ignore[not-callable]
 
 
 def like(held: Tensor, value: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from dataclasses import replace
 import torch
 
 from lengthwise.encodings.encoding import Encoding
-from lengthwise.spec import Spec, SpecError, did_you_mean
+from lengthwise.spec import Spec, SpecError, did_you_mean, suggests
 from lengthwise.verify import (  # noqa: F401 - they enter their checks
     claims,
     mathematics,
@@ -24,8 +24,10 @@ from lengthwise.verify import (  # noqa: F401 - they enter their checks
     published,
     rotation,
     state,
+    trained,
 )
 from lengthwise.verify.check import CHECKS, Check, Report, Result, run_check
+from lengthwise.verify.cures import CURES, causes
 from lengthwise.verify.subject import Subject
 
 __all__ = ["CHECKS", "Check", "Report", "Result", "assert_conforms", "checks", "verify"]
@@ -36,6 +38,7 @@ def checks() -> dict[str, str]:
     return {check.id: check.sentence for check in CHECKS}
 
 
+@suggests
 def verify(
     encoding: str | Mapping[str, object] | Spec | type[Encoding],
     *,
@@ -53,7 +56,7 @@ def verify(
     finally:
         torch.set_num_threads(threads)
     results.sort(key=lambda result: (result.id[0] != "T", result.id))
-    return Report(subject.name, str(subject.positions_spec), _once(results))
+    return Report(subject.name, str(subject.positions_spec), _explained(_once(results)))
 
 
 def _known(id: str) -> str:
@@ -78,6 +81,18 @@ def _once(results: list[Result]) -> list[Result]:
     return told
 
 
+def _explained(results: list[Result]) -> list[Result]:
+    """Each failure with what mends it, and the failure that probably explains it."""
+    why = causes({result.id for result in results if result.status == "fail"})
+    return [
+        replace(result, cure=CURES[result.id], because=why.get(result.id, ""))
+        if result.status in {"fail", "warn"}
+        else result
+        for result in results
+    ]
+
+
+@suggests
 def assert_conforms(
     encoding: str | Mapping[str, object] | Spec | type[Encoding],
     *,

@@ -26,6 +26,8 @@ class Measure:
     tolerance: float
     told: str = ""
     """What is worth saying although it is as it should be."""
+    warning: bool = False
+    """Whether a failure here only warns: worth knowing, and no breach of the contract."""
 
     @property
     def failed(self) -> bool:
@@ -63,10 +65,14 @@ class Result:
 
     id: str
     sentence: str
-    status: Literal["pass", "fail", "not applicable"]
+    status: Literal["pass", "warn", "fail", "not applicable"]
     detail: str
     """Passed: the largest error measured. Failed: the smallest failing case. Not applicable: because."""
     error: float | None = None
+    cure: str = ""
+    """What usually mends it, where it failed or warns."""
+    because: str = ""
+    """The failed check that probably explains this one."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +85,14 @@ class Report:
 
     @property
     def failed(self) -> list[Result]:
-        """The checks that failed."""
-        return [result for result in self.results if result.status == "fail"]
+        """The checks that failed, root causes before their consequences."""
+        found = [result for result in self.results if result.status == "fail"]
+        return sorted(found, key=lambda result: bool(result.because))
+
+    @property
+    def warned(self) -> list[Result]:
+        """The checks that only warn."""
+        return [result for result in self.results if result.status == "warn"]
 
     @property
     def passed(self) -> bool:
@@ -95,9 +107,16 @@ class Report:
         return found[id]
 
     def text(self, results: list[Result] | None = None) -> str:
-        """One line per result."""
+        """One line per result, and what to do about one that failed."""
         chosen = self.results if results is None else results
-        return "\n".join(f"{item.id:4} {item.status:14} {item.sentence} {item.detail}" for item in chosen)
+        lines = []
+        for item in chosen:
+            lines.append(f"{item.id:4} {item.status:14} {item.sentence} {item.detail}")
+            if item.because:
+                lines.append(f"     probably a consequence of {item.because}")
+            elif item.cure:
+                lines.append(f"     {item.cure}")
+        return "\n".join(lines)
 
     def to_json(self) -> dict[str, object]:
         """The report as plain data."""
@@ -111,6 +130,7 @@ class Report:
 def run_check(check: Check, subject: Subject) -> Result:
     """Measure a check's cases until one fails."""
     worst, cases, told = Measure("", 0.0, 1.0), 0, list[str]()
+    warning: Result | None = None
     try:
         for measure in check.run(subject):
             cases += 1
@@ -118,6 +138,9 @@ def run_check(check: Check, subject: Subject) -> Result:
                 detail = measure.case
                 if measure.tolerance:
                     detail += f": off by {measure.error:.3g}, allowed {measure.tolerance:.3g}"
+                if measure.warning:
+                    warning = warning or Result(check.id, check.sentence, "warn", detail, measure.error)
+                    continue
                 return Result(check.id, check.sentence, "fail", detail, measure.error)
             if measure.told:
                 told.append(measure.told)
@@ -130,6 +153,8 @@ def run_check(check: Check, subject: Subject) -> Result:
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the encoding under test raises is a finding, not our crash
         place = _place(error, inspect.getsourcefile(type(subject.encoding)))
         return Result(check.id, check.sentence, "fail", f"{type(error).__name__}: {error}{place}")
+    if warning is not None:
+        return warning
     if not cases:
         return Result(check.id, check.sentence, "not applicable", "because no case of it applies here")
     counted = f"{cases} case{'' if cases == 1 else 's'}"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lengthwise.verify.check import Measure, check
-from lengthwise.verify.subject import Subject, off
+from lengthwise.verify.subject import SMALL, Subject, off
 
 INTERNAL = ("_parameters", "_buffers", "_modules")
 """Where `nn.Module` itself keeps tensors."""
@@ -63,7 +67,6 @@ def keyed(subject: Subject) -> Iterator[Measure]:
             made.append(dict(subject.fresh_decoder(seed=7).named_parameters()))
     finally:
         torch.set_rng_state(torch_state)
-    other_seed = dict(subject.fresh_decoder(seed=8).named_parameters())
     plain = dict(subject.fresh_decoder(seed=7, encoding="nope").named_parameters())
     for name, parameter in made[0].items():
         yield Measure(f"{name} drawn twice with one seed", off(made[1][name], parameter), 0)
@@ -72,5 +75,43 @@ def keyed(subject: Subject) -> Iterator[Measure]:
         yield Measure(f"{name} has no dimension, so FSDP cannot shard it: make it torch.empty(1)", scalar, 0)
         if name in plain:
             yield Measure(f"{name} beside NoPE's", off(parameter, plain[name]), 0)
-        elif bool((parameter != parameter.flatten()[0]).any()):
-            yield Measure(f"{name} is the same for two seeds", float(torch.equal(other_seed[name], parameter)), 0)
+    # A start that is the same for every seed is fine (frequencies, slopes), but not if it is drawn.
+    for draw in _foreign_draws(subject):
+        yield Measure(f"initialize draws with {draw}, and not from its stream", 1, 0)
+
+
+def _foreign_draws(subject: Subject) -> list[str]:
+    """The random functions that `initialize` calls with another generator than those that its stream gives."""
+    part, given = subject.unfilled(SMALL.geometry), []
+
+    def stream(name: str) -> torch.Generator:
+        given.append(torch.Generator().manual_seed(len(name)))
+        return given[-1]
+
+    held, numbers = random.getstate(), np.random.get_state()
+    watch = _Draws(given)
+    with watch:
+        part.initialize(stream)
+    found = list(watch.found)
+    if random.getstate() != held:
+        found.append("Python's random")
+    if str(np.random.get_state()) != str(numbers):
+        found.append("numpy.random")
+    return found
+
+
+class _Draws(TorchDispatchMode):
+    """Remembers random operations that draw from none of the given generators."""
+
+    def __init__(self, given: list[torch.Generator]) -> None:
+        super().__init__()
+        self.given, self.found = given, dict[str, None]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **(kwargs or {}))
+        before = [one.get_state().clone() for one in self.given]
+        made = func(*args, **(kwargs or {}))
+        if all(torch.equal(state, one.get_state()) for state, one in zip(before, self.given, strict=True)):
+            self.found[f"torch's {func.overloadpacket.__name__}"] = None
+        return made

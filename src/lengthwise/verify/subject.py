@@ -79,7 +79,7 @@ class Subject:
         options(cls, 1)
         if cls.formula is not None and cls.formula not in FORMULAS:
             raise SpecError(f"formula {cls.formula!r} of {self.name} is unknown.{did_you_mean(cls.formula, FORMULAS)}")
-        contract = [*HOOKS, *CLAIMS, "prepare", "initialize", "formula", "paper", "version"]
+        contract = [*HOOKS, *CLAIMS, "prepare", "initialize", "formula", "label", "paper", "version"]
         for part in cls.__mro__[: cls.__mro__.index(Encoding)]:
             for name, value in vars(part).items():
                 if name.startswith("_") or (callable(value) and cls.acts()):
@@ -102,10 +102,14 @@ class Subject:
         """The encoding in the small geometry, initialised, in float64; checks share it and leave it as it is."""
         return self.build(SMALL.geometry).double()
 
+    def unfilled(self, geometry: Geometry) -> Encoding:
+        """A fresh instance whose parameters are not initialised yet."""
+        return self.named(geometry) if isinstance(self.named, type) else build_encoding(self.named, geometry)
+
     def build(self, geometry: Geometry) -> Encoding:
         """A fresh, initialised instance."""
         try:
-            made = self.named(geometry) if isinstance(self.named, type) else build_encoding(self.named, geometry)
+            made = self.unfilled(geometry)
             made.initialize(lambda name: torch.Generator().manual_seed(digest("verify", name, bits=32)))
         except SpecError as error:
             raise _refused(self.named, geometry, error) from error

@@ -1,0 +1,92 @@
+"""When a run has learned the lengths it was trained on. The one definition; every page that uses it prints `RULE`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import polars as pl
+
+MEAN = 0.95
+"""A run that learned has at least this mean accuracy over the seen lengths, ..."""
+EACH = 0.9
+"""... and at no seen length significantly less than this."""
+LEVEL = 0.05
+"""The level of the one-sided exact binomial tests of all seen lengths together (Bonferroni)."""
+FROM_CHANCE = 0.1
+"""Where guessing gets more than this, accuracy is counted from chance: 0 at chance, 1 where all is right."""
+EXHAUSTED = 8
+"""A seen length with fewer examples than this does not count."""
+WEAK = 50
+"""A length with fewer examples than this says little; the page names it."""
+RULE = (
+    "A run has learned the seen lengths if its mean accuracy over them is at least .95 and none is significantly below "
+    ".9 (one-sided exact binomial test at .05 ÷ number of seen lengths; counted from chance where chance exceeds .1). "
+    "An encoding has learned a task if all its runs have, or all but one of 3 to 9, or all but a fifth of 10 or more; "
+    "a run that diverged has not."
+)
+
+
+def scored(checkpoint: str = "last", evaluation: str = "as trained") -> pl.Expr:
+    """The rows of a run's test sets with one checkpoint's weights, used as trained."""
+    import polars as pl
+
+    split = pl.col("split").str.starts_with("test_") | (pl.col("split") == "validation")
+    return (pl.col("checkpoint") == checkpoint) & (pl.col("evaluation") == evaluation) & split
+
+
+def by_length(rows: pl.DataFrame) -> pl.DataFrame:
+    """Counts of each run at each length: `run, length, seen, split, examples, correct, chance, accuracy, score`.
+
+    `score` is the accuracy, counted from chance where that exceeds .1. Finer cells of a length are added up.
+    """
+    import polars as pl
+
+    counted = (
+        rows.group_by("run", "length", "seen", "split", maintain_order=True)
+        .agg(pl.col("examples").sum(), pl.col("correct").sum(), pl.col("chance").max())
+        .filter(~(pl.col("seen") & (pl.col("examples") < EXHAUSTED)) & (pl.col("examples") > 0))
+        .with_columns((pl.col("correct") / pl.col("examples")).alias("accuracy"))
+    )
+    return with_score(counted).sort("run", "length")
+
+
+def with_score(lengths: pl.DataFrame) -> pl.DataFrame:
+    """The table with `score`: the accuracy, counted from chance where that exceeds .1."""
+    import polars as pl
+
+    counts = (pl.col("chance") > FROM_CHANCE) & (
+        pl.col("chance") < 1
+    )  # where guessing is always right, nothing is left
+    chance = pl.when(counts).then(pl.col("chance")).otherwise(0.0)
+    return lengths.with_columns(((pl.col("accuracy") - chance) / (1 - chance)).alias("score"))
+
+
+def learned_runs(lengths: pl.DataFrame) -> pl.DataFrame:
+    """`run, learned, weak`: whether each run learned, and its seen lengths with few examples.
+
+    `lengths` is what `by_length` gives. A run that was tested at no seen length is left out.
+    """
+    import polars as pl
+    from scipy.special import bdtr
+
+    seen = lengths.filter("seen")
+    chance = (seen["chance"] * (seen["chance"] > FROM_CHANCE) * (seen["chance"] < 1)).to_numpy()
+    tail = bdtr(seen["correct"].to_numpy(), seen["examples"].to_numpy(), chance + EACH * (1 - chance))
+    return (
+        seen.with_columns(pl.Series("tail", tail, dtype=pl.Float64))
+        .group_by("run", maintain_order=True)
+        .agg(
+            (
+                (pl.col("score").mean() >= MEAN - 1e-12)
+                & (pl.col("tail") >= LEVEL / pl.len()).all()
+            ).alias("learned"),
+            pl.col("length").filter(pl.col("examples") < WEAK).alias("weak"),
+        )
+    )  # fmt: skip
+
+
+def enough(learned: int, runs: int) -> bool:
+    """Whether so many learned runs make a learned cell: 2 of 3, 4 of 5, 8 of 10, and all of one or two."""
+    failures = 0 if runs < 3 else max(1, runs // 5)
+    return runs > 0 and learned >= runs - failures
