@@ -94,7 +94,5 @@ def test_sort_is_learned_in_three_minutes(tmp_path, encoding, figure):
     )
     seconds = time.perf_counter() - start
     told = json.loads(done.stdout)
-    figure(
-        f"sort, {encoding}: seen {told['seen']}, unseen {told['unseen']}, reach {told['reach']}, {seconds:.0f} s"
-    )
+    figure(f"sort, {encoding}: seen {told['seen']}, unseen {told['unseen']}, reach {told['reach']}, {seconds:.0f} s")
     assert seconds < 180 and float(told["seen"]) >= 0.98

@@ -125,6 +125,7 @@ def test_lengthwise_is_cited_as_its_file_says():
     assert fields["title"].replace("{", "").replace("}", "") == there["title"]
     assert fields["author"] == "{" + there["authors"][0]["name"] + "}"
     assert there["version"] == __version__ and __version__ in fields["note"]
+    assert fields["year"] == str(there["date-released"])[:4]
     keys = [key for _, key, _ in entries(cite().stdout)]
     assert keys == ["lengthwise", "kazemnejad2023impact"]
 

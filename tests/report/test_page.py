@@ -204,3 +204,70 @@ def test_five_hundred_runs_fit_in_three_megabytes(figure):
     size = len(page.html().encode())
     figure(f"510 runs: page of {size / 1e6:.2f} MB in {time.perf_counter() - began:.1f} s")
     assert len(page.found.items) == 510 and size < 3_000_000
+
+
+def test_every_pair_is_in_the_json_and_the_one_asked_for_meets_all_others():
+    names = [f"t5:buckets={n}" for n in range(4, 24)]
+    for tasks in (TASKS[:1], TASKS[:2]):
+        found = findings(study(tasks, names, seeds=2), focus=[names[7]])
+        page = Page(found)
+        assert len(page.plain()["differences"]) == 20 * 19 // 2
+        shown = page.difference_table()
+        assert len(shown) == 19 and all(found.label(names[7]) in line["pair"] for line in shown)
+        assert "The map shows all 190 pairs" in page.difference_words()
+        (drawing,) = [drawing for drawing in page.overview() if drawing.name == "pairs"]
+        assert drawing.data.height == 190 and "<svg" in drawing.svg()
+    few = Page(findings(study(TASKS[:1], names[:7], seeds=2)))
+    assert len(few.difference_table()) == 21 and not [one for one in few.overview() if one.name == "pairs"]
+
+
+def test_what_three_seeds_know_is_said():
+    page = Page(findings(study(TASKS[:1], ["nope", "rope"]), more="add --seeds {seeds}"))
+    (pair,) = page.difference_table()
+    assert re.fullmatch(r"all 3 seeds agree; the smallest difference is \.\d\d", pair["verdict"])
+    assert "All 3 seeds put it ahead of RoPE, by at least 0." in page.verdict
+    assert "95 % needs 6 seeds; add --seeds 6" in page.verdict and "not settled" not in page.verdict
+    timed = {item.key: {"done": {"seconds": 60.0}, "run": {}} for item in page.found.items}
+    told = Page(findings(study(TASKS[:1], ["nope", "rope"]), records=timed)).difference_words()
+    assert re.search(r"95 % needs 6 seeds; .* \(about \d+ (s|min) more on \d+ cores\)", told)
+
+
+def test_curves_of_eight_are_a_map_and_legends_lie_outside(tmp_path):
+    from lengthwise.report import figures
+
+    few = figures.curves(findings(study(TASKS[:1], [f"t5:buckets={n}" for n in range(4, 11)])), TASKS[0])
+    many = figures.curves(findings(study(TASKS[:1], [f"t5:buckets={n}" for n in range(4, 12)])), TASKS[0])
+    assert "colorbar" not in few.svg() and 'id="legend_1"' in few.svg()
+    assert "trained up to 8, the white line" in many.svg() and 'id="legend_1"' not in many.svg()
+    figure = few.figure()
+    figure.canvas.draw()
+    (axes,), (legend,) = figure.axes, figure.legends
+    top = axes.transData.transform((0, 1.0))[1]
+    assert legend.get_window_extent().y0 > top, "the legend lies above every line"
+    drawn = [line for line in axes.lines if len(line.get_xdata()) > 4 and line.get_linestyle() != ":"]  # not chance
+    assert len(drawn) == 7 * 4 and not any(line.get_clip_on() for line in drawn), "lines at 1.0 are whole"
+
+
+def test_troubles_of_training_are_named_apart_from_what_does_not_extrapolate():
+    made = study(TASKS[:1], ["nope", "t5", "rope"], seeds=1)
+    from lengthwise.study.plan import Planned
+
+    flat, falling, spiked = (
+        [[step, 2.3] for step in range(50, 1050, 50)],
+        [[step, 2.3 * 0.9 ** (step / 50)] for step in range(50, 1050, 50)],
+        [[step, 2.3 * 0.9 ** (step / 50) + (2.0 if step == 600 else 0)] for step in range(50, 1050, 50)],
+    )
+    items = Planned(made).items({})[0]
+    logs = dict(zip([item.key for item in items], (flat, falling, spiked), strict=True))
+    records = {key: {"done": {}, "run": {}, "log": log} for key, log in logs.items()}
+    found = findings(made, items, records=records)
+    import polars as pl
+
+    lost = pl.col("run") == items[0].key
+    broken = found.rows.with_columns(pl.when(lost).then(0).otherwise(pl.col("correct")).alias("correct"))
+    object.__setattr__(found, "rows", broken)
+    page = Page(found)
+    told = {line["encoding"]: line["what happened"] for line in page.training_table()}
+    assert told["NoPE"].startswith("the loss never left its plateau") and told["RoPE"] == "the loss spiked at step 600"
+    assert "T5" not in told, "it learned, and fails beyond: that is no trouble of training"
+    assert "never left the plateau" in page.verdict and "Runs whose training went wrong" in page.html()

@@ -215,7 +215,7 @@ def big(tmp_path_factory):
     ("command", "limit", "said", "torch"),
     [
         ("check", 6.0, "big is sound: 10,000 runs", True),
-        ("plan", 3.0, "10,000 runs; 9000 done in lengthwise-store", False),
+        ("plan", 3.0, "10,000 runs; 9,000 done in lengthwise-store", False),
         ("status", 3.0, "big in lengthwise-store: 9,000 of 10,000 done", False),
     ],
 )

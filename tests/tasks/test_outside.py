@@ -74,7 +74,7 @@ def use(spec):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("def draw", "def drawn", "lacks draw; what each method owes is in docs/tasks.md"),
+        ("def draw", "def drawn", "lacks draw; `lengthwise new task NAME` writes a file"),
         ('symbols = ("a", "b", "=")', "", "lacks symbols;"),
         ("def render", "def rendered", "lacks render;"),
         ('symbols = ("a", "b", "=")', "def symbols(self): return 1", "symbols is a method; write @property above it"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 import torch
 
@@ -192,6 +193,34 @@ class ClampedInSilence(Learned):
 class GlobalDraws(Learned):
     def initialize(self, stream):
         torch.nn.init.normal_(self.table)
+
+
+class OwnGenerator(Learned):
+    """The same table for every seed, drawn from a generator of its own."""
+
+    def initialize(self, stream):
+        normal_(self.table, 1.0, torch.Generator().manual_seed(0))
+
+
+class NumpyDraws(Learned):
+    def initialize(self, stream):
+        np.random.seed(0)
+        with torch.no_grad():
+            self.table.copy_(torch.from_numpy(np.random.standard_normal(self.table.shape)))
+
+
+class RunawayPower(Encoding):
+    """Finite at its start; after some updates the exponent is below 0, and 0 ** p infinite."""
+
+    def __init__(self, geometry):
+        super().__init__(geometry)
+        self.p_H = torch.nn.Parameter(torch.empty(geometry.heads))
+
+    def initialize(self, stream):
+        torch.nn.init.constant_(self.p_H, 0.02)
+
+    def by_distance(self, distances_N):
+        return -(distances_N.abs()[None] ** self.p_H.to(distances_N.dtype)[:, None])
 
 
 class DetachedBias(T5):
@@ -508,6 +537,9 @@ MUTANTS = [
     Mutant("clamped table that claims no end", ClampedTable, {"T09"}),
     Mutant("clamped table that claims its end", ClampedInSilence, {"T09"}),
     Mutant("parameters from the global generator", GlobalDraws, {"S03"}),
+    Mutant("parameters from a generator of its own", OwnGenerator, {"S03"}),
+    Mutant("parameters from numpy", NumpyDraws, {"S03"}),
+    Mutant("a power that training drives below 0", RunawayPower, {"S04"}),
     Mutant("learned bias without gradient", DetachedBias, {"T22"}),
     Mutant("half of a gradient lost", HalfGradient, {"T22"}),
     Mutant("keys without gradient", DetachedKeys, {"T22"}),

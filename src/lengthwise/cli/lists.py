@@ -15,7 +15,7 @@ from lengthwise.spec import SpecError, did_you_mean, options, resolve, show
 @app.command("list")
 def list_(
     what: Annotated[str, typer.Argument(help="tasks, encodings, positions, presets, checks or studies")],
-    markdown: Annotated[bool, typer.Option("--markdown", help="the encodings as docs/catalogue.md has them")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="the encodings as a page of Markdown")] = False,
     as_json: Json = False,
 ) -> None:
     """List what there is."""

@@ -11,7 +11,7 @@ import typer
 from lengthwise.cli.terminal import app, console, escape
 from lengthwise.spec import SpecError, did_you_mean
 
-ENCODING = '''"""{title}: a positional encoding. See docs/encodings.md for every hook and claim."""
+ENCODING = '''"""{title}: a positional encoding. help(lengthwise.Encoding) has every hook and claim."""
 
 import torch
 from torch import Tensor, nn
@@ -59,7 +59,7 @@ def test_it_is_what_it_says() -> None:
     assert_conforms({cls})
 '''
 
-TASK = '''"""{title}: a task. See docs/tasks.md for the whole contract."""
+TASK = '''"""{title}: a task. help(lengthwise.tasks.task.Task) has the whole contract."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -155,7 +155,7 @@ def cost(
     console().print(
         f"in all ({where}): {len(runs):,} runs{tuned}, {whole.tokens:.3g} tokens, {whole.flops:.3g} FLOPs, "
         f"{_size(whole.disk)} of disk, {whole.hours:,.1f} device hours; with {many} at a time "
-        f"{minutes(whole.wall_hours * 3600)} and {_size(whole.memory_together)} of memory (formula: docs/cost.md)",
+        f"{minutes(whole.wall_hours * 3600)} and {_size(whole.memory_together)} of memory",
         highlight=False,
     )
 

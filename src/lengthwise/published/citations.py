@@ -9,6 +9,10 @@ import re
 
 from lengthwise import __version__
 
+YEAR = 2026
+"""Of this version of the software."""
+URL = ""
+"""Where the project lives; empty until that is decided."""
 _FIELDS = {  # arXiv number: key, authors, title, year, where it appeared, if not only there
     "1705.03122": (
         "gehring2017convolutional",
@@ -305,12 +309,15 @@ def short_entry(paper: str) -> str | None:
 
 def itself() -> str:
     """The BibTeX of this project, as CITATION.cff has it."""
+    address = {"url": URL} if URL else {}
     return _bibtex(
         "misc",
         "lengthwise",
         author="{The lengthwise authors}",
         title="lengthwise: positional encodings and length generalization of decoder-only {Transformers}",
+        year=str(YEAR),
         note=f"Software, version {__version__}, Apache-2.0",
+        **address,
     )
 
 

@@ -145,6 +145,9 @@ class Attempt:
                 if stopping:
                     self.lease.hold()
                     raise Stopped(told.step)
+        except Diverged as error:
+            lines.add({"step": error.step - 1, "loss": error.last_loss, "diverged": error.parameter})
+            raise
         finally:
             lines.flush()
 

@@ -179,5 +179,5 @@ def _authenticated() -> None:
         raise SpecError(
             "a cluster that is not on this machine is used with a token, and there is none: make one with "
             "`ray get-auth-token --generate`, copy ~/.ray/auth_token to every node and start Ray there with "
-            "RAY_AUTH_MODE=token (docs/clusters.md); RAY_AUTH_MODE=disabled goes without, at your own risk"
+            "RAY_AUTH_MODE=token; RAY_AUTH_MODE=disabled goes without, at your own risk"
         )

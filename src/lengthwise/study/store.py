@@ -269,7 +269,7 @@ def record_of(attempt: Folder) -> dict[str, Any]:
     found: dict[str, Any] = {"run": attempt.json("run.json")}
     found["ends"] = attempt.json("done") if attempt.exists("done") else {}
     lines = attempt.read("train.jsonl").decode().splitlines() if attempt.exists("train.jsonl") else []
-    losses = [(one["step"], one["loss"]) for one in map(json.loads, lines) if "loss" in one]
+    losses = [(one["step"], one["loss"]) for one in map(json.loads, lines) if one.get("loss") is not None]
     found["log"] = [[step, round(loss, 5)] for step, loss in losses[:: max(1, len(losses) // _LOGGED)]]
     found["spikes"] = spikes(losses)
     return found

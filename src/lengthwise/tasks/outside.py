@@ -19,7 +19,7 @@ from lengthwise.tasks.task import Example, Task
 from lengthwise.tasks.words import TooManyChoices
 
 OWED = ("symbols", "draw", "render", "check", "worst", "chance", "space")
-CONTRACT = "what each method owes is in docs/tasks.md, `lengthwise new task NAME` writes a file to begin with"
+CONTRACT = "`lengthwise new task NAME` writes a file to begin with, help(lengthwise.tasks.task.Task) has the contract"
 DECORATOR = "@dataclass(frozen=True, kw_only=True)"
 
 

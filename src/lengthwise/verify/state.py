@@ -88,16 +88,22 @@ def _foreign_draws(subject: Subject) -> list[str]:
         given.append(torch.Generator().manual_seed(len(name)))
         return given[-1]
 
-    held, numbers = random.getstate(), np.random.get_state()
-    watch = _Draws(given)
-    with watch:
-        part.initialize(stream)
-    found = list(watch.found)
-    if random.getstate() != held:
-        found.append("Python's random")
-    if str(np.random.get_state()) != str(numbers):
-        found.append("numpy.random")
-    return found
+    held, kept = random.getstate(), np.random.get_state()
+    try:
+        random.seed("unlike any other"), np.random.seed(987654321)  # who seeds them anew is seen too
+        words, numbers, watch = random.getstate(), _numpy_state(), _Draws(given)
+        with watch:
+            part.initialize(stream)
+        moved = {"Python's random": random.getstate() != words, "numpy.random": _numpy_state() != numbers}
+    finally:
+        random.setstate(held), np.random.set_state(kept)
+    return [*watch.found, *(name for name, drawn in moved.items() if drawn)]
+
+
+def _numpy_state() -> tuple[list[int], int]:
+    """Where numpy's global generator stands."""
+    _, key, place, *_ = np.random.get_state()
+    return list(key), int(place)
 
 
 class _Draws(TorchDispatchMode):

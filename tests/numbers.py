@@ -1,0 +1,259 @@
+"""The numbers of the docs, made from committed rows: `python -m tests.numbers` writes them, a test holds them.
+
+A table stands between `<!-- numbers: NAME -->` and `<!-- /numbers -->` and is `TABLES[NAME]()`; a sentence of the text
+that leans on numbers is in `SENTENCES`, with the page it must be found on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+
+import polars as pl
+
+from lengthwise.encodings.labels import label_of
+from lengthwise.report.divergences import differences, estimate, over_lengths, told
+from lengthwise.report.findings import gather
+from lengthwise.report.page import Page
+from lengthwise.statistics.learned import scored
+from lengthwise.study.file import Study
+from lengthwise.study.plan import Planned
+from lengthwise.study.store import Bundle
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results"
+COPY, REVERSE = "copy:longest=16:variant=same", "reverse:longest=10"
+SIX = ("nope", "t5", "alibi", "rope", "rope:fraction=0.25", "sinusoidal")
+
+
+def short(value: float, digits: int = 2) -> str:
+    """`.31`, `2.06`, `−.43`: the way numbers stand in the text."""
+    text = f"{value:.{digits}f}"
+    return re.sub(r"^(-?)0\.", r"\1.", text).replace("-", "−")
+
+
+def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(line)} |".replace("|  |", "| |") for line in (head, ["---"] * len(head), *lines))
+
+
+# --- probes ----------------------------------------------------------------------------------------------------------
+
+
+@cache
+def probes() -> pl.DataFrame:
+    return pl.read_parquet(RESULTS / "attention" / "probe.parquet")
+
+
+def probed(
+    task: str,
+    encoding: str,
+    layer: int,
+    model: str = "trained",
+    documents: str = "task",
+    change: str = "none",
+    column: str = "mae",
+    probe: str = "mlp",
+    tested: str = "seen",
+) -> list[float]:
+    """One number for each seed."""
+    kept = (
+        (pl.col("task") == task)
+        & (pl.col("encoding") == encoding)
+        & (pl.col("layer") == layer)
+        & (pl.col("model") == model)
+        & (pl.col("documents") == documents)
+        & (pl.col("change") == change)
+        & (pl.col("control") == "none")
+        & (pl.col("probe") == probe)
+        & (pl.col("tested") == tested)
+    )
+    found = probes().filter(kept).sort("seed")[column].to_list()
+    assert len(found) == 5, (task, encoding, layer, model, documents, change, len(found))
+    return found
+
+
+def middle(values: Sequence[float], spread: bool = False) -> str:
+    ordered = sorted(values)
+    text = short(ordered[len(ordered) // 2])
+    return f"{text} [{short(ordered[0])}–{short(ordered[-1])}]" if spread else text
+
+
+def probe_layers() -> str:
+    head = ["seen lengths", "copy: layer 0", "1", "2", "reverse: layer 0", "1", "2", "3"]
+    places = [(COPY, 0), (COPY, 1), (COPY, 2), (REVERSE, 0), (REVERSE, 1), (REVERSE, 2), (REVERSE, 3)]
+    lines = []
+    for name in SIX:
+        wide = name == "nope"
+        lines.append([label_of(name), *(middle(probed(t, name, n), wide and n > 0) for t, n in places)])
+    first = [middle(probed(t, "nope", n, "untrained"), t == COPY and n > 0) for t, n in places]
+    constants = ["", "", "", ""]
+    for at, task in ((0, COPY), (3, REVERSE)):
+        best, token = (middle(probed(task, "nope", 0, column=one)) for one in ("constant", "token"))
+        constants[at and 1] = f"{best} / {token}"
+    lines.append(["NoPE, untrained", *first])
+    lines.append(["best constant / token alone", constants[0], "", "", constants[1], "", "", ""])
+    return table(head, lines)
+
+
+def probe_changes() -> str:
+    changes = {"none": "as it is", "root_m": "times √m", "one_size": "one size"}
+    head = ["layer 1, then the last layer", *changes.values(), *changes.values()]
+    lines = []
+    for model, words in (("untrained", "untrained"), ("trained", "trained")):
+        for task, name, last in ((COPY, "copy", 2), (REVERSE, "reverse", 3)):
+            for documents, start in (("random-no-start", "no start token"), ("random", "start token")):
+                title = f"{words}, {start} ({name}'s size)" if model == "untrained" else f"trained on {name}, {start}"
+                cells = []
+                for layer in (1, last):
+                    wide = layer == 1 and (model == "trained" or documents == "random-no-start")
+                    cells += [middle(probed(task, "nope", layer, model, documents, change), wide) for change in changes]
+                lines.append([title, *cells])
+    return table(head, lines)
+
+
+# --- attention -------------------------------------------------------------------------------------------------------
+
+
+@cache
+def divergence(seen: bool = False) -> tuple[dict, ...]:
+    rows = pl.read_parquet(RESULTS / "attention" / "divergence.parquet").to_dicts()
+    return tuple(over_lengths(rows, seen))
+
+
+def half(task: str, pairing: str, encoding: str, measure: str) -> str:
+    made = estimate(divergence(), task, pairing, encoding, measure)
+    assert made.value is not None and made.half is not None
+    return f"{short(made.value, 3)} ± {short(made.half, 3)}"
+
+
+def attention_table(task: str) -> Callable[[], str]:
+    def made() -> str:
+        measures = {
+            "its recipe here": ("published", "as_published as_published"),
+            "true, closest heads": ("record", "true minimum"),
+            "true, matched": ("record", "true matching"),
+            "untrained, matched": ("floor", "true matching"),
+        }
+        lines = []
+        for name in SIX:
+            words = "NoPE, another seed" if name == "nope" else label_of(name)
+            number = told(name)
+            cells = [half(task, pairing, name, measure) for pairing, measure in measures.values()]
+            lines.append([words, "" if number is None else short(number, 3), *cells])
+        return table(["", "published", *measures], lines)
+
+    return made
+
+
+def gap(task: str, encoding: str, seen: bool = False) -> str:
+    rows = differences([row for row in divergence(seen) if row["task"] == task])
+    (one,) = [row for row in rows if row["encoding"] == encoding and row["measure"] == "true matching"]
+    signed = [
+        f"{value:+.3f}".replace("+0.", "+.").replace("-0.", "−.")
+        for value in (one["difference"], one["low"], one["high"])
+    ]
+    return f"{signed[0]} [{signed[1]}, {signed[2]}]"
+
+
+# --- studies ---------------------------------------------------------------------------------------------------------
+
+
+@cache
+def page(name: str) -> Page:
+    return Page(gather(Planned(Study.read(name)), None, Bundle(RESULTS / name)))
+
+
+def glance_seen() -> str:
+    found = page("glance").found.rows.filter(scored() & pl.col("seen"))
+    by = found.group_by("run", "length").agg((pl.col("correct").sum() / pl.col("examples").sum()).alias("a"))
+    means = by.group_by("run").agg(pl.col("a").mean())["a"]
+    return f"All {len(means)} learn the seen lengths ({short(means.min(), 3)}–{short(means.max(), 3)})"
+
+
+def seen_of(task: str, name: str) -> float:
+    """The mean over seeds of the mean accuracy at seen lengths, in the attention study."""
+    here = page("attention")
+    return here.numbers.seen[task, name].mean.value
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "probe layers": probe_layers,
+    "probe changes": probe_changes,
+    "attention copy": attention_table(COPY),
+    "attention reverse": attention_table(REVERSE),
+}
+
+
+def probe_sentences() -> list[str]:
+    def at(*key: object, **more: str) -> str:
+        return middle(probed(*key, **more))
+
+    trained, untrained = at(COPY, "nope", 2), at(COPY, "nope", 2, "untrained")
+    layer0 = [(at(task, "nope", 0), at(task, "nope", 0, column="token")) for task in (REVERSE, COPY)]
+    start = {task: at(task, "nope", 1, documents="random") for task in (COPY, REVERSE)}
+    one = {task: at(task, "nope", 1, documents="random", change="one_size") for task in (COPY, REVERSE)}
+    none = {task: at(task, "nope", 1, documents="random-no-start") for task in (COPY, REVERSE)}
+    linear = at(COPY, "nope", 1, "untrained", documents="random-no-start", probe="linear")
+    beyond = [at(REVERSE, name, 1, tested="beyond")[:3] for name in ("nope", "rope:fraction=0.25")]
+    return [
+        f"the trained model ({trained}) is no better than the untrained one ({untrained})",
+        f"({layer0[0][0]} against {layer0[0][1]}; {layer0[1][0]} against {layer0[1][1]})",
+        f"({start[REVERSE]} → {one[REVERSE]}; {start[COPY]} → {one[COPY]}",
+        f"({start[REVERSE]} → {none[REVERSE]}, {start[COPY]} → {none[COPY]}",
+        f"A linear probe knows nothing ({linear} of 8.5)",
+        f"best in layer 1 ({beyond[0]} and {beyond[1]})",
+    ]
+
+
+def attention_sentences() -> list[str]:
+    def value(task: str, pairing: str, name: str) -> str:
+        return short(estimate(divergence(), task, pairing, name, "true matching").value or 0.0, 3)
+
+    near = [value(COPY, "record", name) for name in ("t5", "rope:fraction=0.25", "nope")]
+    alibi, t5 = (value(REVERSE, "record", name) for name in ("alibi", "t5"))
+    return [
+        f"D(NoPE, T5) − D(NoPE, NoPE′) is {gap(COPY, 't5')} on copy and {gap(REVERSE, 't5')} on reverse",
+        f"({', '.join(near)})",
+        f"on reverse ALiBi is nearest ({alibi}), T5 comes after it ({t5})",
+        f"at seen lengths by nothing ({gap(REVERSE, 'alibi', seen=True)})",
+        f"ALiBi is at {value(COPY, 'floor', 'alibi')} before training and {value(COPY, 'record', 'alibi')} after",
+        f"(reverse: NoPE from itself {value(REVERSE, 'record', 'nope')}, of a possible .693)",
+        f"copy {short(seen_of(COPY, 't5'))} (T5) to {short(seen_of(COPY, 'nope'))} (NoPE)",
+    ]
+
+
+def readme_sentences() -> list[str]:
+    reach = page("quickstart").numbers.reach
+    task = page("quickstart").found.tasks[0]
+    found = page("quickstart").found
+    return [f"{found.label(name)} {reach[task, name].median}" for name in page("quickstart").order()[:3]]
+
+
+SENTENCES: dict[str, Callable[[], list[str]]] = {
+    "docs/probes.md": probe_sentences,
+    "docs/attention.md": attention_sentences,
+    "docs/encodings.md": lambda: [glance_seen()],
+    "README.md": readme_sentences,
+}
+PAGES = sorted({*SENTENCES, *(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))})
+BLOCK = re.compile(r"<!-- numbers: ([^>]+) -->\n(.*?)<!-- /numbers -->", re.DOTALL)
+
+
+def written(text: str) -> str:
+    """A page with its tables made from rows."""
+    return BLOCK.sub(lambda one: f"<!-- numbers: {one[1]} -->\n{TABLES[one[1]]()}\n<!-- /numbers -->", text)
+
+
+if __name__ == "__main__":
+    for name in PAGES:
+        path = ROOT / name
+        before = path.read_text()
+        if (after := written(before)) != before:
+            path.write_text(after)
+            print("written:", name)
+        plain = " ".join(after.split())
+        for sentence in SENTENCES.get(name, list)():
+            if " ".join(sentence.split()) not in plain:
+                print(f"{name} lacks: {sentence}")

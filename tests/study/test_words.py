@@ -1,0 +1,141 @@
+"""What `plan`, `status`, `run` and `list` say agrees, and is said before anything takes time."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from lengthwise.spec import SpecError
+from lengthwise.study.cost import expected_seconds
+from lengthwise.study.drive import Driver, Inline, Tally, kind_of, remaining
+from lengthwise.study.file import Study
+from lengthwise.study.plan import Planned
+from lengthwise.study.store import Store
+from tests.run.test_cli_runs import cli
+from tests.study.conftest import TINY, tiny
+
+BROKEN = """import torch
+
+from lengthwise.encodings.encoding import Encoding
+
+
+class Broken(Encoding):
+    def bias(self, query_positions_BQ, key_positions_BK):
+        query = torch.arange(query_positions_BQ.shape[1]).to(query_positions_BQ)
+        distance_BQK = query[None, :, None] - key_positions_BK[:, None, :]
+        return -distance_BQK.abs().sqrt()[:, None].expand(-1, self.geometry.heads, -1, -1)
+"""
+SOUND = """from lengthwise.encodings.encoding import Encoding
+
+
+class Sound(Encoding):
+    def by_distance(self, distances_N):
+        return -distances_N.abs().sqrt().expand(self.geometry.heads, -1)
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a study file, the bundle of its runs under results/, and two encodings of one's own."""
+    there = tmp_path_factory.mktemp("words")
+    (there / "tiny.yaml").write_text(json.dumps(TINY))
+    (there / "broken.py").write_text(BROKEN)
+    (there / "sound.py").write_text(SOUND)
+    store = Store(there / "made")
+    Driver(Planned(tiny()), store, Inline()).run()
+    store.export(there / "results" / "tiny")
+    return there
+
+
+def test_plan_finds_committed_results_as_run_does_and_says_where_they_are(place):
+    told = cli("study", "plan", "tiny.yaml", "--add", "sound.py:Sound", cwd=place)
+    assert told.returncode == 0, told.stderr
+    assert "6 runs; 0 done in lengthwise-store, 4 in results/tiny" in told.stdout
+    plain = cli("study", "plan", "tiny.yaml", cwd=place)
+    assert "4 runs; 0 done in lengthwise-store" in plain.stdout, "without --add a study is run from its beginning"
+
+
+def test_status_speaks_of_the_guard_that_run_begins_with(place):
+    told = cli("study", "status", "tiny.yaml", "--add", "sound.py:Sound", cwd=place)
+    assert "4 of 6 done, 0 running, 0 failed (0 done in lengthwise-store, 4 in results/tiny)" in told.stdout
+    assert "committed runs that are made again first, as a guard:" in told.stdout and "0 of 3 done" in told.stdout
+    plain = json.loads(cli("study", "status", "tiny.yaml", "--add", "sound.py:Sound", "--json", cwd=place).stdout)
+    assert plain["done"] == 4 and plain["guard"]["total"] == 3 and plain["guard"]["running"] == []
+
+
+def test_an_encoding_that_does_not_conform_is_not_trained(place, tmp_path):
+    options = ["--store", str(tmp_path / "store"), "--to", str(tmp_path), "--inline", "--quiet"]
+    told = cli("study", "run", "tiny.yaml", "--add", "broken.py:Broken", *options, cwd=place)
+    assert told.returncode == 2 and "does not conform, so it is not trained" in told.stderr
+    assert "--skip-verify" in told.stderr and "T06 fail" in told.stdout
+    assert not (tmp_path / "store" / "runs").exists()
+    anyway = cli("study", "run", "tiny.yaml", "--add", "broken.py:Broken", "--skip-verify", *options, cwd=place)
+    assert anyway.returncode == 0, anyway.stderr
+    assert "every row is bit-equal" in anyway.stdout and (tmp_path / "report-tiny" / "index.html").exists()
+    from_plan = cli("study", "status", "tiny.yaml", "--add", "broken.py:Broken", *options[:2], cwd=place)
+    assert "6 of 6 done" in from_plan.stdout and "as a guard" not in from_plan.stdout
+
+
+def test_a_gpu_is_refused_in_one_line():
+    with pytest.raises(SpecError, match="this version cannot use a GPU; leave out gpus"):
+        tiny(resources={"gpus": 0.25})
+    assert tiny(resources={"gpus": 0.0}).resources.gpus == 0
+
+
+def test_studies_are_listed_and_two_tasks_are_answered_about_tasks(tmp_path):
+    told = cli("study", "list", "--json", cwd=tmp_path)
+    names = {line["study"]: line for line in json.loads(told.stdout)}
+    assert names["quickstart"]["runs"] == 15 and names["quickstart"]["results"] is True
+    assert json.loads(cli("list", "studies", "--json", cwd=tmp_path).stdout) == list(names.values())
+    wrong = cli("compare", "copy,sort", cwd=tmp_path)
+    assert wrong.returncode == 2 and "A run has one task; a study takes several" in wrong.stderr
+
+
+def test_the_time_left_is_known_before_the_first_run_ends():
+    planned = Planned(tiny())
+    items = planned.items({})[0]
+    seconds = expected_seconds([item.plan for item in items])
+    assert seconds.keys() == {item.key for item in items} and all(0 < one < 60 for one in seconds.values())
+    expected = {kind_of(item): seconds[item.key] for item in items}
+    whole = remaining(expected, items, 0)
+    assert whole == pytest.approx(sum(seconds.values()))
+    assert remaining(expected, items[:2], 2) == pytest.approx(whole, rel=0.5)
+    tally = Tally(total=4, remaining=240.0)
+    assert tally.sentence(2) == "0 of 4 done, 2 running, about 2 min left"
+    tally.seconds, tally.foreseen = [30.0], 10.0  # the first took three times what was expected
+    assert tally.sentence(2) == "0 of 4 done, 2 running, about 6 min left"
+
+
+def test_a_longer_run_is_expected_to_take_longer():
+    short, long = (
+        Planned(Study.of({**TINY, "base": {**TINY["base"], "training": f"laptop:steps={n}:batch=4:validations=1"}}))
+        for n in (10, 1000)
+    )
+    plans = [planned.plan(planned.cells[0]) for planned in (short, long)]
+    seconds = expected_seconds(plans)
+    assert seconds[plans[1].id] > 1.5 * seconds[plans[0].id]
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["in training", "in evaluation"])
+def test_ctrl_c_says_how_far_it_is_and_the_same_command_goes_on(tmp_path, again):
+    """The first is stopped while it trains; the second while it evaluates, after training was over."""
+    steps = 4 if again else 4000
+    training = f"laptop:steps={steps}:batch=8:validations=1:validation_examples=8"
+    command = [sys.executable, "-m", "lengthwise", "train", "copy:variant=same:longest=16", "--training", training]
+    process = subprocess.Popen(
+        [*command, "--threads", "1"], cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+        env={**os.environ, "LENGTHWISE_BEAT": "0.2"},
+    )  # fmt: skip
+    wanted = "*/1/model.safetensors" if again else "*/1/checkpoints/*/manifest.json"
+    until = time.monotonic() + 120
+    while not list((tmp_path / "lengthwise-store" / "runs").glob(wanted)) and process.poll() is None:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 75 and "Traceback" not in said
+    assert f"stopped: saved at step {'4' if again else ''}" in said and "the same command goes on" in said
