@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+import warnings
 from typing import Annotated
 
 import typer
@@ -53,6 +54,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without − or ≥ shows ?, not a traceback
+    warnings.showwarning = _warn
     try:
         app()
     except SystemExit as left:
@@ -67,6 +69,11 @@ def main() -> None:
         # The reader of our output (`| head`) has left; that is no error.
         sys.stderr.close()
         sys.exit(0)
+
+
+def _warn(message: Warning | str, *where: object, **more: object) -> None:
+    """A warning in one line, without the place in our code that raised it."""
+    print(f"lengthwise: {message}", file=sys.stderr)
 
 
 @app.callback(invoke_without_command=True)

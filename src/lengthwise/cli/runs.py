@@ -157,6 +157,8 @@ def compare(
 
     shared: dict[str, Any] = {"positions": positions, "model": model, "training": training}
     plans = {str(spec): Plan.of(task, spec, **shared) for spec in named}  # a mistake is told before anything is trained
+    if caution := next(iter(plans.values())).caution:
+        print(f"lengthwise: {caution}", file=sys.stderr)
     wanted = [(str(spec), seed) for seed in range(seeds) for spec in named]
     ids = {(spec, seed): replace(plans[spec], seed=seed).id for spec, seed in wanted}
     ended = {*Store(store).done(), *Store(store).diverged(ids.values())}

@@ -249,7 +249,7 @@ class Tables(Comparisons):
         found, records = self.found, self.found.records.values()
         recorded = [one["run"].get("recorded", {}) for one in records]
         known = [
-            one["done"]["seconds"] * how.get("threads", 1) * how.get("processes", 1)
+            one["done"].get("cpu_seconds") or one["done"]["seconds"] * how.get("threads", 1) * how.get("processes", 1)
             for one, how in zip(records, recorded, strict=True)
             if one["done"].get("seconds") is not None
         ]

@@ -68,6 +68,9 @@ class Attempt:
     """Where the weights of a step are, seen from the run's folder."""
     before: tuple[int, float] = (0, 0.0)
     """Tokens and seconds of the attempts that this one goes on from."""
+    cpu_before: float = 0.0
+    """CPU seconds of the attempts that this one goes on from."""
+    cpu_began: float = field(default_factory=time.process_time)
     began: float = field(default_factory=time.monotonic)
     stop: bool = False
     stale: tuple[list[str], list[str]] = field(default_factory=lambda: ([], []))
@@ -112,6 +115,7 @@ class Attempt:
                 loop.load(checkpoint.tensors(loop.room), checkpoint.step)
                 self.validations, self.kept = checkpoint.notes["validations"], checkpoint.notes["kept"]
                 self.before = (checkpoint.notes["tokens"], checkpoint.notes["seconds"])
+                self.cpu_before = checkpoint.notes.get("cpu_seconds", 0.0)
             self._train(loop)
         with when_asked_to_stop(self._asked_late):
             self._finish(loop)
@@ -137,7 +141,8 @@ class Attempt:
                 stopping = self.processes.any(asked) if self.processes.size > 1 else asked
                 if told.step % every == 0 or told.step == training.steps or stopping:
                     lines.flush()
-                    notes = {"validations": self.validations, "kept": self.kept, "tokens": tokens, "seconds": seconds}
+                    notes = {"validations": self.validations, "kept": self.kept, "tokens": tokens}
+                    notes |= {"seconds": seconds, "cpu_seconds": self._cpu_seconds()}
                     save(self.folder / "checkpoints", told.step, loop.tensors(), notes, self.processes)
                     for file in self.stale[0]:
                         self.folder.remove(file)
@@ -247,12 +252,17 @@ class Attempt:
                 "validations": self.validations,
             }
             done["seconds"] = round(self.before[1] + time.monotonic() - self.began, 3)
+            done["cpu_seconds"] = round(self._cpu_seconds(), 3)
             self.lease.hold()
             self.folder.create("done", json.dumps(done, indent=1))
             self.lease.finish(summary(done))
             for file in (*self.stale[0], *self.stale[1]):
                 self.folder.remove(file)
         self.processes.wait()
+
+    def _cpu_seconds(self) -> float:
+        """CPU time of the run so far, which a busy machine does not lengthen as it does the time on the clock."""
+        return self.cpu_before + time.process_time() - self.cpu_began
 
     def _examined(self, last: Decoder, labels: Mapping[str, int]) -> Iterator[tuple[str, Examination]]:
         """The examination of each labelled checkpoint; one step is examined once, whatever its labels."""

@@ -97,4 +97,5 @@ def _adopt(store: Folder, id: str) -> None:
 def summary(done: Mapping[str, Any]) -> dict[str, Any]:
     """What `done/ID` says beside the attempt: how long it took, and its last seen-length validation."""
     validations = done["validations"]
-    return {"seconds": done.get("seconds"), "validation": validations[-1] if validations else None}
+    times = {"seconds": done.get("seconds"), "cpu_seconds": done.get("cpu_seconds")}
+    return {**times, "validation": validations[-1] if validations else None}

@@ -123,6 +123,17 @@ class Plan:
         answer = len(self.task.render(self.task.worst(self.task.longest)).target) + 1
         return len(self.longest()) - answer + self.task.answer_limit(self.task.longest)
 
+    @property
+    def caution(self) -> str:
+        """What to say before training: that this is known not to be learned at this size, and what is."""
+        setting = laptop(self.task) if self.task_spec.name in TASKS else Setting()
+        if not setting.unlearned:
+            return ""
+        known, model, training = _settled(Spec(self.task_spec.name), Spec("laptop"), Spec("laptop"))
+        if (self.task_spec, self.model, self.training) != (known, model, training):
+            return ""
+        return f"{self.task_spec.name} is not learned at this size, even at seen lengths; {setting.unlearned}"
+
     def check(self) -> None:
         """Refuse now what would fail later: tables that are too short, positions that do not fit."""
         self.fits(self.highest(), self.limit())
@@ -269,7 +280,9 @@ def _settle(spec: Spec, model: Spec, training: Spec) -> tuple[Spec, DecoderConfi
     laptops = "laptop" in {training.name, model.name}
     given, protocol = dict(spec.options), dict(spec.options).get("protocol")
     if laptops and setting.longest is not None and "longest" not in given and protocol != "paper":
-        spec = Spec(spec.name, (*spec.options, ("longest", setting.longest)))
+        # A format that can be learned is for the bare name alone: who says more about the task has a format in mind.
+        form = setting.task if set(given) <= {"variant"} else {}
+        spec = Spec(spec.name, (*spec.options, *form.items(), ("longest", setting.longest)))
     built, known = _built(spec), canonical("task", TASKS, spec)
     if setting.longest is not None and "longest" not in dict(known.options) and protocol != "paper" and laptops:
         # Written out although it is the task's own default: `laptop` would read its absence otherwise.

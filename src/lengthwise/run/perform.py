@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +20,7 @@ from lengthwise.run.record import Run, fill
 from lengthwise.run.stop import Stopped
 from lengthwise.spec import Spec, SpecError, blame, suggests
 from lengthwise.training.health import Diverged
-from lengthwise.training.listeners import Audience, Progress, known_listeners
+from lengthwise.training.listeners import LINES, Audience, Progress, known_listeners
 from lengthwise.training.parallel import team
 
 
@@ -60,6 +61,8 @@ def train(
         streams=streams,
         start=source,
     )
+    if plan.caution and not quiet and not os.environ.get(LINES):  # several runs at once: it was said before them
+        warnings.warn(plan.caution, stacklevel=3)
     if began is not None:  # what does not fit is told before anything is written
         fill(plan.decoder(), began.weights(source["checkpoint"]), allow, began.id)
     if threads is not None:

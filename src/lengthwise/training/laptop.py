@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from lengthwise.spec import Value
 from lengthwise.tasks.task import Task
 
 
@@ -17,6 +18,10 @@ class Setting:
     longest: int | None = None
     model: dict[str, object] = field(default_factory=dict)
     training: dict[str, object] = field(default_factory=dict)
+    task: dict[str, Value] = field(default_factory=dict)
+    """Options of the task itself, e.g. a format in which it is learned; what the user says comes first."""
+    unlearned: str = ""
+    """Where this is not learned at this size: what is, said before training."""
 
 
 LAPTOP = {
@@ -27,7 +32,26 @@ LAPTOP = {
     "summation": Setting(5, {"layers": 2}, {"steps": 2800, "batch": 128, "rate": 2e-3}),
     "parity": Setting(10, {"layers": 2}, {"steps": 2000, "batch": 128, "rate": 1e-3}),
     "count": Setting(8, {"layers": 2}, {"steps": 2000, "batch": 64, "rate": 2e-3}),
+    "addition": Setting(
+        4, {"layers": 4}, {"steps": 3500, "batch": 64, "rate": 2e-3}, {"padded": True, "reversed": "all"}
+    ),
+    "multiplication": Setting(
+        4, {"layers": 3}, {"steps": 4000, "batch": 64, "rate": 2e-3}, {"by": 1, "padded": True, "reversed": "all"}
+    ),
+    "polynomial": Setting(2, {"layers": 2}, {"steps": 4000, "batch": 128, "rate": 2e-3}),
+    "lego": Setting(3, {"layers": 3}, {"steps": 2000, "batch": 64, "rate": 2e-3}),
+    "scan": Setting(25, {"layers": 3}, {"steps": 3200, "batch": 64, "rate": 2e-3}),
+    "pcfg": Setting(2, {"layers": 3}, {"steps": 4000, "batch": 64, "rate": 2e-3}, {"alphabet": 20, "strings": 2}),
+    "dyck": Setting(12, {"layers": 3}, {"steps": 2500, "batch": 64, "rate": 2e-3}),
+    "flipflop": Setting(20, {"layers": 2}, {"steps": 2000, "batch": 64, "rate": 2e-3}),
+    "modular": Setting(
+        6, {"layers": 2}, {"steps": 3500, "batch": 128, "rate": 2e-3}, unlearned="modular:modulus=2 is learned"
+    ),
+    "recall": Setting(
+        4, {"layers": 2}, {"steps": 3500, "batch": 128, "rate": 2e-3}, {"queries": 1, "keys": 16, "values": 8}
+    ),
 }
+"""Task → its setting; `studies/defaults.yaml` shows that each is learned, at seen lengths, or says that it is not."""
 
 
 def laptop(task: Task) -> Setting:
