@@ -10,6 +10,7 @@ import time
 import pytest
 
 from lengthwise.encodings import ENCODINGS
+from lengthwise.tasks import TASKS
 
 COMMAND = [sys.executable, "-m", "lengthwise"]
 
@@ -57,7 +58,7 @@ def test_the_other_lists_are_printed_too(what):
 
 def test_tasks_are_listed_with_an_example_their_unit_and_their_options():
     rows = {row["name"]: row for row in json.loads(run("list", "tasks", "--json").stdout)}
-    assert len(rows) == 17
+    assert list(rows) == list(TASKS)
     assert rows["addition"]["example"] == "9 6 4 + 5 8 = → 1 0 2 2"
     assert rows["scan"]["length"] == "actions"
     assert rows["copy"]["options"]["variant"] == "random"

@@ -1,7 +1,8 @@
 """What README and docs show was run: code blocks are executed, and what they claim to print is compared.
 
 A block ```python is run in one interpreter per page, in order. A block ```console holds `$ command` lines; if output
-follows a command, each of its lines must appear in what the command prints (`...` stands for anything).
+follows a command, each of its lines must appear in what the command prints (`...` stands for anything). A command must
+end with exit code 0, unless the page says otherwise: `$ lengthwise verify broken.py:Mine  # exits with 1`.
 """
 
 import os
@@ -41,14 +42,21 @@ def test_python_of_the_page_runs(page, tmp_path):
 @pytest.mark.docs
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_of_the_page_print_what_it_shows(page, tmp_path):
-    where = _with_files(page, tmp_path)
+    run_page(page, _with_files(page, tmp_path))
+
+
+def run_page(page: Path, where: Path) -> None:
+    """Run the commands of a page in a folder; raises where one prints something else, or ends otherwise than shown."""
     environment = {**os.environ, "COLUMNS": "160", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     for body in blocks(page, "console"):
         for part in re.split(r"^\$ ", body, flags=re.MULTILINE)[1:]:
-            command, _, shown = part.partition("\n")
+            line, _, shown = part.partition("\n")
+            command, _, code = line.partition("  # exits with ")
             done = subprocess.run(
                 shlex.split(command), cwd=where, env=environment, capture_output=True, text=True, check=False
             )
+            told = f"{page.name}: `{command}` ends with {done.returncode}, not {int(code or 0)}"
+            assert done.returncode == int(code or 0), f"{told}\n{done.stdout}{done.stderr}"
             printed = " ".join((done.stdout + done.stderr).split())
             for line in filter(None, (" ".join(line.split()) for line in shown.splitlines())):
                 pieces = [piece.strip() for piece in line.split("...")]
@@ -64,3 +72,19 @@ def _with_files(page: Path, tmp_path: Path) -> Path:
         if kind == "py" and note.endswith(".py"):
             (tmp_path / note).write_text(body)
     return tmp_path
+
+
+@pytest.mark.docs
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("$ lengthwise theory theorem99 --nonsense", "ends with 2, not 0"),
+        ("$ lengthwise list encodings  # exits with 1", "ends with 0, not 1"),
+        ("$ lengthwise list encodings\nno such line", "does not print 'no such line'"),
+    ],
+)
+def test_a_page_that_shows_something_else_fails(tmp_path, line, code):
+    page = tmp_path / "page.md"
+    page.write_text(f"```console\n{line}\n```\n")
+    with pytest.raises(AssertionError, match=code):
+        run_page(page, tmp_path)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lengthwise.spec import SpecError
-from lengthwise.tasks import PUBLISHED, build_task
+from lengthwise.tasks import PUBLISHED, TASKS, build_task
 from lengthwise.tasks.block import evaluation_block, materialise, training_block
 from lengthwise.tasks.sets import lengths_of, maker
 from lengthwise.tasks.vocabulary import Vocabulary, text
@@ -14,7 +14,8 @@ from lengthwise.tasks.vocabulary import Vocabulary, text
 NAMES = [
     *PUBLISHED,
     *(f"{name}:protocol=paper" for name in PUBLISHED),
-    *("count", "multiplication", "dyck", "recall", "flipflop", "modular", "addition:scratchpad=full", "copy:bos=false"),
+    *(name for name in TASKS if name != "file" and name not in {p.partition(":")[0] for p in PUBLISHED}),
+    *("addition:scratchpad=full", "copy:bos=false"),
 ]
 
 
