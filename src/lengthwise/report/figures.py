@@ -249,7 +249,8 @@ def slug(task: str) -> str:
 def _boundary(axes: Axes, trained: int) -> None:
     axes.axvspan(0, trained, color="#f2f2f2", zorder=0, linewidth=0)
     axes.axvline(trained, color="#222222", linewidth=1, linestyle="--", zorder=1)
-    axes.text(trained, 1.03, f"trained up to {trained} ", ha="right", va="center", fontsize="x-small")
+    words, beside = f"trained up to {trained}", {"xytext": (-4, 0), "textcoords": "offset points"}
+    axes.annotate(words, (trained, 1.03), ha="right", va="center", fontsize="x-small", **beside)
 
 
 def _legend(figure: Figure, axes: Axes, width: float) -> None:

@@ -202,7 +202,7 @@ class Plan:
             found["start"] = dict(self.start)
         return found
 
-    def _task_part(self) -> dict[str, Any]:
+    def _task_part(self) -> Mapping[str, Any]:
         """The task, with the content of the files it reads in place of where they lie."""
         found = part_of("task", TASKS, self.task_spec)
         if self.task.content.strip():
@@ -320,7 +320,17 @@ def encodings_of(encoding: Named | Sequence[Named], layers: int) -> tuple[Spec, 
     return found[:1] if len(set(found)) == 1 else found
 
 
-def part_of(kind: str, table: Mapping[str, str], spec: Spec) -> dict[str, Any]:
+def part_of(kind: str, table: Mapping[str, str], spec: Spec) -> Mapping[str, Any]:
+    """What a task, an encoding or positions add to an identity; code of the package cannot change under its name."""
+    return _part_once(kind, spec) if spec.name in table else _part(kind, table, spec)
+
+
+@lru_cache(maxsize=4096)
+def _part_once(kind: str, spec: Spec) -> Mapping[str, Any]:
+    return _part(kind, {"task": TASKS, "encoding": ENCODINGS, "positions": POSITIONS}[kind], spec)
+
+
+def _part(kind: str, table: Mapping[str, str], spec: Spec) -> Mapping[str, Any]:
     cls = encoding_class(spec.name) if kind == "encoding" else resolve(kind, table, spec.name)
     found: dict[str, Any] = {**spec.mapping(), "version": getattr(cls, "version", 1)}
     if spec.name not in table:
