@@ -24,7 +24,8 @@ def statements(path: Path) -> int:
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         for part in body if isinstance(body, list) else []:
-            docs += isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant) and isinstance(part.value.value, str)
+            value = part.value if isinstance(part, ast.Expr) else None
+            docs += isinstance(value, ast.Constant) and isinstance(value.value, str)
     return sum(isinstance(node, ast.stmt) for node in ast.walk(tree)) - docs
 
 
@@ -64,7 +65,8 @@ def enter(arguments: list[str]) -> None:
     finally:
         sys.setprofile(None)
     named = {(code.co_filename, code.co_qualname) for code in seen}
-    print(f"{len({file for file, _ in named})} files, {len(named)} functions: lengthwise {' '.join(arguments)}", file=sys.stderr)
+    files = {file for file, _ in named}
+    print(f"{len(files)} files, {len(named)} functions: lengthwise {' '.join(arguments)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,8 @@ from lengthwise.tasks.sets import (
 from lengthwise.tasks.task import Task
 from lengthwise.tasks.words import Words, every
 
-OURS = [*PUBLISHED, *(name for name in TASKS if name != "file" and name not in {p.partition(":")[0] for p in PUBLISHED})]
+ORIGINAL = {name.partition(":")[0] for name in PUBLISHED}
+OURS = [*PUBLISHED, *(name for name in TASKS if name != "file" and name not in ORIGINAL)]
 """Every variant of the original study, and every other task, whoever added it."""
 
 
