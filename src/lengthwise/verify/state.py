@@ -103,7 +103,7 @@ def _foreign_draws(subject: Subject) -> list[str]:
 def _numpy_state() -> tuple[list[int], int]:
     """Where numpy's global generator stands."""
     _, key, place, *_ = np.random.get_state()
-    return list(key), int(place)
+    return [int(value) for value in key], int(place)
 
 
 class _Draws(TorchDispatchMode):
