@@ -2,7 +2,7 @@
 
     python benchmarks/bias.py --rounds 15 --layers 3
 
-Forward and backward of `attention.fast`, with the making of the plan, which the layers of a model share: once per
+Forward and backward of `attention.fast`, with the making of the context, which the layers of a model share: once per
 `--layers` calls. Both forms take turns on one thread; what counts is the median over rounds of their ratio. It decides
 `attention.COLUMNS_FROM`. The last line of the output is one line of JSON.
 
@@ -25,8 +25,8 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from lengthwise.encodings import build_encoding
-from lengthwise.encodings.encoding import Encoding
+from lengthwise.encoding import build_encoding
+from lengthwise.encoding.base import Encoding
 from lengthwise.model import DecoderConfig, attention, preset
 from lengthwise.model.layout import lay_out
 
@@ -55,14 +55,14 @@ class Case:
         self.qkv = tuple(part.requires_grad_() for part in (q_BHTE, k_BHTE, v_BHTE))
 
     def once(self) -> tuple[Tensor, ...]:
-        """One plan as `Decoder.forward` makes it, then each layer forward and backward: last output and gradients."""
+        """One context as `Decoder.forward` makes it, then each layer forward and backward."""
         device = self.gradient_BHTE.device
         layout = lay_out(self.batch, self.tokens, device)
-        sight = attention.Sight(self.config.mask, layout, layout)
+        attention_mask = attention.AttentionMask(self.config.mask, layout, layout)
         budget_B = torch.tensor(layout.counts, device=device)
-        plan = attention.Plan(self.encoding, self.config, sight, torch.float32, budget_B)
+        context = attention.AttentionContext(self.encoding, self.config, attention_mask, torch.float32, budget_B)
         q_BHTE, k_BHTE, v_BHTE = self.qkv
-        outs = [attention.fast(q_BHTE, k_BHTE, v_BHTE, plan) for _ in range(self.layers)]
+        outs = [attention.fast(q_BHTE, k_BHTE, v_BHTE, context) for _ in range(self.layers)]
         gradients: tuple[Tensor, ...] = ()
         for out_BHTE in outs:
             gradients = torch.autograd.grad(out_BHTE, self.qkv, self.gradient_BHTE)
@@ -102,14 +102,14 @@ def main() -> None:
     """Parse the options, measure each shape, print a table and the JSON line."""
     parser = argparse.ArgumentParser(description="columns against a matrix of biases, by sequence length")
     parser.add_argument("--rounds", type=int, default=15, help="turns of each form at each shape")
-    parser.add_argument("--layers", type=int, default=3, help="calls that share a plan, as the layers of a model do")
+    parser.add_argument("--layers", type=int, default=3, help="calls that share a context, as the layers of a model do")
     options = parser.parse_args()
     if options.rounds < 1 or options.layers < 1:
         parser.error("--rounds and --layers are at least 1")
 
     torch.set_num_threads(1)
     shipped = attention.COLUMNS_FROM
-    table = Table(title=f"alibi, {TOKENS} tokens, forward and backward per layer, {options.layers} layers per plan")
+    table = Table(title=f"alibi, {TOKENS} tokens, forward and backward per layer, {options.layers} layers per context")
     for heading in ("H", "E", "T", "B", "matrix ms", "columns ms", "columns / matrix", "shipped choice"):
         table.add_column(heading, justify="right")
     ratios = []

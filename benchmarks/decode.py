@@ -20,13 +20,13 @@ from collections.abc import Callable
 import torch
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
-from lengthwise.encodings.positions import Consecutive
+from lengthwise.encoding.positions import Consecutive
 from lengthwise.evaluation.cases import Case, cases, grid
 from lengthwise.evaluation.decoding import decoder_decode
-from lengthwise.evaluation.examination import examine
+from lengthwise.evaluation.result import evaluate_decoder
 from lengthwise.model import Decoder
 from lengthwise.run import Plan
-from lengthwise.tasks.block import training_block
+from lengthwise.task.block import training_block
 from lengthwise.training.batches import inline
 from lengthwise.training.loop import Loop
 
@@ -98,7 +98,7 @@ def main() -> None:
     ways: dict[str, Callable[[], object]] = {
         "generate": lambda: generate(llama, asked, said, options.batch),
         "real": lambda: decode(asked, [[]] * len(asked)),
-        "evaluation": lambda: examine(decoder, task, examples=options.examples, rows=options.batch),
+        "evaluation": lambda: evaluate_decoder(decoder, task, examples=options.examples, rows=options.batch),
     }
     timed: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(options.rounds + 1):
@@ -107,7 +107,7 @@ def main() -> None:
             ways[name]()
             if turn:  # the first warms up
                 timed[name].append(time.perf_counter() - start)
-    judged = examine(decoder, task, examples=options.examples).judged
+    judged = evaluate_decoder(decoder, task, examples=options.examples).judged
     right = sum(one.kind == "right" for one in judged) / len(judged)
     told: dict[str, object] = {"right": round(right, 3)}
     print(f"{plan.task_spec}, {len(asked)} answers, {right:.0%} of ours right, batches of {options.batch}")

@@ -25,9 +25,9 @@ from lengthwise.folder import Folder
 from lengthwise.run import Plan
 from lengthwise.run.attempt import Attempt
 from lengthwise.run.lease import Lease
-from lengthwise.tasks.block import training_block
-from lengthwise.training.batches import Feed, batches, inline
-from lengthwise.training.listeners import Audience, Progress
+from lengthwise.task.block import training_block
+from lengthwise.training.batches import Batch, batches, inline
+from lengthwise.training.loggers import Loggers, Progress
 from lengthwise.training.loop import Loop
 from lengthwise.training.parallel import ALONE
 
@@ -40,7 +40,7 @@ def plan_of(task: str, steps: int, batching: str) -> Plan:
     return Plan.of(task, "rope", training=f"laptop:steps={steps}:batching={batching}:validations=1")
 
 
-def feeds_of(plan: Plan) -> list[Feed]:
+def feeds_of(plan: Plan) -> list[Batch]:
     """All batches of a run, made beforehand."""
     supply = inline(lambda start, stop: training_block(plan.task, start, stop, plan.seeds.data))
     return list(batches(supply, plan.training, plan.positions, plan.seeds))
@@ -50,7 +50,7 @@ def ours(plan: Plan) -> float:
     """Seconds of the real loop: data, loss, log, checkpoints."""
     with tempfile.TemporaryDirectory() as there:
         lease = Lease(Folder(there), plan.id, 1, {})
-        attempt = Attempt(plan, lease, ALONE, CHECKPOINT, Progress("", plan.training.steps, True), Audience())
+        attempt = Attempt(plan, lease, ALONE, CHECKPOINT, Progress("", plan.training.steps, True), Loggers())
         decoder = plan.decoder()
         with attempt._supply(0) as supply:
             loop = Loop(decoder, supply, plan.training, plan.positions, plan.seeds)
@@ -63,7 +63,7 @@ def ours(plan: Plan) -> float:
             return whole - (time.perf_counter() - start)
 
 
-def bare(plan: Plan, feeds: list[Feed]) -> float:
+def bare(plan: Plan, feeds: list[Batch]) -> float:
     """Seconds of the shortest loop that does the same."""
     decoder, training = plan.decoder(), plan.training
     optimizer = torch.optim.AdamW(
@@ -83,7 +83,7 @@ def bare(plan: Plan, feeds: list[Feed]) -> float:
     return time.perf_counter() - start
 
 
-def naive(plan: Plan, feeds: list[Feed]) -> float:
+def naive(plan: Plan, feeds: list[Batch]) -> float:
     """Seconds of the usual loop: mixed batches, all logits, prompt and padding masked with −100."""
     decoder, training = plan.decoder(), plan.training
     optimizer = torch.optim.AdamW(decoder.parameters(), training.rate, fused=True)

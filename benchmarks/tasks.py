@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from lengthwise.tasks import PUBLISHED, build_task
-from lengthwise.tasks.block import training_block
-from lengthwise.tasks.sets import BLOCK
+from lengthwise.task import PUBLISHED, build_task
+from lengthwise.task.block import training_block
+from lengthwise.task.sets import BLOCK
 
 TASKS = [*PUBLISHED, "count", "multiplication", "dyck", "recall", "flipflop", "modular"]
 FULL = [f"{name}:scratchpad=full" for name in ("addition", "polynomial", "sort", "summation", "parity", "lego")]

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import polars as pl
 
-from lengthwise.encodings.labels import label_of
-from lengthwise.report.divergences import differences, estimate, over_lengths, told
-from lengthwise.report.findings import gather
-from lengthwise.report.page import Page
+from lengthwise.encoding.labels import label_of
+from lengthwise.reporting.divergences import differences, estimate, over_lengths, told
+from lengthwise.reporting.findings import gather
+from lengthwise.reporting.page import Page
 from lengthwise.statistics.learned import scored
 from lengthwise.study.file import Study
 from lengthwise.study.plan import Planned

@@ -18,32 +18,31 @@ MAY_IMPORT = {
     "spec": set(),
     "folder": set(),
     "loading": set(),
-    "tasks": set(),
-    "encodings": set(),
-    "model": {"encodings"},
-    "training": {"model", "encodings", "tasks"},
-    "evaluation": {"model", "encodings", "tasks"},
-    "run": {"training", "evaluation", "model", "encodings", "tasks"},
-    "verify": {"model", "encodings"},
-    "analysis": {"model", "encodings", "tasks", "evaluation"},
-    "theory": {"model", "encodings"},
-    "measure": {"model", "encodings", "tasks", "verify"},
+    "task": set(),
+    "encoding": set(),
+    "model": {"encoding"},
+    "training": {"model", "encoding", "task"},
+    "evaluation": {"model", "encoding", "task"},
+    "run": {"training", "evaluation", "model", "encoding", "task"},
+    "conformance": {"model", "encoding"},
+    "analysis": {"model", "encoding", "task", "evaluation"},
+    "theory": {"model", "encoding"},
     "corpora": set(),
-    "study": {"run", "evaluation", "model", "encodings", "tasks", "training"},
+    "study": {"run", "evaluation", "model", "encoding", "task", "training"},
     "statistics": {"study"},
-    "published": set(),
-    "report": {"statistics", "study", "published", "encodings", "training"},
-    "compare": {"run", "study", "report", "statistics"},
-    "hf": {"model", "encodings", "tasks"},
-    "bench": {"model", "encodings"},
+    "publication": set(),
+    "reporting": {"statistics", "study", "publication", "encoding", "training"},
+    "comparison": {"run", "study", "reporting", "statistics"},
+    "hf": {"model", "encoding", "task"},
+    "timing": {"model", "encoding"},
     "cli": None,  # the verbs may import anything, inside the verb
     "__main__": {"cli"},
     "__init__": set(),
 }
 NO_TORCH = [
-    *("lengthwise", "lengthwise.spec", "lengthwise.cli", "lengthwise.encodings", "lengthwise.encodings.positions"),
-    *("lengthwise.tasks", "lengthwise.tasks.export", "lengthwise.tasks.audit", "lengthwise.tasks.pcfg"),
-    *("lengthwise.corpora", "lengthwise.corpora.drawing", "lengthwise.folder", "lengthwise.tasks.supplier"),
+    *("lengthwise", "lengthwise.spec", "lengthwise.cli", "lengthwise.encoding", "lengthwise.encoding.positions"),
+    *("lengthwise.task", "lengthwise.task.export", "lengthwise.task.audit", "lengthwise.task.pcfg"),
+    *("lengthwise.corpora", "lengthwise.corpora.drawing", "lengthwise.folder", "lengthwise.task.prefetch"),
     *("lengthwise.run.identity", "lengthwise.run.lease", "lengthwise.study.file", "lengthwise.study.plan"),
     *("lengthwise.study.store", "lengthwise.study.status", "lengthwise.study.add", "lengthwise.study.drive"),
     *("lengthwise.study.check", "lengthwise.study.work", "lengthwise.study.engine"),
@@ -51,9 +50,10 @@ NO_TORCH = [
     *("lengthwise.statistics.outcomes", "lengthwise.statistics.intervals", "lengthwise.statistics.flips"),
     *("lengthwise.statistics.aggregates", "lengthwise.statistics.ranks", "lengthwise.statistics.seeds"),
     *("lengthwise.statistics.sensitivity", "lengthwise.statistics.learned"),
-    *("lengthwise.statistics.reach", "lengthwise.report.bars", "lengthwise.evaluation.rows", "lengthwise.compare"),
-    *("lengthwise.published", "lengthwise.published.citations", "lengthwise.report.published"),
-    *("lengthwise.statistics.pairs", "lengthwise.report.divergences", "lengthwise.report.attention"),
+    *("lengthwise.statistics.reach", "lengthwise.reporting.bars", "lengthwise.evaluation.rows"),
+    "lengthwise.comparison",
+    *("lengthwise.publication", "lengthwise.publication.citations", "lengthwise.reporting.published"),
+    *("lengthwise.statistics.pairs", "lengthwise.reporting.divergences", "lengthwise.reporting.attention"),
 ]
 
 
@@ -107,26 +107,26 @@ def test_no_drawer_for_leftovers():
 
 
 def test_every_encoding_file_has_its_row_and_its_class_one_name():
-    from lengthwise.encodings import ENCODINGS
+    from lengthwise.encoding import ENCODINGS
 
-    others = {"__init__", "encoding", "labels", "outline", "positions", "scaling"}
-    files = {path.stem for path in (ROOT / "encodings").glob("*.py")} - others
+    others = {"__init__", "base", "labels", "outline", "positions", "scaling"}
+    files = {path.stem for path in (ROOT / "encoding").glob("*.py")} - others
     assert files == set(ENCODINGS)
     for name, where in ENCODINGS.items():
         module, _, cls = where.partition(":")
-        assert module == f"lengthwise.encodings.{name}"
+        assert module == f"lengthwise.encoding.{name}"
         assert cls.lower() == name.replace("_", "")
 
 
 def test_every_task_has_its_file_and_its_class_one_name():
-    from lengthwise.tasks import TASKS
+    from lengthwise.task import TASKS
 
     for name, where in TASKS.items():
-        assert where == f"lengthwise.tasks.{name}:{name.capitalize()}"
-        assert (ROOT / "tasks" / f"{name}.py").exists()
+        assert where == f"lengthwise.task.{name}:{name.capitalize()}"
+        assert (ROOT / "task" / f"{name}.py").exists()
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "tasks").glob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted((ROOT / "task").glob("*.py")), ids=lambda path: path.name)
 def test_tasks_need_numpy_alone(path):
     """But for what reads or writes files, inside a function, and the optional tokenizer."""
     tree = ast.parse(path.read_text())

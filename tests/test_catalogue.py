@@ -5,7 +5,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 import lengthwise.cli
-from lengthwise.encodings import ENCODINGS
+from lengthwise.encoding import ENCODINGS
 
 DOCS = Path(__file__).parent.parent / "docs"
 

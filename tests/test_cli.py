@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from lengthwise.encodings import ENCODINGS
-from lengthwise.tasks import TASKS
+from lengthwise.encoding import ENCODINGS
+from lengthwise.task import TASKS
 
 COMMAND = [sys.executable, "-m", "lengthwise"]
 
@@ -117,7 +117,7 @@ def test_audit_prints_overlap_exhausted_lengths_chance_and_deviations():
 
 WRONG = """
 from dataclasses import dataclass
-from lengthwise.tasks.parity import Parity
+from lengthwise.task.parity import Parity
 @dataclass(frozen=True, kw_only=True)
 class Mine(Parity):
     def chance(self, length):
@@ -218,7 +218,7 @@ def test_verify_prints_a_table_and_json_and_its_exit_code_is_the_verdict(tmp_pat
 
 
 GOOD = """
-from lengthwise.encodings.encoding import Encoding
+from lengthwise.encoding.base import Encoding
 
 class Mine(Encoding):
     def by_distance(self, distances_N):

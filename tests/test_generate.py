@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from lengthwise.encodings import ENCODINGS
-from lengthwise.encodings.encoding import Encoding
+from lengthwise.encoding import ENCODINGS
+from lengthwise.encoding.base import Encoding
 from lengthwise.model import Decoder, preset
 from lengthwise.model.decode import greedy
 from lengthwise.spec import SpecError

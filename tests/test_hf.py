@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 
 from lengthwise import __version__
-from lengthwise.encodings import ENCODINGS
-from lengthwise.encodings.encoding import Encoding
+from lengthwise.encoding import ENCODINGS
+from lengthwise.encoding.base import Encoding
 from lengthwise.model import Decoder, DecoderConfig, preset
 from lengthwise.spec import SpecError
 
@@ -31,7 +31,7 @@ IDS = torch.randint(32, (3, 17), generator=torch.Generator().manual_seed(0))
 OUTSIDE = '''
 import torch
 from torch import nn
-from lengthwise.encodings.encoding import Encoding
+from lengthwise.encoding.base import Encoding
 
 class Chooser(Encoding):
     """A linear map of embeddings, with weights of its own choice."""

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 import lengthwise
-from lengthwise.encodings import ENCODINGS
-from lengthwise.encodings.labels import label_of, label_of_class, unique_labels
-from lengthwise.encodings.outline import outline
-from lengthwise.report.page import Page
-from lengthwise.report.words import number
-from tests.report.made import FIVE, TASKS, findings, study
+from lengthwise.encoding import ENCODINGS
+from lengthwise.encoding.labels import label_of, label_of_class, unique_labels
+from lengthwise.encoding.signature import outline
+from lengthwise.reporting.page import Page
+from lengthwise.reporting.words import number
+from tests.reporting.made import FIVE, TASKS, findings, study
 from tests.run.test_cli_runs import cli
 
 ROOT = Path(lengthwise.__file__).parent
@@ -57,7 +57,7 @@ def test_every_encoding_has_a_label_of_its_own_and_alike_ones_keep_their_spellin
 
 
 def test_pages_figures_and_latex_use_labels_and_one_format(tmp_path):
-    from lengthwise.report.latex import latex
+    from lengthwise.reporting.latex import latex
 
     page = Page(findings(study(TASKS[:2], [*FIVE, "rope"])))
     page.write(tmp_path)
@@ -77,7 +77,7 @@ def test_pages_figures_and_latex_use_labels_and_one_format(tmp_path):
 
 
 def test_captions_state_and_constant_columns_go(tmp_path):
-    from lengthwise.report.latex import latex
+    from lengthwise.reporting.latex import latex
 
     page = Page(findings(study(TASKS[:1])))
     captions = re.findall(r"\\caption\{(.*)\}", latex(page, tmp_path)[0].read_text())
@@ -91,7 +91,7 @@ def test_captions_state_and_constant_columns_go(tmp_path):
 def test_specs_are_printed_as_they_are(tmp_path):
     """`:one:` is an emoji to rich; in a spec it is a class and an option."""
     (tmp_path / "one.py").write_text(
-        "from lengthwise.encodings.encoding import Encoding\n\n\n"
+        "from lengthwise.encoding.base import Encoding\n\n\n"
         "class One(Encoding):\n"
         "    def __init__(self, geometry, *, smile: float = 0.3) -> None:\n"
         "        super().__init__(geometry)\n"

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lengthwise.encodings import ENCODINGS, build_encoding, build_positions
-from lengthwise.encodings.encoding import Geometry
+from lengthwise.encoding import ENCODINGS, build_encoding, build_positions
+from lengthwise.encoding.base import Geometry
 from lengthwise.spec import Spec, SpecError, did_you_mean, digest, resolve, specs
 
 GEOMETRY = Geometry(width=32, heads=4, head_width=8)
@@ -67,8 +67,8 @@ def test_what_is_printed_reads_back_as_the_same(name, options):
         ("missing.py:Mine", "there is no file 'missing.py'"),
         ("missing.py", "there is no file 'missing.py'"),
         ("no_such_lab.pe:Mine", "there is no module 'no_such_lab'"),
-        ("lengthwise.spec:Spec", "the class must derive from lengthwise.encodings.encoding.Encoding"),
-        ("lengthwise.encodings.rope:Rop", "has no class 'Rop'. Did you mean 'Rope'?"),
+        ("lengthwise.spec:Spec", "the class must derive from lengthwise.encoding.base.Encoding"),
+        ("lengthwise.encoding.rope:Rop", "has no class 'Rop'. Did you mean 'Rope'?"),
     ],
 )
 def test_an_error_says_what_was_wrong_and_what_to_type(text, said):
@@ -96,7 +96,7 @@ def test_a_missing_option_is_asked_for():
 
 
 OPTIONS = """\
-from lengthwise.encodings.encoding import Encoding
+from lengthwise.encoding.base import Encoding
 class Positional(Encoding):
     def __init__(self, geometry, window: float = 1.0): super().__init__(geometry)
 class Untyped(Encoding):
@@ -113,9 +113,7 @@ class Fails(Encoding):
 
 def test_an_encoding_from_a_file_is_found_and_its_faults_are_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "good.py").write_text(
-        "from lengthwise.encodings.encoding import Encoding\nclass Mine(Encoding):\n  pass\n"
-    )
+    (tmp_path / "good.py").write_text("from lengthwise.encoding.base import Encoding\nclass Mine(Encoding):\n  pass\n")
     (tmp_path / "syntax.py").write_text("x = 1\nclass Mine(:\n")
     (tmp_path / "fails.py").write_text("x = 1\n\nraise RuntimeError('boom')\n")
     (tmp_path / "needs.py").write_text("import no_such_package_at_all\n")

@@ -5,11 +5,11 @@ from importlib import import_module
 __version__ = "0.1.0"
 
 _EXPORTED = {
-    "Encoding": "lengthwise.encodings.encoding",
-    "Geometry": "lengthwise.encodings.encoding",
+    "Encoding": "lengthwise.encoding.base",
+    "Geometry": "lengthwise.encoding.base",
     "Decoder": "lengthwise.model",
     "preset": "lengthwise.model",
-    "assert_conforms": "lengthwise.verify",
+    "assert_conforms": "lengthwise.conformance",
     "train": "lengthwise.run",
     "Run": "lengthwise.run",
     "evaluate": "lengthwise.evaluation",

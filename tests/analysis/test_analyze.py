@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from lengthwise.analysis.divergence import DEFINITIONS, HEADS
 from lengthwise.cli import app
-from lengthwise.report.attention import drawings
-from lengthwise.report.divergences import MEASURES, differences, markdown, over_lengths, sentence, summary, table
+from lengthwise.reporting.attention import drawings
+from lengthwise.reporting.divergences import MEASURES, differences, markdown, over_lengths, sentence, summary, table
 from lengthwise.run import train
 from lengthwise.spec import SpecError
 

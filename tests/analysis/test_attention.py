@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from lengthwise.analysis import attention
-from lengthwise.analysis.attention import BINS, Batch, Heads, OfDecoder, batches, observe
+from lengthwise.analysis.attention import BINS, Batch, DecoderSource, Heads, batches, observe
 from lengthwise.analysis.distance import by_length, head_rows, histogram_rows, joined, published_bins
-from lengthwise.encodings import ENCODINGS
-from lengthwise.encodings.encoding import Encoding
+from lengthwise.encoding import ENCODINGS
+from lengthwise.encoding.base import Encoding
 from lengthwise.model import Decoder, preset
 from lengthwise.model.taps import Recorder
 from lengthwise.spec import SpecError
-from lengthwise.tasks import build_task
+from lengthwise.task import build_task
 
 IDS = torch.randint(17, (3, 50), generator=torch.Generator().manual_seed(0))
 
@@ -46,7 +46,7 @@ def decoder(name, **changes: object) -> Decoder:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_sum_to_one_and_see_no_future(name):
-    source = OfDecoder(decoder(name))
+    source = DecoderSource(decoder(name))
     heads = observe(source, [Batch(IDS)], rows=16)
     for layer, complete in enumerate(source.complete):
         assert heads.future_L[layer] == 0
@@ -120,7 +120,7 @@ def test_streaming_statistics_equal_the_dense_ones(name, rows):
     whole = Recorder()
     with torch.no_grad():
         model(IDS, taps={"layers.*.weights": whole})
-    heads = observe(OfDecoder(model), [Batch(IDS, counted)], rows)
+    heads = observe(DecoderSource(model), [Batch(IDS, counted)], rows)
     for layer in range(2):
         weights = whole[f"layers.{layer}.weights"]
         for statistic, truth_HT in dense(weights, counted).items():
@@ -181,9 +181,9 @@ def test_future_mass_and_short_rows_are_seen_where_they_are():
 
 def test_a_model_that_is_not_causal_is_refused():
     with pytest.raises(SpecError, match="causal"):
-        OfDecoder(decoder("nope", mask="bidirectional"))
+        DecoderSource(decoder("nope", mask="bidirectional"))
     with pytest.raises(SpecError, match="nothing to look at"):
-        observe(OfDecoder(decoder("nope")), [])
+        observe(DecoderSource(decoder("nope")), [])
 
 
 def test_examples_of_a_task_are_counted_where_they_say_the_answer():
@@ -196,7 +196,7 @@ def test_examples_of_a_task_are_counted_where_they_say_the_answer():
         assert batch.ids_BT.tolist()[0] == case.ids[:-1]
         assert int(batch.counted_BT[0].sum()) == len(case.answer)
     model = Decoder(preset("laptop", vocabulary=len(task.vocabulary)), "nope")
-    rows, unseen = by_length(OfDecoder(model), found, encoding="nope")
+    rows, unseen = by_length(DecoderSource(model), found, encoding="nope")
     assert len(rows) == 3 * 2 * 4
     assert rows[0]["encoding"] == "nope" and rows[0]["queries"] == 5 * 3
     assert int(unseen.count_T.sum()) == rows[-1]["queries"]  # length 8 alone
@@ -210,7 +210,7 @@ def test_examples_of_a_task_are_counted_where_they_say_the_answer():
 SCRIPT = """
 import sys
 import torch
-from lengthwise.analysis.attention import Batch, OfDecoder, observe
+from lengthwise.analysis.attention import Batch, DecoderSource, observe
 from lengthwise.model import Decoder, preset
 
 def status(field):
@@ -218,7 +218,7 @@ def status(field):
     return next(int(line.split()[1]) for line in lines if line.startswith(field + ":")) / 1024
 
 torch.set_num_threads(1)
-source = OfDecoder(Decoder(preset("laptop", vocabulary=32, layers=4), sys.argv[1]))
+source = DecoderSource(Decoder(preset("laptop", vocabulary=32, layers=4), sys.argv[1]))
 observe(source, [Batch(torch.randint(32, (1, 64)))])
 heads = observe(source, [Batch(torch.randint(32, (1, int(sys.argv[2]))))], int(sys.argv[3]))
 print(status("VmHWM"), float(heads.mean_LH("entropy").mean()))
@@ -240,7 +240,7 @@ def test_8192_tokens_4_layers_4_heads_in_less_than_two_gigabytes(name, figure):
 LOCKSTEP = SCRIPT.replace(
     "heads = observe(source, [Batch(torch.randint(32, (1, int(sys.argv[2]))))], int(sys.argv[3]))",
     "from lengthwise.analysis.divergence import divergences\n"
-    "other = OfDecoder(Decoder(preset('laptop', vocabulary=32, layers=4), 'nope', seed=1))\n"
+    "other = DecoderSource(Decoder(preset('laptop', vocabulary=32, layers=4), 'nope', seed=1))\n"
     "ids = torch.randint(32, (1, int(sys.argv[2])))\n"
     "(apart,) = divergences([source, other], [(0, 1)], [Batch(ids)], int(sys.argv[3]))",
 ).replace('float(heads.mean_LH("entropy").mean())', 'apart.total("true", "matching")')

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lengthwise.analysis import divergence as module
-from lengthwise.analysis.attention import Batch, OfDecoder
+from lengthwise.analysis.attention import Batch, DecoderSource
 from lengthwise.analysis.divergence import (
     Apart,
     as_published,
@@ -20,7 +20,7 @@ from lengthwise.analysis.divergence import (
     paired,
 )
 from lengthwise.analysis.pairing import Model, pairings
-from lengthwise.encodings.encoding import Encoding
+from lengthwise.encoding.base import Encoding
 from lengthwise.model import Decoder, preset
 from lengthwise.model.taps import Recorder
 from lengthwise.spec import SpecError
@@ -30,8 +30,8 @@ P = torch.tensor([0.97, 0.01, 0.01, 0.01], dtype=torch.float64)
 IDS = torch.randint(17, (3, 30), generator=torch.Generator().manual_seed(0))
 
 
-def source(name: str = "nope", seed: int = 0, **changes: object) -> OfDecoder:
-    return OfDecoder(Decoder(preset("laptop", vocabulary=17, sigma=0.3, **changes), name, seed=seed))
+def source(name: str = "nope", seed: int = 0, **changes: object) -> DecoderSource:
+    return DecoderSource(Decoder(preset("laptop", vocabulary=17, sigma=0.3, **changes), name, seed=seed))
 
 
 def original(p: torch.Tensor, q: torch.Tensor) -> float:
@@ -148,7 +148,7 @@ class Half(Encoding):
 
 
 def test_weights_that_sum_to_less_than_one_have_the_rest_as_one_more_key():
-    a, b = source(), OfDecoder(Decoder(preset("laptop", vocabulary=17, sigma=0.3), Half))
+    a, b = source(), DecoderSource(Decoder(preset("laptop", vocabulary=17, sigma=0.3), Half))
     (apart,) = divergences([a, b], [(0, 1)], [Batch(IDS[:, :1])])
     # One key: (1, 0) against (.5, .5).
     expected = float(jensen_shannon(torch.tensor([1.0, 0]).double(), torch.tensor([0.5, 0.5]).double()))
@@ -189,7 +189,7 @@ def test_an_error_in_one_model_is_told_and_no_thread_is_left():
     import threading
 
     before = threading.active_count()
-    short = OfDecoder(Decoder(preset("laptop", vocabulary=17), "learned:limit=8"))
+    short = DecoderSource(Decoder(preset("laptop", vocabulary=17), "learned:limit=8"))
     with pytest.raises(SpecError, match="past the last"):
         divergences([source(), short], [(0, 1)], [Batch(IDS)])
     steps = lockstep([source(), source()], Batch(IDS), 4)

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from lengthwise.analysis.attention import Batch, OfDecoder, observe
+from lengthwise.analysis.attention import Batch, DecoderSource, observe
 from lengthwise.analysis.divergence import divergences
-from lengthwise.analysis.outside import OfHuggingFace
+from lengthwise.analysis.huggingface import HuggingFaceSource
 from lengthwise.model import Decoder, preset
 from lengthwise.spec import SpecError
 
@@ -40,7 +40,7 @@ def llama():
 @pytest.mark.parametrize("make", [gpt2, llama])
 def test_a_model_of_hugging_face_is_analysed_as_our_own(make):
     model = make().eval()
-    source = OfHuggingFace(model)
+    source = HuggingFaceSource(model)
     assert (source.layers, source.heads) == (2, 4)
     heads, whole = observe(source, [Batch(IDS)], rows=16), observe(source, [Batch(IDS)], rows=64)
     assert heads.future_L.max() == 0
@@ -49,7 +49,7 @@ def test_a_model_of_hugging_face_is_analysed_as_our_own(make):
         truth = model(IDS, output_attentions=True).attentions
     assert torch.allclose(heads.mean_LH("sink")[1], truth[1][..., 0].mean((0, 2)).double(), atol=1e-6)
     assert torch.allclose(heads.mean_LH("entropy"), whole.mean_LH("entropy"), atol=1e-6)
-    ours = OfDecoder(Decoder(preset("laptop", vocabulary=17), "rope"))
+    ours = DecoderSource(Decoder(preset("laptop", vocabulary=17), "rope"))
     apart, none = divergences([source, ours], [(0, 1), (0, 0)], [Batch(IDS)], rows=16)
     assert 0 < apart.total("true", "matching") < 0.7
     assert none.total("true", "matching") == 0
@@ -57,9 +57,9 @@ def test_a_model_of_hugging_face_is_analysed_as_our_own(make):
 
 def test_attention_that_returns_no_weights_is_refused():
     with pytest.raises(SpecError, match='attn_implementation="eager"'):
-        OfHuggingFace(gpt2("sdpa"))
+        HuggingFaceSource(gpt2("sdpa"))
     with pytest.raises(SpecError, match="no model of Hugging Face"):
-        OfHuggingFace(torch.nn.Linear(2, 2))
+        HuggingFaceSource(torch.nn.Linear(2, 2))
 
 
 def test_a_model_that_looks_ahead_is_refused():
@@ -72,4 +72,4 @@ def test_a_model_that_looks_ahead_is_refused():
         attn_implementation="eager",
     )
     with pytest.raises(SpecError, match="looks ahead"):
-        observe(OfHuggingFace(transformers.BertForMaskedLM(config)), [Batch(IDS)], rows=16)
+        observe(HuggingFaceSource(transformers.BertForMaskedLM(config)), [Batch(IDS)], rows=16)

@@ -23,11 +23,11 @@ from lengthwise.analysis.spread import exponent, spread
 from lengthwise.analysis.states import States, collect, decoder_states, of_one_size, times_root_m
 from lengthwise.cli import app
 from lengthwise.cli.probe import constructed, table, without
-from lengthwise.encodings import ENCODINGS
+from lengthwise.encoding import ENCODINGS
 from lengthwise.model import Decoder, preset
 from lengthwise.run import train
 from lengthwise.spec import SpecError
-from lengthwise.tasks import build_task
+from lengthwise.task import build_task
 
 START = 1
 SYMBOLS = range(3, 40)

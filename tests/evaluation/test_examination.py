@@ -3,15 +3,15 @@
 import pytest
 import torch
 
-from lengthwise.encodings import ENCODINGS, build_positions
-from lengthwise.evaluation import evaluate, examine
+from lengthwise.encoding import ENCODINGS, build_positions
+from lengthwise.evaluation import evaluate, evaluate_decoder
 from lengthwise.evaluation.cases import cases, grid
-from lengthwise.evaluation.examination import NEAR, parting
 from lengthwise.evaluation.onepass import one_pass
+from lengthwise.evaluation.result import NEAR, parting
 from lengthwise.model import Decoder, preset
 from lengthwise.spec import SpecError
-from lengthwise.tasks import build_task
-from lengthwise.tasks.block import training_block
+from lengthwise.task import build_task
+from lengthwise.task.block import training_block
 from lengthwise.training.batches import inline
 from lengthwise.training.loop import Loop
 from lengthwise.training.settings import Seeds, training_preset
@@ -70,11 +70,12 @@ def test_one_pass_equals_decoding_on_ten_thousand_predictions(figure):
         for encoding in ("nope", "sinusoidal", "t5", "alibi", "rope"):
             decoder, built = trained(task, encoding, steps=250)
             checked, real = (
-                examine(decoder, built, decoding=how, rows=rows) for how, rows in (("checked", 256), ("real", 64))
+                evaluate_decoder(decoder, built, decoding=how, rows=rows)
+                for how, rows in (("checked", 256), ("real", 64))
             )
             assert checked.checks.holds
             everything = [case for split, length in grid(built) for case in cases(built, split, length)]
-            from lengthwise.evaluation.examination import Subject
+            from lengthwise.evaluation.result import Subject
 
             subject = Subject.of(decoder, built, None, 64)
             seen = one_pass(subject.logits, everything, built.vocabulary.eos, subject.positions, None)
@@ -95,7 +96,7 @@ def test_one_pass_equals_decoding_on_ten_thousand_predictions(figure):
 @pytest.mark.parametrize("encoding", ["nope", "rope"])
 def test_checked_and_real_decoding_find_the_same(encoding):
     decoder, task = trained("copy:variant=same:longest=5:alphabet=40", encoding)
-    checked, real = (examine(decoder, task, decoding=how) for how in ("checked", "real"))
+    checked, real = (evaluate_decoder(decoder, task, decoding=how) for how in ("checked", "real"))
     assert outcomes(checked) == outcomes(real)
     assert checked.rows.equals(real.rows) and checked.predictions.equals(real.predictions)
     assert 0 < checked.rows["correct"].sum() < checked.rows["examples"].sum()
@@ -116,7 +117,7 @@ def test_checked_and_real_decoding_find_the_same(encoding):
 )
 def test_other_positions_decode_as_one_pass_says(task, positions, figure):
     decoder, built = trained(task, "learned:limit=64", positions=positions, steps=200)
-    checked, real = (examine(decoder, built, decoding=how, positions=positions) for how in ("checked", "real"))
+    checked, real = (evaluate_decoder(decoder, built, decoding=how, positions=positions) for how in ("checked", "real"))
     assert checked.checks.holds and outcomes(checked) == outcomes(real)
     kinds = [one.kind for one in real.judged]
     figure(
@@ -129,9 +130,9 @@ def test_other_positions_decode_as_one_pass_says(task, positions, figure):
 
 def test_batch_sizes_agree():
     decoder, task = trained("copy:variant=random:longest=4:alphabet=10", "alibi")
-    found = [outcomes(examine(decoder, task, decoding="real", examples=24, rows=rows)) for rows in (1, 3, 32)]
+    found = [outcomes(evaluate_decoder(decoder, task, decoding="real", examples=24, rows=rows)) for rows in (1, 3, 32)]
     assert found[0] == found[1] == found[2]
-    one_by_one = [outcomes(examine(decoder, task, examples=24, tokens=tokens)) for tokens in (1, 100, 16_384)]
+    one_by_one = [outcomes(evaluate_decoder(decoder, task, examples=24, tokens=tokens)) for tokens in (1, 100, 16_384)]
     assert one_by_one[0] == one_by_one[1] == one_by_one[2] == found[0]
 
 
@@ -139,7 +140,7 @@ def test_our_decoder_as_a_stranger_finds_the_same():
     decoder, task = trained("copy:variant=same:longest=4:alphabet=40")
     outside = lambda ids_BT, lengths_B: decoder(ids_BT, lengths=lengths_B.tolist())  # noqa: E731
     with torch.no_grad():
-        assert outcomes(examine(outside, task)) == outcomes(examine(decoder, task))
+        assert outcomes(evaluate_decoder(outside, task)) == outcomes(evaluate_decoder(decoder, task))
 
 
 # --- planted models --------------------------------------------------------------------------------------------------
@@ -157,9 +158,9 @@ def test_a_mask_that_leaks_is_right_in_one_pass_and_scores_nothing():
             following_BT[row, count - 1] = end
         return logits_BTV.scatter(2, following_BT[..., None], 5.0)
 
-    alone = examine(leaking, task, decoding="none")
+    alone = evaluate_decoder(leaking, task, decoding="none")
     assert alone.rows["correct"].sum() == alone.rows["examples"].sum()
-    found = examine(leaking, task)
+    found = evaluate_decoder(leaking, task)
     assert not found.checks.holds and found.checks.differences > 0
     assert found.rows["correct"].sum() == 0
     assert found.rows["early"].sum() == found.rows["examples"].sum()
@@ -179,9 +180,9 @@ def test_a_causal_leak_inside_our_own_decoder_is_caught():
             following_BT[row, count - 1] = task.vocabulary.eos
         return logits.scatter(1, following_BT[only_BT][:, None], 1e4)
 
-    honest = examine(decoder, task)
+    honest = evaluate_decoder(decoder, task)
     decoder.forward = peeking
-    found = examine(decoder, task)
+    found = evaluate_decoder(decoder, task)
     assert not found.checks.holds
     assert outcomes(found) == [
         (kind, said, one.content) for (kind, said, _), one in zip(outcomes(honest), found.judged, strict=True)
@@ -231,7 +232,7 @@ def test_a_model_with_most_tokens_right_gets_the_exact_match_of_its_decoding():
         wrong = 3 + (case.answer[0] - 2) % 10
         return [wrong if wrong != case.answer[0] else wrong + 1, *case.answer[1:]]
 
-    found = examine(answering(task, slips), task, examples=16)
+    found = evaluate_decoder(answering(task, slips), task, examples=16)
     tokens = sum(a == b for one in found.judged for a, b in zip(one.said, one.case.answer, strict=False))
     assert tokens / sum(len(one.case.answer) for one in found.judged) > 0.95
     assert found.rows["correct"].sum() == sum(one.case.index % 3 > 0 for one in found.judged)
@@ -241,7 +242,7 @@ def test_a_token_with_the_pad_id_inside_the_content_changes_nothing():
     decoder, task = trained("copy:variant=random:longest=4:alphabet=10", steps=60)
     from dataclasses import replace
 
-    from lengthwise.evaluation.examination import Subject
+    from lengthwise.evaluation.result import Subject
 
     subject = Subject.of(decoder, task, None, 16)
     plain = cases(task, "test_seen", 3)[:12]
@@ -258,7 +259,7 @@ def test_a_token_with_the_pad_id_inside_the_content_changes_nothing():
 
 def test_past_the_end_of_a_table_an_answer_is_cut_and_nothing_raises():
     decoder, task = trained("copy:variant=same:longest=4:alphabet=40", "learned:limit=12")
-    checked, real = (examine(decoder, task, decoding=how) for how in ("checked", "real"))
+    checked, real = (evaluate_decoder(decoder, task, decoding=how) for how in ("checked", "real"))
     assert outcomes(checked) == outcomes(real)
     by_length = {row["length"]: row for row in checked.rows.to_dicts()}
     # Length 8 has a prompt of 10 tokens: room for 3 tokens of its answer. Length 12 has not even room for its prompt.
@@ -295,7 +296,7 @@ def test_with_a_scratchpad_the_answer_counts_not_the_way_to_it():
         symbols[at] = "1" if symbols[at] == "0" else "0"
         return [*task.vocabulary.ids(symbols), task.vocabulary.eos]
 
-    found = examine(answering(task, detours), task, [5, 6])
+    found = evaluate_decoder(answering(task, detours), task, [5, 6])
     assert found.rows["correct"].sum() == found.rows["examples"].sum()
     assert found.judged and all(one.said != one.case.answer for one in found.judged)
 
@@ -304,14 +305,14 @@ def test_with_a_scratchpad_the_answer_counts_not_the_way_to_it():
         symbols[-1] = "odd" if symbols[-1] == "even" else "even"
         return [*task.vocabulary.ids(symbols), task.vocabulary.eos]
 
-    found = examine(answering(task, wrong), task, [5, 6])
+    found = evaluate_decoder(answering(task, wrong), task, [5, 6])
     assert found.rows["correct"].sum() == 0
     assert set(found.predictions["component"]) == {"answer"} and found.predictions["step"].is_null().all()
 
 
 def test_predictions_hold_every_wrong_answer_and_the_ranges_of_the_right_ones():
     decoder, task = trained("copy:variant=same:longest=4:alphabet=40")
-    found = examine(decoder, task)
+    found = evaluate_decoder(decoder, task)
     whole = {}
     for line in found.predictions.to_dicts():
         for index in range(line["first"], line["last"] + 1):

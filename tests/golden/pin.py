@@ -10,9 +10,9 @@ import json
 import sys
 from pathlib import Path
 
-from lengthwise.tasks import PUBLISHED, build_task
-from lengthwise.tasks.block import training_block
-from lengthwise.tasks.sets import VERSION, evaluation, instances, lengths_of, splits, training
+from lengthwise.task import PUBLISHED, build_task
+from lengthwise.task.block import training_block
+from lengthwise.task.sets import VERSION, evaluation, instances, lengths_of, splits, training
 
 FILE = Path(__file__).parent / "tasks.json"
 NAMES = [

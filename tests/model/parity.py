@@ -5,7 +5,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from lengthwise.encodings import ENCODINGS
+from lengthwise.encoding import ENCODINGS
 from lengthwise.model import Decoder, preset
 from lengthwise.spec import resolve
 

@@ -7,7 +7,7 @@ and shape, so that the suite takes minutes.
 import pytest
 import torch
 
-from lengthwise.encodings import ENCODINGS
+from lengthwise.encoding import ENCODINGS
 from lengthwise.model import Decoder, preset
 from lengthwise.spec import SpecError
 from tests.model.parity import CASES, forward_error, gradient_error, hooked

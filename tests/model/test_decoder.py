@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from lengthwise.encodings import ENCODINGS
-from lengthwise.encodings.encoding import Encoding
+from lengthwise.conformance.subject import SMALL, TOLERANCE, off, unit_scale
+from lengthwise.encoding import ENCODINGS
+from lengthwise.encoding.base import Encoding
 from lengthwise.model import Decoder, attention, preset
 from lengthwise.model.decode import greedy
 from lengthwise.model.taps import Recorder, tap_names
 from lengthwise.spec import SpecError
-from lengthwise.verify.subject import SMALL, TOLERANCE, off, unit_scale
 
 NAMES = [*ENCODINGS, "rope:fraction=0.25:interleaved=true"]
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from lengthwise.encodings import ENCODINGS
+from lengthwise.encoding import ENCODINGS
 
 SCRIPT = """
 import sys

@@ -18,7 +18,7 @@ import torch
 from lengthwise.folder import Folder
 from lengthwise.run import STOPPED, Plan, Run, train
 from lengthwise.run.attempt import chosen
-from lengthwise.run.record import attempts_of
+from lengthwise.run.run import attempts_of
 from lengthwise.spec import SpecError
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "ids.json"
@@ -331,7 +331,7 @@ def test_a_plan_is_read_as_it_was_written():
 
 def test_the_source_of_outside_code_is_part_of_the_id(tmp_path):
     file = tmp_path / "pe.py"
-    file.write_text("from lengthwise.encodings.encoding import Encoding\n\n\nclass Mine(Encoding):\n    pass\n")
+    file.write_text("from lengthwise.encoding.base import Encoding\n\n\nclass Mine(Encoding):\n    pass\n")
     first = Plan.of("copy", f"{file}:Mine")
     moved = tmp_path / "other.py"
     moved.write_bytes(file.read_bytes())
@@ -363,7 +363,7 @@ def test_what_cannot_be_run_is_refused_before_anything_is_written(arguments, sai
 def test_a_scaling_by_length_leaves_seen_lengths_alone(task):
     """`trained` is filled in as the budget of the longest trained sequence, not as its tokens, which are fewer."""
     from lengthwise.evaluation.cases import cases
-    from lengthwise.run.record import with_trained
+    from lengthwise.run.run import with_trained
 
     plan = Plan.of(task, "rope")
     budgets = [case.budget for case in cases(plan.task, "test_seen", plan.task.longest)]

@@ -126,8 +126,8 @@ def test_new_then_verify_then_compare(place):
     assert subprocess.run(tests, cwd=place, check=False, capture_output=True).returncode == 0
 
 
-BROKEN = "from lengthwise.encodings.encoding import Encoding\n\n\nclass Mine(Encoding)\n    pass\n"
-RAISES = """from lengthwise.encodings.encoding import Encoding
+BROKEN = "from lengthwise.encoding.base import Encoding\n\n\nclass Mine(Encoding)\n    pass\n"
+RAISES = """from lengthwise.encoding.base import Encoding
 
 
 class Mine(Encoding):
@@ -150,7 +150,7 @@ class Mine(Encoding):
         (["train", TASK, "--encoding", "broken.py:Mine"], "line 4: expected ':': class Mine(Encoding)"),
         (["train", TASK, "--encoding", "raises.py:Mine", *FAST], "line 6"),
         (["train", TASK, "--start", "nobody"], "there is no run 'nobody'"),
-        (["train", TASK, "--listener", "wandbb", *FAST], "there is no listener 'wandbb'. Did you mean 'wandb'?"),
+        (["train", TASK, "--logger", "wandbb", *FAST], "there is no logger 'wandbb'. Did you mean 'wandb'?"),
         (["train", TASK, "--store", "afile/store", *FAST], "cannot write afile/store"),
         (["train", TASK, "--store", "nosuch://x", *FAST], "'nosuch://x' cannot be opened"),
         (["compare", TASK, "--encodings", ""], "name encodings"),

@@ -7,8 +7,8 @@ import pytest
 
 from lengthwise import train
 from lengthwise.folder import Folder
-from lengthwise.report.findings import gather
-from lengthwise.report.page import Page
+from lengthwise.reporting.findings import gather
+from lengthwise.reporting.page import Page
 from lengthwise.run.lease import Lease
 from lengthwise.study.drive import Driver, Inline
 from lengthwise.study.plan import Planned
@@ -21,7 +21,7 @@ from tests.study.conftest import tiny
 SHRINKS = """import torch
 from torch import nn
 
-from lengthwise.encodings.encoding import Encoding
+from lengthwise.encoding.base import Encoding
 
 
 class Shrinks(Encoding):
@@ -109,7 +109,7 @@ def test_the_report_shows_it_as_diverged_and_never_as_zero(place, tmp_path):
     assert "diverged at step" in html and "Shrinks" in html
     plain = page.plain()
     assert len(plain["diverged"]) == 2 and plain["encodings"]["Shrinks"] == bad
-    from lengthwise.report.latex import latex
+    from lengthwise.reporting.latex import latex
 
     assert "diverged" in latex(page, tmp_path)[0].read_text()
 

@@ -5,7 +5,7 @@ import json
 import polars as pl
 import pytest
 
-from lengthwise.compare import compare
+from lengthwise.comparison import compare
 from lengthwise.run import Plan, Run, train
 from lengthwise.run.attempt import chosen
 from lengthwise.spec import SpecError
@@ -18,7 +18,7 @@ OPTIONS = {
     "quiet": True,
 }
 TASK = "copy:variant=same:alphabet=120:longest=3"
-MINE = """from lengthwise.encodings.encoding import Encoding
+MINE = """from lengthwise.encoding.base import Encoding
 {head}
 
 class Mine(Encoding):
@@ -143,8 +143,8 @@ def test_an_exhausted_seen_length_does_not_count_against_a_run():
 
 
 def test_the_answer_of_a_file_with_steps_counts(tmp_path):
-    from lengthwise.evaluation import examine
-    from lengthwise.tasks import build_task
+    from lengthwise.evaluation import evaluate_decoder
+    from lengthwise.task import build_task
     from tests.evaluation.test_examination import answering
 
     file = tmp_path / "steps.jsonl"
@@ -156,7 +156,7 @@ def test_the_answer_of_a_file_with_steps_counts(tmp_path):
     def swapped(case):
         return [{x: y, y: x}.get(word, word) for word in case.answer]
 
-    found = examine(answering(task, swapped), task, [1, 2])
+    found = evaluate_decoder(answering(task, swapped), task, [1, 2])
     assert found.rows["correct"].sum() == found.rows["examples"].sum() > 0
 
 
@@ -168,8 +168,8 @@ def test_the_answer_of_a_file_with_steps_counts(tmp_path):
     ],
 )
 def test_what_a_task_asks_it_can_read(name):
-    from lengthwise.tasks import build_task
-    from lengthwise.tasks.sets import evaluation
+    from lengthwise.task import build_task
+    from lengthwise.task.sets import evaluation
 
     task = build_task(name)
     split = "validation" if task.protocol == "paper" else "test_seen"

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lengthwise import train
-from lengthwise.report.attention import heat_maps
+from lengthwise.reporting.attention import heat_maps
 from lengthwise.run.ask import ask, attention
 from lengthwise.spec import SpecError
 from tests.run.test_cli_runs import cli
@@ -85,10 +85,10 @@ def test_an_exported_model_is_loaded_stops_and_says_the_same(run, place):
 
 def test_positions_that_generate_cannot_count_are_not_exported(place):
     pytest.importorskip("transformers", reason="needs the extra hf")
-    from lengthwise.encodings import build_positions
+    from lengthwise.encoding import build_positions
     from lengthwise.hf.export import export_model
     from lengthwise.model import Decoder, preset
-    from lengthwise.tasks import build_task
+    from lengthwise.task import build_task
 
     task = build_task("addition:longest=3")
     decoder = Decoder(preset("laptop", vocabulary=len(task.vocabulary)), "learned")

@@ -17,7 +17,7 @@ from lengthwise.statistics.flips import _VALUES, EXACT, _signs, holm, sign_flips
 from lengthwise.statistics.intervals import FAMILIES, family, other_tasks, these_tasks
 from lengthwise.statistics.outcomes import crossed, outcomes
 from lengthwise.statistics.table import scores
-from lengthwise.tasks import PUBLISHED
+from lengthwise.task import PUBLISHED
 from tests.statistics.planted import L, made, named, predictions, run
 
 
@@ -173,8 +173,8 @@ def test_outcomes_are_read_from_what_an_examination_stores():
     import torch
 
     from lengthwise.evaluation.cases import cases
-    from lengthwise.evaluation.examination import examine
-    from lengthwise.tasks import build_task
+    from lengthwise.evaluation.result import evaluate_decoder
+    from lengthwise.task import build_task
 
     task = build_task("parity")
     places = [("test_unseen", length) for length in (17, 20)]
@@ -186,7 +186,7 @@ def test_outcomes_are_read_from_what_an_examination_stores():
         wanted_BT = torch.where(ids_BT == last, said, end)
         return torch.nn.functional.one_hot(wanted_BT, len(task.vocabulary)).float()
 
-    seen = examine(model, task, splits=places, labels={"run": "r"})
+    seen = evaluate_decoder(model, task, splits=places, labels={"run": "r"})
     lines = seen.predictions.with_columns(pl.lit("r").alias("run"))
     found = outcomes(lines)
     shares = seen.rows.sort("length").select(pl.col("correct") / pl.col("examples")).to_series().to_list()

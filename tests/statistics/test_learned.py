@@ -3,10 +3,10 @@
 import polars as pl
 import pytest
 
-from lengthwise.report.page import Page
+from lengthwise.reporting.page import Page
 from lengthwise.statistics.learned import MEAN, RULE, WEAK, by_length, enough, learned_runs
 from lengthwise.statistics.reach import summarise
-from tests.report.made import TASKS, findings, study
+from tests.reporting.made import TASKS, findings, study
 
 
 def rows(*cells: tuple[int, int], chance: float = 0.0) -> pl.DataFrame:

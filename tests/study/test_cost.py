@@ -13,15 +13,15 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from lengthwise.encodings import ENCODINGS
-from lengthwise.encodings.positions import Consecutive
+from lengthwise.encoding import ENCODINGS
+from lengthwise.encoding.positions import Consecutive
 from lengthwise.model import Decoder, attention, preset
 from lengthwise.run import Plan, train
 from lengthwise.spec import Spec, SpecError
 from lengthwise.study.cost import ACCELERATORS, Machine, accelerator, calibrate, cost_of, total
 from lengthwise.study.counting import Body, Shape
-from lengthwise.tasks.block import training_block
-from lengthwise.training.batches import Feed, batches, inline
+from lengthwise.task.block import training_block
+from lengthwise.training.batches import Batch, batches, inline
 from lengthwise.training.loop import Loop
 from lengthwise.training.settings import Seeds, training_preset
 
@@ -73,7 +73,7 @@ def test_parameters_follow_every_field(changes):
 def test_flops_are_those_pytorch_counts(encoding, model, figure):
     config, rows, tokens = preset(model, vocabulary=100), 8, 24
     loss_BT = torch.arange(tokens + 1).expand(rows, -1) > 12
-    feed = Feed(
+    feed = Batch(
         torch.randint(1, 100, (rows, tokens + 1)), np.full(rows, tokens + 1), loss_BT, None, np.full(rows, tokens)
     )
     supply = inline(lambda start, stop: training_block(plan().task, start, stop))

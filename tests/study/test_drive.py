@@ -296,7 +296,7 @@ def test_without_its_store_a_study_goes_on_from_a_bundle(undisturbed, tmp_path):
 
 
 MINE = '''
-from lengthwise.encodings.alibi import Alibi
+from lengthwise.encoding.alibi import Alibi
 class Mine(Alibi):
     """ALiBi with twice the slope."""
     formula = None

@@ -14,7 +14,7 @@ import lengthwise
 from lengthwise.spec import Spec
 from lengthwise.study import Study
 from lengthwise.study.check import check
-from lengthwise.study.file import Base, Rate, Together, Vary, lengths_of, schema
+from lengthwise.study.file import Base, LinkedOptions, Rate, Vary, lengths_of, schema
 from lengthwise.study.plan import Planned
 from tests.study.conftest import tiny
 
@@ -56,7 +56,7 @@ def test_yaml_and_python_give_the_same(tmp_path):
         question="Is it the same?",
         base=Base(model="laptop:layers=2", training="laptop:steps=20"),
         vary=Vary(encoding=["nope", "rope:fraction=0.25", "nope,rope"]),
-        pair=[Together(task="copy:variant=same:longest=4"), Together(task="sort:longest=4", seeds=1)],
+        pair=[LinkedOptions(task="copy:variant=same:longest=4"), LinkedOptions(task="sort:longest=4", seeds=1)],
         seeds=[0, 7],
         rate=Rate(choose=[0.001, 0.002, 0.004], groups=[["copy:longest=4:variant=same", "sort:longest=4"]]),
         evaluations=[{"lengths": "5-7,12"}],

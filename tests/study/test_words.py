@@ -20,7 +20,7 @@ from tests.study.conftest import TINY, tiny
 
 BROKEN = """import torch
 
-from lengthwise.encodings.encoding import Encoding
+from lengthwise.encoding.base import Encoding
 
 
 class Broken(Encoding):
@@ -29,7 +29,7 @@ class Broken(Encoding):
         distance_BQK = query[None, :, None] - key_positions_BK[:, None, :]
         return -distance_BQK.abs().sqrt()[:, None].expand(-1, self.geometry.heads, -1, -1)
 """
-SOUND = """from lengthwise.encodings.encoding import Encoding
+SOUND = """from lengthwise.encoding.base import Encoding
 
 
 class Sound(Encoding):

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from lengthwise.report.claims import judge, measured_as, read_claims, read_measured
+from lengthwise.reporting.claims import judge, measured_as, read_claims, read_measured
 from lengthwise.spec import SpecError
 from lengthwise.study.add import in_results
 from lengthwise.theory import claims

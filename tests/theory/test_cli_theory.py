@@ -37,7 +37,7 @@ def test_plain_json(verb):
 
 
 def test_a_figure_is_drawn_again_from_its_rows(tmp_path):
-    from lengthwise.report.theory import heads
+    from lengthwise.reporting.theory import heads
 
     run("heads", "--tokens", "6", "--to", str(tmp_path))
     rows = json.loads((tmp_path / "heads.json").read_text())

@@ -11,14 +11,14 @@ from typer.testing import CliRunner
 
 from lengthwise.cli import app
 from lengthwise.cli.variance import demonstrate
-from lengthwise.encodings.positions import Consecutive
+from lengthwise.encoding.positions import Consecutive
 from lengthwise.evaluation.cases import cases
 from lengthwise.evaluation.decoding import decoder_decode
 from lengthwise.evaluation.onepass import decoder_logits, one_pass
 from lengthwise.model import Decoder, preset
 from lengthwise.spec import SpecError
-from lengthwise.tasks import build_task
-from lengthwise.tasks.block import training_block
+from lengthwise.task import build_task
+from lengthwise.task.block import training_block
 from lengthwise.theory.order import (
     VOCABULARY,
     every_check,

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from lengthwise.encodings import build_encoding
-from lengthwise.encodings.encoding import Geometry
-from lengthwise.encodings.t5 import T5
+from lengthwise.encoding import build_encoding
+from lengthwise.encoding.base import Geometry
+from lengthwise.encoding.t5 import T5
 from lengthwise.spec import SpecError
 from lengthwise.theory import rows
 from lengthwise.theory.theorem2 import (

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from lengthwise.encodings import build_positions
-from lengthwise.tasks import build_task
-from lengthwise.tasks.block import training_block
-from lengthwise.tasks.supplier import Supplier
+from lengthwise.encoding import build_positions
+from lengthwise.task import build_task
+from lengthwise.task.block import training_block
+from lengthwise.task.prefetch import Prefetcher
 from lengthwise.training.batches import batches, inline, windows
 from lengthwise.training.settings import Seeds, training_preset
 
@@ -98,7 +98,7 @@ def test_random_positions_are_keyed_by_the_example_not_by_its_batch():
 def test_another_process_supplies_the_same_blocks():
     task, training = build_task("addition"), training_preset("laptop", steps=40, batch=64, window=16)
     blocks = [(begin * 64, (begin + steps) * 64) for begin, steps in windows(training)]
-    supplier = Supplier("addition", task, 3, blocks)
+    supplier = Prefetcher("addition", task, 3, blocks)
     try:
         for start, stop in blocks:
             here, there = training_block(task, start, stop, 3), supplier(start, stop)
@@ -111,7 +111,7 @@ def test_another_process_supplies_the_same_blocks():
 def test_a_supplier_that_dies_is_replaced_by_oneself():
     task, training = build_task("addition"), training_preset("laptop", steps=64, batch=64, window=16)
     blocks = [(begin * 64, (begin + steps) * 64) for begin, steps in windows(training)]
-    supplier = Supplier("addition", task, 0, blocks)
+    supplier = Prefetcher("addition", task, 0, blocks)
     supplier(*blocks[0])
     supplier._process.kill()
     for start, stop in blocks[1:]:
@@ -121,7 +121,7 @@ def test_a_supplier_that_dies_is_replaced_by_oneself():
 
 def test_a_supplier_asked_out_of_order_still_gives_what_is_asked():
     task = build_task("parity")
-    supplier = Supplier("parity", task, 0, [(0, 64), (64, 128), (128, 192)])
+    supplier = Prefetcher("parity", task, 0, [(0, 64), (64, 128), (128, 192)])
     try:
         for start, stop in [(64, 128), (0, 64), (128, 192), (64, 128)]:
             assert (supplier(start, stop).ids == training_block(task, start, stop, 0).ids).all()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from lengthwise.encodings.encoding import Encoding
+from lengthwise.encoding.base import Encoding
 from lengthwise.training.health import Diverged, on_plateau, spikes
 from tests.training.test_loop import loop
 

@@ -3,7 +3,7 @@
 import pytest
 
 from lengthwise.run import Plan
-from lengthwise.tasks import TASKS, build_task
+from lengthwise.task import TASKS, build_task
 from lengthwise.training.laptop import LAPTOP, laptop
 from tests.run.test_cli_runs import cli
 

@@ -7,13 +7,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lengthwise.encodings import ENCODINGS, build_positions
+from lengthwise.encoding import ENCODINGS, build_positions
 from lengthwise.model import Decoder, preset
 from lengthwise.spec import SpecError
-from lengthwise.tasks import build_task
-from lengthwise.tasks.block import training_block
+from lengthwise.task import build_task
+from lengthwise.task.block import training_block
 from lengthwise.training.batches import batches, inline
-from lengthwise.training.listeners import Audience
+from lengthwise.training.loggers import Loggers
 from lengthwise.training.loop import Loop, total_loss
 from lengthwise.training.settings import Seeds, training_preset
 
@@ -163,7 +163,7 @@ def test_losses_are_those_that_were_pinned(encoding):
 
 
 class Broken:
-    def hear(self, step, numbers):
+    def log(self, step, numbers):
         raise RuntimeError("the server is away")
 
     def close(self):
@@ -174,38 +174,38 @@ class Good:
     def __init__(self):
         self.heard = []
 
-    def hear(self, step, numbers):
+    def log(self, step, numbers):
         self.heard.append(step)
 
     def close(self):
         self.heard.append("closed")
 
 
-def test_a_listener_that_breaks_is_left_out_and_the_others_go_on():
+def test_a_logger_that_breaks_is_left_out_and_the_others_go_on():
     good = Good()
-    audience = Audience([Broken(), good])
+    loggers = Loggers([Broken(), good])
     with pytest.warns(UserWarning, match="Broken is left out of this run: RuntimeError: the server is away"):
-        audience.hear(1, {"loss": 1.0})
-    audience.hear(2, {"loss": 1.0})
-    audience.close()
+        loggers.log(1, {"loss": 1.0})
+    loggers.log(2, {"loss": 1.0})
+    loggers.close()
     assert good.heard == [1, 2, "closed"]
 
 
-def test_an_unknown_listener_is_an_error_and_one_that_is_not_installed_a_warning(tmp_path, monkeypatch):
-    with pytest.raises(SpecError, match=r"there is no listener 'wandbb'\. Did you mean 'wandb'"):
-        Audience.of(["wandbb"], str(tmp_path), "run")
+def test_an_unknown_logger_is_an_error_and_one_that_is_not_installed_a_warning(tmp_path, monkeypatch):
+    with pytest.raises(SpecError, match=r"there is no logger 'wandbb'\. Did you mean 'wandb'"):
+        Loggers.of(["wandbb"], str(tmp_path), "run")
     monkeypatch.setitem(__import__("sys").modules, "wandb", None)
     with pytest.warns(UserWarning, match="wandb is left out"):
-        Audience.of(["wandb"], str(tmp_path), "run").hear(1, {"loss": 1.0})
+        Loggers.of(["wandb"], str(tmp_path), "run").log(1, {"loss": 1.0})
 
 
 def test_tensorboard_hears_what_was_said(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    audience = Audience.of(["tensorboard"], str(tmp_path), "run")
+    loggers = Loggers.of(["tensorboard"], str(tmp_path), "run")
     for step, loss in enumerate((3.0, 2.0, 1.0)):
-        audience.hear(step, {"loss": loss})
-    audience.close()
+        loggers.log(step, {"loss": loss})
+    loggers.close()
     events = EventAccumulator(str(tmp_path / "run"))
     events.Reload()
     assert [(event.step, event.value) for event in events.Scalars("loss")] == [(0, 3.0), (1, 2.0), (2, 1.0)]

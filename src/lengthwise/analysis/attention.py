@@ -13,14 +13,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from lengthwise.encodings.encoding import Encoding
-from lengthwise.encodings.positions import Consecutive, Positions
+from lengthwise.encoding.base import Encoding
+from lengthwise.encoding.positions import Consecutive, Positions
 from lengthwise.evaluation.cases import Case, cases, grid
 from lengthwise.evaluation.onepass import stacked
 from lengthwise.model import Decoder
 from lengthwise.model.taps import Blocks, tap_names
 from lengthwise.spec import SpecError
-from lengthwise.tasks.task import Task
+from lengthwise.task.base import Task
 
 ROWS = 128
 """Queries of a block."""
@@ -50,7 +50,7 @@ class Batch:
 
 
 class Source(Protocol):
-    """Something whose attention can be listened to: `OfDecoder(decoder)`, `OfHuggingFace(model)`."""
+    """Something whose attention can be listened to: `DecoderSource(decoder)`, `HuggingFaceSource(model)`."""
 
     @property
     def layers(self) -> int:
@@ -72,7 +72,7 @@ class Source(Protocol):
         ...
 
 
-class OfDecoder:
+class DecoderSource:
     """The attention of our decoder under a kind of positions; blocks come from the model, one at a time."""
 
     def __init__(self, decoder: Decoder, positions: Positions | None = None) -> None:
@@ -275,7 +275,7 @@ def _share(counts_LHN: Tensor, part: slice) -> Tensor:
 
 
 def observe(source: Source, given: Sequence[Batch], rows: int = ROWS) -> Heads:
-    """The statistics of every head over some batches: `observe(OfDecoder(decoder), [Batch(ids_BT)])`."""
+    """The statistics of every head over some batches: `observe(DecoderSource(decoder), [Batch(ids_BT)])`."""
     if not given:
         raise SpecError("there is nothing to look at: no example has room, or no length was given")
     heads = Heads(source.layers, source.heads, max(batch.ids_BT.shape[1] for batch in given))

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lengthwise.encodings.positions import Consecutive, Positions
+from lengthwise.encoding.positions import Consecutive, Positions
 from lengthwise.evaluation.cases import Case, cases
 from lengthwise.evaluation.onepass import room, stacked
 from lengthwise.spec import SpecError, digest
-from lengthwise.tasks.sets import lengths_of
-from lengthwise.tasks.task import Task
+from lengthwise.task.base import Task
+from lengthwise.task.sets import lengths_of
 
 BATCH_TOKENS = 8192
 """Input tokens of a batch."""

@@ -15,7 +15,7 @@ from lengthwise.cli.terminal import Json, app, console, print_table, say, workin
 from lengthwise.spec import SpecError
 
 if TYPE_CHECKING:
-    from lengthwise.analysis.attention import OfDecoder
+    from lengthwise.analysis.attention import DecoderSource
     from lengthwise.analysis.pairing import Model
     from lengthwise.run import Run
 
@@ -76,7 +76,7 @@ def attention(
 ) -> None:
     """Draw the attention weights of one prompt and its answer: a heat map for each layer and head."""
     from lengthwise.folder import Folder
-    from lengthwise.report.attention import heat_maps
+    from lengthwise.reporting.attention import heat_maps
     from lengthwise.run.ask import attention as read
 
     found = read(_open(run, store), prompt, checkpoint)
@@ -131,7 +131,7 @@ def _analysed(
 ) -> dict[str, Rows]:
     import torch
 
-    from lengthwise.analysis.attention import OfDecoder, batches
+    from lengthwise.analysis.attention import DecoderSource, batches
     from lengthwise.analysis.pairing import Model, Pairing, pairings
     from lengthwise.analysis.together import compare, describe
 
@@ -153,7 +153,7 @@ def _analysed(
                 if against.id in {run.id for run in own}:
                     raise SpecError(f"{against.id} would be compared with itself; name another run with --against")
                 fixed = Model(f"{fixed.encoding} ({against.id.rpartition('-')[2][:6]})", fixed.seed)
-            trained[fixed] = OfDecoder(against.decoder(checkpoint), against.plan.positions)
+            trained[fixed] = DecoderSource(against.decoder(checkpoint), against.plan.positions)
             first[fixed.untrained] = _untrained(against)
             pairs = [Pairing("given", model, fixed) for model in models]
             pairs += [Pairing("change", model, model.untrained) for model in trained]
@@ -171,11 +171,11 @@ def _analysed(
     return found
 
 
-def _models(runs: Sequence[Run], checkpoint: str) -> dict[Model, OfDecoder]:
-    from lengthwise.analysis.attention import OfDecoder
+def _models(runs: Sequence[Run], checkpoint: str) -> dict[Model, DecoderSource]:
+    from lengthwise.analysis.attention import DecoderSource
     from lengthwise.analysis.pairing import Model
 
-    found: dict[Model, OfDecoder] = {}
+    found: dict[Model, DecoderSource] = {}
     for run in runs:
         model = Model(_name(run), run.plan.seed)
         if model in found:
@@ -183,7 +183,7 @@ def _models(runs: Sequence[Run], checkpoint: str) -> dict[Model, OfDecoder]:
                 f"two of these runs are {model.encoding}, seed {model.seed}; they differ in something else, so compare "
                 f"them alone: lengthwise analyze {run.id} --against the other"
             )
-        found[model] = OfDecoder(run.decoder(checkpoint), run.plan.positions)
+        found[model] = DecoderSource(run.decoder(checkpoint), run.plan.positions)
     return found
 
 
@@ -191,10 +191,10 @@ def _name(run: Run) -> str:
     return ",".join(map(str, run.plan.encoding_specs))
 
 
-def _untrained(run: Run) -> OfDecoder:
-    from lengthwise.analysis.attention import OfDecoder
+def _untrained(run: Run) -> DecoderSource:
+    from lengthwise.analysis.attention import DecoderSource
 
-    return OfDecoder(run.plan.decoder(), run.plan.positions)
+    return DecoderSource(run.plan.decoder(), run.plan.positions)
 
 
 # --- rows -> what is shown -------------------------------------------------------------------------------------------
@@ -210,11 +210,11 @@ def _read(folder: Path, name: str) -> Rows:
 
 
 def _show(found: dict[str, Rows], reference: str, to: Path, as_json: bool) -> None:
-    from lengthwise.encodings.labels import label_of
+    from lengthwise.encoding.labels import label_of
     from lengthwise.folder import Folder
-    from lengthwise.report.attention import drawings, lengths_shown, modes
-    from lengthwise.report.divergences import differences, markdown, over_lengths, sentence, summary, table, tasks_of
-    from lengthwise.report.findings import short
+    from lengthwise.reporting.attention import drawings, lengths_shown, modes
+    from lengthwise.reporting.divergences import differences, markdown, over_lengths, sentence, summary, table, tasks_of
+    from lengthwise.reporting.findings import short
 
     _write_rows(to, found)  # first: they took minutes, and whatever fails below can be done again from them
     told, seen = (over_lengths(found["divergence"], only) for only in (False, True))

@@ -13,7 +13,7 @@ from lengthwise.cli.terminal import Json, app, print_table, say, working
 from lengthwise.spec import Spec, SpecError, canonical, specs
 
 if TYPE_CHECKING:
-    from lengthwise.bench.encodings import Row
+    from lengthwise.timing.encodings import Row
 
 bench = typer.Typer(help="What things cost on this machine.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(bench, name="bench")
@@ -42,10 +42,10 @@ def encodings(
     as_json: Json = False,
 ) -> None:
     """Time and memory of each encoding against nope: training step, forward pass, cached generation."""
-    from lengthwise.bench.encodings import side_by_side
-    from lengthwise.encodings import ENCODINGS
+    from lengthwise.encoding import ENCODINGS
     from lengthwise.model.config import preset
     from lengthwise.run.machine import cpu_name
+    from lengthwise.timing.encodings import side_by_side
 
     named = specs(encodings) if encodings is not None else [Spec(name) for name in ENCODINGS]
     if not named:

@@ -11,7 +11,7 @@ from lengthwise.cli.terminal import Json, app, console, escape, print_table, say
 from lengthwise.spec import Spec, SpecError, specs
 
 if TYPE_CHECKING:
-    from lengthwise.verify import Report
+    from lengthwise.conformance import Report
 
 
 @app.command()
@@ -26,7 +26,7 @@ def verify(
     named = specs(encoding)
     if not named:
         raise SpecError("name an encoding, e.g. lengthwise verify rope")
-    from lengthwise.verify import verify as run
+    from lengthwise.conformance import verify as run
 
     chosen = [id for text in only or () for id in text.replace(",", " ").split()] or None
     reports = [run(spec, positions=positions, only=chosen) for spec in named]
@@ -43,7 +43,7 @@ def verify(
 
 def print_verified(report: Report, every: bool = False) -> None:
     """Failures first, each with its cure, root causes before consequences; then, if asked for, every check."""
-    from lengthwise.verify import CHECKS
+    from lengthwise.conformance import CHECKS
 
     screen = console()
     for result in (*report.failed, *report.warned):

@@ -54,7 +54,7 @@ _COMMON = ("protocol", "bos", "tokenizer")  # every task has these
 
 
 def _tasks() -> list[dict[str, object]]:
-    from lengthwise.tasks import PUBLISHED, TASKS
+    from lengthwise.task import PUBLISHED, TASKS
 
     published = {name.partition(":")[0] for name in PUBLISHED}
     rows: list[dict[str, object]] = []
@@ -76,8 +76,8 @@ def _tasks() -> list[dict[str, object]]:
 
 
 def _encodings() -> list[dict[str, object]]:
-    from lengthwise.encodings import ENCODINGS, build_encoding
-    from lengthwise.encodings.encoding import CLAIMS, Encoding
+    from lengthwise.encoding import ENCODINGS, build_encoding
+    from lengthwise.encoding.base import CLAIMS, Encoding
     from lengthwise.model import preset
 
     geometry = preset("paper", vocabulary=1).geometry
@@ -102,7 +102,7 @@ def _encodings() -> list[dict[str, object]]:
 
 def _catalogue(rows: list[dict[str, object]]) -> str:
     """docs/catalogue.md: the table of encodings, then each one's own words."""
-    from lengthwise.encodings import ENCODINGS
+    from lengthwise.encoding import ENCODINGS
 
     lines = [
         "# Catalogue of encodings",
@@ -131,7 +131,7 @@ def _catalogue(rows: list[dict[str, object]]) -> str:
 
 
 def _positions() -> list[dict[str, object]]:
-    from lengthwise.encodings import POSITIONS
+    from lengthwise.encoding import POSITIONS
 
     rows: list[dict[str, object]] = []
     for name in POSITIONS:
@@ -161,7 +161,7 @@ def _studies() -> list[dict[str, object]]:
 
 
 def _checks() -> list[dict[str, object]]:
-    from lengthwise.verify import checks
+    from lengthwise.conformance import checks
 
     return [{"id": id, "sentence": sentence} for id, sentence in sorted(checks().items())]
 

@@ -16,7 +16,7 @@ ENCODING = '''"""{title}: a positional encoding. help(lengthwise.Encoding) has e
 import torch
 from torch import Tensor, nn
 
-from lengthwise.encodings.encoding import Encoding, Geometry
+from lengthwise.encoding.base import Encoding, Geometry
 
 
 class {cls}(Encoding):
@@ -52,22 +52,22 @@ ENCODING_TEST = '''"""The conformance kit: padding, caches, precision, gradients
 
 from {module} import {cls}
 
-from lengthwise.verify import assert_conforms
+from lengthwise.conformance import assert_conforms
 
 
 def test_it_is_what_it_says() -> None:
     assert_conforms({cls})
 '''
 
-TASK = '''"""{title}: a task. help(lengthwise.tasks.task.Task) has the whole contract."""
+TASK = '''"""{title}: a task. help(lengthwise.task.base.Task) has the whole contract."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb
 from typing import ClassVar
 
-from lengthwise.tasks.task import Example, Task
-from lengthwise.tasks.words import Words
+from lengthwise.task.base import Example, Task
+from lengthwise.task.random_source import RandomSource
 
 
 @dataclass(frozen=True, kw_only=True)  # options are fields: {file}:{cls}:longest=12
@@ -88,7 +88,7 @@ class {cls}(Task):
         """The lengths there are."""
         return range(1, 1_000_001, 2)
 
-    def draw(self, words: Words, length: int) -> tuple[str, ...]:
+    def draw(self, words: RandomSource, length: int) -> tuple[str, ...]:
         """An instance: values only, and random through `words` alone, so that anyone can draw it again."""
         return tuple(words.choice(("a", "b"), length))
 
@@ -115,9 +115,9 @@ class {cls}(Task):
 
 TASK_TEST = '''"""What must hold of every task: answers are right, splits disjoint, examples the same for everyone."""
 
-from lengthwise.tasks import build_task
-from lengthwise.tasks.audit import audit
-from lengthwise.tasks.block import training_block
+from lengthwise.task import build_task
+from lengthwise.task.audit import audit
+from lengthwise.task.block import training_block
 
 TASK = "{file}:{cls}"
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lengthwise.analysis.documents import Batch, Document
     from lengthwise.analysis.states import Keep, Read
     from lengthwise.model.taps import Tap
-    from lengthwise.report.drawing import Drawing
+    from lengthwise.reporting.drawing import Drawing
     from lengthwise.run import Run
 
 Rows = list[dict[str, Any]]
@@ -94,7 +94,7 @@ def _sources(documents: str) -> list[str]:
 
 
 def _names(runs: list[str], study: str | None, encodings: str | None, store: str) -> list[str]:
-    from lengthwise.encodings.outline import canonical_encoding
+    from lengthwise.encoding.signature import canonical_encoding
     from lengthwise.spec import specs
 
     if not runs and study is None:
@@ -327,8 +327,8 @@ def _beside(lines: Rows) -> Rows:
 
 def drawings(rows: Rows, spreads: Rows) -> list[Drawing]:
     """The figures of rows."""
-    from lengthwise.report.probes import changes, errors
-    from lengthwise.report.probes import spreads as spread
+    from lengthwise.reporting.probes import changes, errors
+    from lengthwise.reporting.probes import spreads as spread
 
     found = []
     for source in dict.fromkeys(row["documents"] for row in rows):

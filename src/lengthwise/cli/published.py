@@ -30,10 +30,10 @@ def published(
             raise SpecError(f"a topic ({topic}) and a figure ({figure}) are two commands")
         _draw(figure, to, as_json)
         return
-    from lengthwise.published import CODE, ENCODINGS, PAPER, TOPICS, tables
+    from lengthwise.publication import CODE, ENCODINGS, PAPER, TOPICS, tables
 
     if topic is None:
-        from lengthwise.report.published import FIGURES
+        from lengthwise.reporting.published import FIGURES
 
         rows: list[dict[str, object]] = [{"topic": name, "has": words} for name, words in TOPICS.items()]
         figures: list[dict[str, object]] = [{"figure": name, "shows": title} for name, (title, _) in FIGURES.items()]
@@ -66,7 +66,7 @@ def published(
 
 def _said(key: str, value: object, digits: int) -> object:
     """Shares without their zero, all of one width; the name of an encoding as it was published."""
-    from lengthwise.published import ENCODINGS
+    from lengthwise.publication import ENCODINGS
 
     if isinstance(value, float):
         return f"{value:.{digits}f}".removeprefix("0") if value < 2 else f"{value:#.4g}"
@@ -78,8 +78,8 @@ def _said(key: str, value: object, digits: int) -> object:
 
 
 def _draw(figure: str, to: Path, as_json: bool) -> None:
-    from lengthwise.published import PAPER
-    from lengthwise.report.published import FIGURES, draw
+    from lengthwise.publication import PAPER
+    from lengthwise.reporting.published import FIGURES, draw
 
     paths = [str(path) for path in draw(figure, to)]
     if as_json:
@@ -98,7 +98,7 @@ def cite(
     ] = None,
 ) -> None:
     """Print the BibTeX of encodings, positions, tasks or a study; without a name, of lengthwise and the study."""
-    from lengthwise.published.citations import STUDY, entry, itself, numbers_in, short_entry
+    from lengthwise.publication.citations import STUDY, entry, itself, numbers_in, short_entry
 
     wanted: list[str] = []  # arXiv numbers, and papers that have none here
     for name in names or ["lengthwise"]:
@@ -115,13 +115,13 @@ def cite(
 
 def _papers(name: str, outside: bool = True) -> list[str]:
     """What a name rests on: the `paper` of a class, those of everything in a study, or `lengthwise` itself."""
-    from lengthwise.encodings import ENCODINGS, POSITIONS
-    from lengthwise.encodings.outline import canonical_encoding, outline
-    from lengthwise.published.citations import STUDY, VARIANTS
+    from lengthwise.encoding import ENCODINGS, POSITIONS
+    from lengthwise.encoding.signature import canonical_encoding, outline
+    from lengthwise.publication.citations import STUDY, VARIANTS
     from lengthwise.spec import canonical, resolve, specs
     from lengthwise.study.file import Study
     from lengthwise.study.reading import recipes
-    from lengthwise.tasks import TASKS
+    from lengthwise.task import TASKS
 
     if name == "lengthwise":
         return ["lengthwise"]

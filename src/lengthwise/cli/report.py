@@ -14,8 +14,8 @@ from lengthwise.cli.terminal import Json, app, console, print_table, say, workin
 from lengthwise.spec import SpecError
 
 if TYPE_CHECKING:
-    from lengthwise.report.findings import Findings
-    from lengthwise.report.tables import Tables
+    from lengthwise.reporting.findings import Findings
+    from lengthwise.reporting.tables import Tables
 
 
 @study.command()
@@ -33,8 +33,8 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Turn stored rows into a verdict with honest intervals, figures, and one self-contained page."""
-    from lengthwise.report.findings import gather
-    from lengthwise.report.page import Page
+    from lengthwise.reporting.findings import gather
+    from lengthwise.reporting.page import Page
     from lengthwise.study.add import committed, written
     from lengthwise.study.store import Bundle, Store
 
@@ -58,7 +58,7 @@ def report(
         where = to or Path(f"report-{planned.study.name}")
         paths = page.write(where, pdf=pdf)
         if latex:
-            from lengthwise.report.latex import latex as tables
+            from lengthwise.reporting.latex import latex as tables
 
             paths += tables(page, where)
     console().print(page.verdict, style="bold", markup=False, highlight=False)
@@ -72,9 +72,9 @@ def claims(
     as_json: Json = False,
 ) -> None:
     """What the publications claim, and what our rows say to it, by rules that were committed before."""
-    from lengthwise.report.claims import committed_on, judge, read_claims, read_measured
-    from lengthwise.report.findings import gather
-    from lengthwise.report.numbers import numbers
+    from lengthwise.reporting.claims import committed_on, judge, read_claims, read_measured
+    from lengthwise.reporting.findings import gather
+    from lengthwise.reporting.numbers import numbers
     from lengthwise.study.add import committed, in_results
     from lengthwise.study.file import Study
     from lengthwise.study.plan import Planned
@@ -107,7 +107,7 @@ def claims(
 
 def print_short(page: Tables) -> None:
     """The verdict, the curves of up to three tasks, and one table: what fits a screen of 80 columns."""
-    from lengthwise.report.words import verdict
+    from lengthwise.reporting.words import verdict
 
     screen = console()
     screen.print(verdict(page.found, page.numbers), style="bold", markup=False, highlight=False)
@@ -121,7 +121,7 @@ def print_short(page: Tables) -> None:
 
 def print_bars(found: Findings, task: str) -> None:
     """The median seed's accuracy against length, as rows of blocks."""
-    from lengthwise.report.bars import bars
+    from lengthwise.reporting.bars import bars
 
     screen = console()
     screen.print()

@@ -20,7 +20,7 @@ from lengthwise.spec import Spec, SpecError, specs
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lengthwise.compare import Comparison
+    from lengthwise.comparison import Comparison
     from lengthwise.run import Run
 
 TaskName = Annotated[str, typer.Argument(help="a task, e.g. copy:variant=same or my_task.py:Mine")]
@@ -51,7 +51,7 @@ def train(
     threads: Threads = None,
     shard: Annotated[bool, typer.Option("--shard", help="shard the model over the processes (FSDP2)")] = False,
     checkpoint_every: Annotated[int | None, typer.Option(min=1, help="steps between checkpoints")] = None,
-    listener: Annotated[list[str] | None, typer.Option(help="tensorboard or wandb")] = None,
+    logger: Annotated[list[str] | None, typer.Option(help="tensorboard or wandb")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
     as_json: Json = False,
 ) -> None:
@@ -75,7 +75,7 @@ def train(
         threads=threads,
         shard=shard,
         checkpoint_every=checkpoint_every,
-        listeners=listener or (),
+        loggers=logger or (),
         quiet=quiet,
     )
     if not _first_process():
@@ -101,7 +101,7 @@ def _first_process() -> bool:
 
 def _show_run(run: Run, as_json: bool) -> None:
     from lengthwise.cli.report import print_short
-    from lengthwise.compare import compare as side_by_side
+    from lengthwise.comparison import compare as side_by_side
 
     found = side_by_side([run])
     if as_json:
@@ -185,9 +185,9 @@ def compare(
 
 def _compared(task: str, named: list[Spec], seeds: int, shared: dict[str, Any], store: str) -> Comparison:
     """The report of a comparison: a study of one task that was not written down."""
-    from lengthwise.compare import Comparison
-    from lengthwise.report.findings import gather
-    from lengthwise.report.page import Page
+    from lengthwise.comparison import Comparison
+    from lengthwise.reporting.findings import gather
+    from lengthwise.reporting.page import Page
     from lengthwise.study.file import Study
     from lengthwise.study.plan import Planned
     from lengthwise.study.store import Store
@@ -224,7 +224,7 @@ def _together(commands: list[list[str]], jobs: int, quiet: bool) -> None:
     """Do commands in processes of their own, so many at a time: two runs on one thread each beat one on two."""
     from lengthwise.run.stop import STOPPED
     from lengthwise.training.health import Diverged
-    from lengthwise.training.listeners import LINES
+    from lengthwise.training.loggers import LINES
 
     waiting, going = list(enumerate(commands, 1)), dict[int, subprocess.Popen[bytes]]()
     environment = {**os.environ, LINES: "1"}

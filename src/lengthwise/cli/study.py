@@ -243,13 +243,13 @@ study.command("retry", help="Like run, and the runs that failed are tried once m
 def _verified(add: list[str], quiet: bool) -> None:
     """Stop before anything is trained where an added encoding from outside the package does not conform."""
     from lengthwise.cli.encodings import print_verified
-    from lengthwise.encodings import ENCODINGS
+    from lengthwise.encoding import ENCODINGS
     from lengthwise.spec import specs
 
     named = [spec for text in add for spec in specs(text) if spec.name not in ENCODINGS]
     if not named:
         return
-    from lengthwise.verify import verify
+    from lengthwise.conformance import verify
 
     for spec in dict.fromkeys(named):
         _say(quiet, f"verifying {spec}")
@@ -287,8 +287,8 @@ def _report(
 ) -> None:
     """The verdict, the curves and one table in the terminal; everything else on the page."""
     from lengthwise.cli.report import print_short
-    from lengthwise.report.findings import gather
-    from lengthwise.report.page import Page
+    from lengthwise.reporting.findings import gather
+    from lengthwise.reporting.page import Page
     from lengthwise.study.add import written
 
     told: dict[str, Any] = {"study": planned.study.name, "done": len(tally.done), "of": tally.total}

@@ -14,8 +14,8 @@ from lengthwise.cli.terminal import Json, app, cell, console, escape, print_tabl
 from lengthwise.spec import Spec, SpecError
 
 if TYPE_CHECKING:
-    from lengthwise.tasks.audit import Audit
-    from lengthwise.tasks.task import Task
+    from lengthwise.task.audit import Audit
+    from lengthwise.task.base import Task
 
 Name = Annotated[str, typer.Argument(help="a task, e.g. copy:variant=random or my_task.py:Mine")]
 Protocol = Annotated[str | None, typer.Option(help="ours or paper")]
@@ -26,7 +26,7 @@ Tokenizer = Annotated[str | None, typer.Option(help="a folder with a Hugging Fac
 def _task(name: str, **options: str | None) -> tuple[Task, str]:
     """The task, and its name with the options that were given beside it."""
     from lengthwise.spec import canonical
-    from lengthwise.tasks import TASKS, build_task
+    from lengthwise.task import TASKS, build_task
 
     spec = Spec.of(name)
     for key, value in options.items():
@@ -53,8 +53,8 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Print examples that a person can read: prompt, steps and answer apart."""
-    from lengthwise.tasks.sets import belongs, lengths_of, maker
-    from lengthwise.tasks.vocabulary import text
+    from lengthwise.task.sets import belongs, lengths_of, maker
+    from lengthwise.task.vocabulary import text
 
     chosen, name = _task(task, scratchpad=scratchpad, protocol=protocol, tokenizer=tokenizer)
     if length is None:
@@ -106,7 +106,7 @@ def show(
 @app.command()
 def audit(task: Name, protocol: Protocol = None, tokenizer: Tokenizer = None, as_json: Json = False) -> None:
     """Count what a task has: examples, overlap between splits, chance, lengths of answers, deviations."""
-    from lengthwise.tasks.audit import audit as run
+    from lengthwise.task.audit import audit as run
 
     chosen, name = _task(task, protocol=protocol, tokenizer=tokenizer)
     with working() as progress:
@@ -201,7 +201,7 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write a task as parquet that Hugging Face datasets reads: load_dataset(FOLDER)."""
-    from lengthwise.tasks.export import export as run
+    from lengthwise.task.export import export as run
 
     chosen, name = _task(task, scratchpad=scratchpad, protocol=protocol, tokenizer=tokenizer)
     with working() as progress:
@@ -233,9 +233,9 @@ def lengths(
     if tokenizer is None:
         unit, count = "words", words
     else:
-        from lengthwise.tasks.pieces import Pieces
+        from lengthwise.task.tokenizer import HuggingFaceTokenizer
 
-        unit, count = "tokens", Pieces(tokenizer).count
+        unit, count = "tokens", HuggingFaceTokenizer(tokenizer).count
     counted: list[str] = []
     with working() as progress:
         found = measure(_told(map(count, texts(file, field, counted.extend)), progress), trained or (), unit)

@@ -13,7 +13,7 @@ from lengthwise.cli.terminal import Json, app, console, escape, print_table, wor
 from lengthwise.spec import SpecError
 
 if TYPE_CHECKING:
-    from lengthwise.report.drawing import Drawing
+    from lengthwise.reporting.drawing import Drawing
     from lengthwise.theory.theorem1 import NormKind
 
 theory = typer.Typer(
@@ -56,7 +56,7 @@ def theorem1(
         f"t in the state after layer 1, largest error of {sequences} random sequences": table,
         f"what it needs (T = {max(small, 2)}, fp64)": changes,
     }
-    from lengthwise.report.theory import theorem1 as drawn
+    from lengthwise.reporting.theory import theorem1 as drawn
 
     at = 2 * small + 2
     end = next(row["says"] for row in said if row["case"] == "as built" and row["t"] == at)
@@ -89,7 +89,7 @@ def theorem2(
         "second layers that equal an encoding (fp64)": imitated,
         "the closing remark: is g(i) − g(t) a function of t − i?": remark,
     }
-    from lengthwise.report.theory import theorem2 as drawn
+    from lengthwise.reporting.theory import theorem2 as drawn
 
     more = {"remark": points, "imitations": by_distance}
     _show("theorem2", tables, more, lambda: drawn(by_distance, points), to, as_json)
@@ -107,7 +107,7 @@ def horizon(
     with working() as tell:
         reach = rows.horizons(_list(dtype), tell=tell)
         price = rows.widths()
-    from lengthwise.report.theory import horizon as drawn
+    from lengthwise.reporting.theory import horizon as drawn
 
     tables = {"the largest t that is still told from t + 1": reach, "units of the ReLU layer for T tokens": price}
     _show("horizon", tables, {}, lambda: drawn(reach, price), to, as_json)
@@ -126,7 +126,7 @@ def heads(
     if beta <= 0:
         raise SpecError(f"--beta is above 0, not {beta:g}")
     table, maps = rows.heads(tokens, beta)
-    from lengthwise.report.theory import heads as drawn
+    from lengthwise.reporting.theory import heads as drawn
 
     _show("heads", {"heads without positions": table}, {"maps": maps}, lambda: drawn(maps), to, as_json)
 
@@ -140,7 +140,7 @@ def claims(
 ) -> None:
     """Measure what decides the claims that need no study, at the size they name (some minutes)."""
     from lengthwise.folder import Folder
-    from lengthwise.report.claims import judge, measured_as, read_claims
+    from lengthwise.reporting.claims import judge, measured_as, read_claims
     from lengthwise.theory.claims import measured
 
     with working() as tell:

@@ -13,7 +13,7 @@ from lengthwise.cli.terminal import Json, console, escape, print_table, working
 from lengthwise.cli.theory import theory
 
 if TYPE_CHECKING:
-    from lengthwise.report.drawing import Drawing
+    from lengthwise.reporting.drawing import Drawing
 
 To = Annotated[Path, typer.Option(help="the folder of the figure and, beside it, its rows")]
 
@@ -33,7 +33,7 @@ def variance(
     as_json: Json = False,
 ) -> None:
     """Measure Chi et al.'s lemmas 1 to 4 at initialisation, beside what was published and what is right."""
-    from lengthwise.report.variance import variance as draw
+    from lengthwise.reporting.variance import variance as draw
     from lengthwise.theory.lemmas import every_lemma
     from lengthwise.theory.variance import Start
 
@@ -105,8 +105,8 @@ def order(
     as_json: Json = False,
 ) -> None:
     """Show what a decoder without positions can know of the order of its input, by its mask and its depth."""
-    from lengthwise.report.variance import order as draw
-    from lengthwise.report.variance import trained as draw_trained
+    from lengthwise.reporting.variance import order as draw
+    from lengthwise.reporting.variance import trained as draw_trained
     from lengthwise.theory.order import every_check
 
     rows = every_check(tokens, seed=seed)

@@ -7,14 +7,14 @@ import typing
 from importlib import import_module
 
 if typing.TYPE_CHECKING:
-    from lengthwise.evaluation.examination import Examination, examine
     from lengthwise.evaluation.interface import evaluate
+    from lengthwise.evaluation.result import EvaluationResult, evaluate_decoder
 
-__all__ = ["Examination", "evaluate", "examine"]
+__all__ = ["EvaluationResult", "evaluate", "evaluate_decoder"]
 
 
 def __getattr__(name: str) -> object:
-    if name in __all__:  # rows are read without torch; examining needs it
-        where = "interface" if name == "evaluate" else "examination"
+    if name in __all__:  # rows are read without torch; evaluating needs it
+        where = "interface" if name == "evaluate" else "result"
         return getattr(import_module(f"lengthwise.evaluation.{where}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from lengthwise.encodings.positions import Consecutive, Positions
+from lengthwise.encoding.positions import Consecutive, Positions
 from lengthwise.spec import SpecError, digest
-from lengthwise.tasks.sets import evaluation, lengths_of
-from lengthwise.tasks.task import Instance, Task
+from lengthwise.task.base import Instance, Task
+from lengthwise.task.sets import evaluation, lengths_of
 
 
 @dataclass(frozen=True, eq=False)

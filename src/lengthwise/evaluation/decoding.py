@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lengthwise.encodings.positions import Consecutive, Positions
+from lengthwise.encoding.positions import Consecutive, Positions
 from lengthwise.evaluation.cases import Case
 from lengthwise.model import Decoder
 from lengthwise.spec import SpecError, one_line

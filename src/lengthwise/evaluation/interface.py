@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from lengthwise.encodings.positions import Positions
-from lengthwise.evaluation.examination import examine
+from lengthwise.encoding.positions import Positions
+from lengthwise.evaluation.result import evaluate_decoder
 from lengthwise.evaluation.subject import HasTask
 from lengthwise.spec import Spec, SpecError, suggests
-from lengthwise.tasks import build_task
-from lengthwise.tasks.task import Task
+from lengthwise.task import build_task
+from lengthwise.task.base import Task
 
 if TYPE_CHECKING:
     import polars as pl
@@ -43,7 +43,7 @@ def evaluate(
         task = model.task
     elif isinstance(model, HasTask):
         task, labels = _agreed(model, task, another_task, labels)
-    found = examine(
+    found = evaluate_decoder(
         model,
         task,
         lengths,

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lengthwise.encodings.positions import Positions
+from lengthwise.encoding.positions import Positions
 from lengthwise.evaluation.cases import Case
 from lengthwise.model import Decoder
 

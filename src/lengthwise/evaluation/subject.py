@@ -7,14 +7,14 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from lengthwise.encodings import build_positions
-from lengthwise.encodings.positions import Consecutive, Positions
+from lengthwise.encoding import build_positions
+from lengthwise.encoding.positions import Consecutive, Positions
 from lengthwise.evaluation.cases import Case
 from lengthwise.evaluation.decoding import Decode, Outside, call, decoder_decode, limit_of, outside_decode
 from lengthwise.evaluation.onepass import Logits, decoder_logits
 from lengthwise.model import Decoder
 from lengthwise.spec import SpecError
-from lengthwise.tasks.task import Task
+from lengthwise.task.base import Task
 
 
 @runtime_checkable

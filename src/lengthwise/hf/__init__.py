@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from lengthwise import __version__
-from lengthwise.encodings import ENCODINGS
+from lengthwise.encoding import ENCODINGS
 from lengthwise.model import Decoder, DecoderConfig
 from lengthwise.spec import Spec, SpecError, resolve
 

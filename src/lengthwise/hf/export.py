@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lengthwise.encodings.positions import Consecutive
+from lengthwise.encoding.positions import Consecutive
 from lengthwise.hf import LengthwiseForCausalLM
 from lengthwise.spec import SpecError
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from lengthwise.model import Decoder
-    from lengthwise.tasks.task import Task
+    from lengthwise.task.base import Task
 
 
 def export_model(decoder: Decoder, task: Task, positions: object, to: str | Path) -> str:

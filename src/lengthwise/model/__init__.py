@@ -12,9 +12,9 @@ from lengthwise.model.config import PRESETS, DecoderConfig, preset
 if typing.TYPE_CHECKING:
     from lengthwise.model.cache import Cache
     from lengthwise.model.decoder import Decoder
-    from lengthwise.model.layout import Layout
+    from lengthwise.model.layout import TokenLayout
 
-__all__ = ["PRESETS", "Cache", "Decoder", "DecoderConfig", "Layout", "preset"]
+__all__ = ["PRESETS", "Cache", "Decoder", "DecoderConfig", "TokenLayout", "preset"]
 
 
 def __getattr__(name: str) -> object:

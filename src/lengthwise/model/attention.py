@@ -1,6 +1,6 @@
 """Attention: where queries, keys and the encoding meet.
 
-`Plan` is made once per forward for each encoding and shared by its layers: what they may see, and the bias in the
+`AttentionContext` is made once per forward for each encoding and shared by its layers: the mask, and the bias in the
 cheapest form the path can use. Paths that compute the same thing:
 
 - *fast*: PyTorch's fused attention; nothing of size T × T where the mask is causal and the bias none or columns;
@@ -19,12 +19,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from lengthwise.encodings.encoding import SEES_SCORES, Encoding, Pair
+from lengthwise.encoding.base import SEES_SCORES, Encoding, Pair
 from lengthwise.model.cache import Cache
 from lengthwise.model.config import DecoderConfig
 from lengthwise.model.flex import BlockMask, Change, flex, prepared
-from lengthwise.model.layout import Layout
-from lengthwise.model.sight import Sight
+from lengthwise.model.layout import TokenLayout
+from lengthwise.model.mask import AttentionMask
 from lengthwise.model.taps import Taps
 from lengthwise.spec import SpecError
 
@@ -41,11 +41,16 @@ def exactly(device: torch.device) -> AbstractContextManager[object]:
     return torch.autocast(device.type, enabled=False) if enabled else nullcontext()
 
 
-class Plan:
+class AttentionContext:
     """What the layers that share an encoding need in one forward pass."""
 
     def __init__(
-        self, encoding: Encoding, config: DecoderConfig, sight: Sight, dtype: torch.dtype, budget_B: Tensor
+        self,
+        encoding: Encoding,
+        config: DecoderConfig,
+        attention_mask: AttentionMask,
+        dtype: torch.dtype,
+        budget_B: Tensor,
     ) -> None:
         self.encoding = encoding
         self.config = config
@@ -55,10 +60,10 @@ class Plan:
         """The temperature's factor on q; here, not an argument of layers, which mixed precision would cast."""
         self.backend = "auto"
         """The path that was asked for."""
-        self.sight = sight
-        self.query_positions_BQ = sight.queries.positions_BT.to(dtype)
-        same = sight.square
-        self.key_positions_BK = self.query_positions_BQ if same else sight.keys.positions_BT.to(dtype)
+        self.attention_mask = attention_mask
+        self.query_positions_BQ = attention_mask.queries.positions_BT.to(dtype)
+        same = attention_mask.square
+        self.key_positions_BK = self.query_positions_BQ if same else attention_mask.keys.positions_BT.to(dtype)
         self.turns = encoding.overrides("rotate")
         self.biased = any(encoding.overrides(form) for form in ("columns", "by_distance", "bias"))
         self.marks = encoding.overrides("mark")
@@ -73,14 +78,14 @@ class Plan:
             keys_BK = self.query_positions_BQ if new_only else self.key_positions_BK
             return self.encoding.prepare(self.query_positions_BQ, keys_BK, self.budget_B)
 
-    def block(self, start: int, end: int) -> Plan:
-        """The plan of some of the queries."""
+    def block(self, start: int, end: int) -> AttentionContext:
+        """The context of some of the queries."""
         dtype = self.query_positions_BQ.dtype
-        return Plan(self.encoding, self.config, self.sight.block(start, end), dtype, self.budget_B)
+        return AttentionContext(self.encoding, self.config, self.attention_mask.block(start, end), dtype, self.budget_B)
 
     def rows(self, scores: int, wanted: int | None) -> int:
         """How many queries to take at a time where all of them have so many scores."""
-        queries = self.sight.queries.tokens
+        queries = self.attention_mask.queries.tokens
         # Who turns keys and looks at scores has a state that belongs to all queries at once.
         if self.hooked and self.turns:
             return queries
@@ -95,10 +100,10 @@ class Plan:
         """The bias as a matrix, in the working precision."""
         if not self.biased:
             return None
-        q, k = self.sight.queries, self.sight.keys
+        q, k = self.attention_mask.queries, self.attention_mask.keys
         if k.consecutive and q.consecutive and self.encoding.overrides("by_distance"):
             # Row i of the matrix is a window of one vector: distances Q−1+start, ..., 1−K+start, read from the right.
-            start = self.sight.start
+            start = self.attention_mask.start
             first, last = start + q.tokens - 1, start + 1 - k.tokens
             distances_N = torch.arange(first, last - 1, -1, device=self.query_positions_BQ.device)
             with exactly(distances_N.device):
@@ -110,9 +115,9 @@ class Plan:
     @cached_property
     def added_BHQK(self) -> Tensor | None:
         """Bias and mask in one matrix: −inf, not a large number, where a key is hidden."""
-        if self.sight.everything:
+        if self.attention_mask.everything:
             return self.bias_BHQK
-        hidden_B1QK = ~self.sight.allowed_BQK[:, None]
+        hidden_B1QK = ~self.attention_mask.allowed_BQK[:, None]
         if self.bias_BHQK is None:
             return torch.zeros_like(hidden_B1QK, dtype=self.query_positions_BQ.dtype).masked_fill(
                 hidden_B1QK, -torch.inf
@@ -122,12 +127,14 @@ class Plan:
     @cached_property
     def columns(self) -> tuple[Tensor, Tensor] | None:
         """The bias as extra columns of queries and keys, where that form is true and worth it."""
-        sight, encoding = self.sight, self.encoding
-        if not encoding.overrides("columns") or sight.mask != "causal" or not sight.keys.ordered:
+        attention_mask, encoding = self.attention_mask, self.encoding
+        if not encoding.overrides("columns") or attention_mask.mask != "causal" or not attention_mask.keys.ordered:
             return None
-        if sight.queries.tokens * sight.keys.tokens <= COLUMNS_FROM and encoding.overrides("by_distance"):
+        if attention_mask.queries.tokens * attention_mask.keys.tokens <= COLUMNS_FROM and encoding.overrides(
+            "by_distance"
+        ):
             return None
-        if sight.keys.largest - sight.keys.smallest > 2 * sight.keys.tokens:
+        if attention_mask.keys.largest - attention_mask.keys.smallest > 2 * attention_mask.keys.tokens:
             return None  # sums of numbers so large would lose the digits of small distances
         query_BQ, key_BK = self.query_positions_BQ, self.key_positions_BK
         if encoding.relative:
@@ -152,7 +159,7 @@ class Plan:
 
     def settle(self, batch: int, dropping: bool, shown: bool) -> None:
         """Compute the bias now: a layer that is computed twice (recomputation) must find it, not make it."""
-        queries, keys = self.sight.queries.tokens, self.sight.keys.tokens
+        queries, keys = self.attention_mask.queries.tokens, self.attention_mask.keys.tokens
         much = not shown and self.rows(batch * self.config.heads * queries * keys, None) < queries
         if self.turns or not much:
             _ = self.state
@@ -175,32 +182,37 @@ class Plan:
             k_BHKE,
             self.query_positions_BQ,
             self.key_positions_BK,
-            self.sight.allowed_BQK,
+            self.attention_mask.allowed_BQK,
             self.state,
             self.scale,
             marks_BHKC,
-            self.sight.start,
+            self.attention_mask.start,
         )
 
 
-def fast(q_BHQE: Tensor, k_BHKE: Tensor, v_BHKE: Tensor, plan: Plan) -> Tensor:
+def fast(q_BHQE: Tensor, k_BHKE: Tensor, v_BHKE: Tensor, context: AttentionContext) -> Tensor:
     """Softmax attention by PyTorch's fused kernels."""
-    sight = plan.sight
-    causal = sight.plain and sight.mask == "causal" and sight.square and sight.queries.tokens > 1
-    mask = None if causal or sight.everything else sight.allowed_BQK[:, None]
-    if not plan.biased:
-        return F.scaled_dot_product_attention(q_BHQE, k_BHKE, v_BHKE, mask, is_causal=causal, scale=plan.scale)
-    if plan.columns is None:
-        added = plan.added_BHQK
+    attention_mask = context.attention_mask
+    causal = (
+        attention_mask.plain
+        and attention_mask.mask == "causal"
+        and attention_mask.square
+        and attention_mask.queries.tokens > 1
+    )
+    mask = None if causal or attention_mask.everything else attention_mask.allowed_BQK[:, None]
+    if not context.biased:
+        return F.scaled_dot_product_attention(q_BHQE, k_BHKE, v_BHKE, mask, is_causal=causal, scale=context.scale)
+    if context.columns is None:
+        added = context.added_BHQK
         assert added is not None
         # A bias stays in fp32 beside bf16 queries; autocast would round it too.
         with exactly(q_BHQE.device):
-            return F.scaled_dot_product_attention(q_BHQE, k_BHKE, v_BHKE, added, scale=plan.scale)
-    query_columns, key_columns = plan.columns
+            return F.scaled_dot_product_attention(q_BHQE, k_BHKE, v_BHKE, added, scale=context.scale)
+    query_columns, key_columns = context.columns
     q_BHQE, k_BHKE = _beside(q_BHQE, k_BHKE, query_columns, key_columns)
     # The kernel wants values as wide as keys.
     wide_BHKE = F.pad(v_BHKE, (0, k_BHKE.shape[-1] - v_BHKE.shape[-1]))
-    out = F.scaled_dot_product_attention(q_BHQE, k_BHKE, wide_BHKE, mask, is_causal=causal, scale=plan.scale)
+    out = F.scaled_dot_product_attention(q_BHQE, k_BHKE, wide_BHKE, mask, is_causal=causal, scale=context.scale)
     return out[..., : v_BHKE.shape[-1]]
 
 
@@ -232,7 +244,7 @@ def dense(
     q_BHQE: Tensor,
     k_BHKE: Tensor,
     v_BHKE: Tensor,
-    plan: Plan,
+    context: AttentionContext,
     *,
     marks_BHKC: Tensor | None = None,
     dropout: float = 0.0,
@@ -244,14 +256,14 @@ def dense(
     listened = taps is not None and taps.has(name)
     wanted = taps.rows(name) if taps is not None else None
     queries = q_BHQE.shape[2]
-    rows = plan.rows(q_BHQE.shape[0] * q_BHQE.shape[1] * queries * k_BHKE.shape[2], wanted)
+    rows = context.rows(q_BHQE.shape[0] * q_BHQE.shape[1] * queries * k_BHKE.shape[2], wanted)
     if rows == queries or (listened and wanted is None):
-        return _dense(q_BHQE, k_BHKE, v_BHKE, marks_BHKC, plan, dropout, taps, name)
+        return _dense(q_BHQE, k_BHKE, v_BHKE, marks_BHKC, context, dropout, taps, name)
     parts = []
     for start in range(0, queries, rows):
         end = min(start + rows, queries)
-        keys = plan.sight.block(start, end).keys.tokens
-        work = partial(_block, plan=plan, dropout=dropout, taps=taps, name=name, start=start)
+        keys = context.attention_mask.block(start, end).keys.tokens
+        work = partial(_block, context=context, dropout=dropout, taps=taps, name=name, start=start)
         marks = None if marks_BHKC is None else marks_BHKC[:, :, :keys]
         tensors = (q_BHQE[:, :, start:end], k_BHKE[:, :, :keys], v_BHKE[:, :, :keys], marks)
         if torch.is_grad_enabled() and not listened:
@@ -267,14 +279,14 @@ def _block(
     k_BHKE: Tensor,
     v_BHKE: Tensor,
     marks_BHKC: Tensor | None,
-    plan: Plan,
+    context: AttentionContext,
     dropout: float,
     taps: Taps | None,
     name: str,
     start: int,
 ) -> Tensor:
-    """The queries from `start` on. The plan of the block is made here: what is computed twice must be made twice."""
-    part = plan.block(start, start + q_BHRE.shape[2])
+    """The queries from `start` on. The context of the block is made here: what is computed twice must be made twice."""
+    part = context.block(start, start + q_BHRE.shape[2])
     return _dense(q_BHRE, k_BHKE, v_BHKE, marks_BHKC, part, dropout, taps, name, start)
 
 
@@ -283,28 +295,28 @@ def _dense(
     k_BHKE: Tensor,
     v_BHKE: Tensor,
     marks_BHKC: Tensor | None,
-    plan: Plan,
+    context: AttentionContext,
     dropout: float,
     taps: Taps | None,
     name: str,
     start: int | None = None,
 ) -> Tensor:
-    """All queries of a plan at once; `start` is where they begin if they are a block of more."""
+    """All queries of a context at once; `start` is where they begin if they are a block of more."""
     working = torch.promote_types(q_BHQE.dtype, torch.float32)
-    encoding = plan.encoding
+    encoding = context.encoding
     with exactly(q_BHQE.device):
-        q_BHQE, k_BHKE = q_BHQE.to(working) * plan.scale, k_BHKE.to(working)
+        q_BHQE, k_BHKE = q_BHQE.to(working) * context.scale, k_BHKE.to(working)
         scores_BHQK = q_BHQE @ k_BHKE.mT
-        pair = plan.pair(q_BHQE, k_BHKE, marks_BHKC) if plan.hooked else None
+        pair = context.pair(q_BHQE, k_BHKE, marks_BHKC) if context.hooked else None
         if pair is not None:
-            if plan.bias_BHQK is not None:
-                scores_BHQK = scores_BHQK + plan.bias_BHQK
+            if context.bias_BHQK is not None:
+                scores_BHQK = scores_BHQK + context.bias_BHQK
             scores_BHQK = encoding.score(scores_BHQK, pair)
             scores_BHQK = scores_BHQK.masked_fill(~pair.allowed_BQK[:, None], -torch.inf)
             weights_BHQK = encoding.weigh(scores_BHQK, pair)
         else:
-            if plan.added_BHQK is not None:
-                scores_BHQK = scores_BHQK + plan.added_BHQK
+            if context.added_BHQK is not None:
+                scores_BHQK = scores_BHQK + context.added_BHQK
             weights_BHQK = scores_BHQK.softmax(-1)
         if taps is not None and start is not None:
             taps.block(name, weights_BHQK, start)
@@ -335,7 +347,7 @@ class Attention(nn.Module):
     def forward(
         self,
         x_BTD: Tensor,
-        plan: Plan,
+        context: AttentionContext,
         *,
         layer: int,
         cache: Cache | None = None,
@@ -343,31 +355,31 @@ class Attention(nn.Module):
     ) -> Tensor:
         at = f"layers.{layer}"
         q, k, v = (self._split(part(x_BTD)) for part in (self.q, self.k, self.v))
-        static = plan.encoding.static_keys
-        if static and plan.turns:
-            q, k = plan.encoding.checked_rotate(q, k, plan.state)
+        static = context.encoding.static_keys
+        if static and context.turns:
+            q, k = context.encoding.checked_rotate(q, k, context.state)
         if cache is not None:
             k, v = cache.extend(layer, k, v)
-        if not static and plan.turns:
-            q, k = plan.encoding.checked_rotate(q, k, plan.state)
+        if not static and context.turns:
+            q, k = context.encoding.checked_rotate(q, k, context.state)
         if taps is not None:
             q, k = taps(f"{at}.q", q), taps(f"{at}.k", k)
-        if not isinstance(plan.factor, float) or plan.factor != 1.0:
-            q = (q * plan.factor).to(q.dtype)
+        if not isinstance(context.factor, float) or context.factor != 1.0:
+            q = (q * context.factor).to(q.dtype)
         marks = None
-        if plan.marks:
+        if context.marks:
             with exactly(x_BTD.device):
-                marks = plan.encoding.checked_mark(x_BTD)
+                marks = context.encoding.checked_mark(x_BTD)
             if cache is not None:
                 marks = cache.extend_marks(layer, marks)
         dropout = self.dropout if self.training else 0.0
         watched = taps is not None and taps.has(f"{at}.weights")  # no kernel shows its weights
-        if plan.backend == "flex" and not watched:
-            heads = flex(q, k, v, plan, dropout=dropout)
-        elif plan.dense or dropout or watched:
-            heads = dense(q, k, v, plan, marks_BHKC=marks, dropout=dropout, taps=taps, at=at)
+        if context.backend == "flex" and not watched:
+            heads = flex(q, k, v, context, dropout=dropout)
+        elif context.dense or dropout or watched:
+            heads = dense(q, k, v, context, marks_BHKC=marks, dropout=dropout, taps=taps, at=at)
         else:
-            heads = fast(q, k, v, plan)
+            heads = fast(q, k, v, context)
         if taps is not None:
             heads = taps(f"{at}.heads", heads)
         return self.out(heads.transpose(1, 2).flatten(2))
@@ -376,7 +388,7 @@ class Attention(nn.Module):
         return x_BTN.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
 
-def check_cache(mask: str, cache: Cache, new: Layout) -> None:
+def check_cache(mask: str, cache: Cache, new: TokenLayout) -> None:
     """A cache has a budget, and holds states that later tokens must not change."""
     before = torch.tensor((0,) if cache.layout is None else cache.layout.counts)
     tokens_B = before + torch.tensor(new.counts)

@@ -6,7 +6,7 @@ import weakref
 
 from torch import Tensor, nn
 
-from lengthwise.model.layout import Layout
+from lengthwise.model.layout import TokenLayout
 from lengthwise.spec import SpecError
 
 
@@ -22,7 +22,7 @@ class Cache:
             raise SpecError(f"a cache needs a budget of at least one token, prompt and answer together, not {budget!r}")
         self.owner = weakref.ref(owner)
         self.budget = budget
-        self.layout: Layout | None = None
+        self.layout: TokenLayout | None = None
         self._keys: list[Tensor | None] = [None] * layers
         self._values: list[Tensor | None] = [None] * layers
         self._marks: list[Tensor | None] = [None] * layers

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from lengthwise.spec import Spec, SpecError, did_you_mean, known_fields, validated
 
 if TYPE_CHECKING:
-    from lengthwise.encodings.encoding import Geometry
+    from lengthwise.encoding.base import Geometry
 
 Positive = Field(gt=0)
 Probability = Field(ge=0, lt=1)
@@ -66,7 +66,7 @@ class DecoderConfig(BaseModel):
     @property
     def geometry(self) -> Geometry:
         """What an encoding may know of this model."""
-        from lengthwise.encodings.encoding import Geometry
+        from lengthwise.encoding.base import Geometry
 
         if self.initial == "t5":
             embedding_std, bias_std = 1.0, self.width**-0.5

@@ -10,13 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from lengthwise.encodings import build_encoding
-from lengthwise.encodings.encoding import Encoding, normal_, taken
-from lengthwise.model.attention import Attention, Plan, Sight, check_cache, exactly
+from lengthwise.encoding import build_encoding
+from lengthwise.encoding.base import Encoding, normal_, taken
+from lengthwise.model.attention import Attention, AttentionContext, AttentionMask, check_cache, exactly
 from lengthwise.model.cache import Cache
 from lengthwise.model.config import DecoderConfig
 from lengthwise.model.flex import check as check_flex
-from lengthwise.model.layout import Layout, lay_out
+from lengthwise.model.layout import TokenLayout, lay_out
 from lengthwise.model.norm import Norm
 from lengthwise.model.per_layer import Named, per_layer
 from lengthwise.model.taps import Tap, Taps
@@ -57,8 +57,8 @@ class Layer(nn.Module):
         self.feed_forward_norm = Norm(config.norm, config.width, config.norm_epsilon, config.biases)
         self.feed_forward = FeedForward(config)
 
-    def forward(self, x_BTD: Tensor, plan: Plan, cache: Cache | None, taps: Taps | None) -> Tensor:
-        h = self.attention(self.attention_norm(x_BTD), plan, layer=self.index, cache=cache, taps=taps)
+    def forward(self, x_BTD: Tensor, context: AttentionContext, cache: Cache | None, taps: Taps | None) -> Tensor:
+        h = self.attention(self.attention_norm(x_BTD), context, layer=self.index, cache=cache, taps=taps)
         x_BTD = x_BTD + (F.dropout(h, self.dropout, self.training) if self.dropout else h)
         h = self.feed_forward(self.feed_forward_norm(x_BTD))
         x_BTD = x_BTD + (F.dropout(h, self.dropout, self.training) if self.dropout else h)
@@ -227,7 +227,7 @@ class Decoder(nn.Module):
                 "the others'; give them a row each"
             )
         keys = new if past is None else past.joined(new)
-        sight = Sight(self.config.mask, new, keys)
+        attention_mask = AttentionMask(self.config.mask, new, keys)
         listening = Taps(taps, self.config.layers) if taps else None
 
         x = self.embedding(ids_BT)
@@ -235,14 +235,14 @@ class Decoder(nn.Module):
         budget_B = self._budget(budget, cache, new, batch, ids_BT.device)
         there_B = torch.tensor(keys.counts, device=ids_BT.device)
         plans = [
-            Plan(part, self.config, sight, working, budget_B if part.prefix_stable else there_B)
+            AttentionContext(part, self.config, attention_mask, working, budget_B if part.prefix_stable else there_B)
             for part in self._encodings()
         ]
         with exactly(ids_BT.device):
-            for plan in plans:
-                if self.temperature.acts(plan.encoding):
-                    plan.factor = self.temperature.factor(plan.query_positions_BQ)
-                plan.backend = self.backend
+            for context in plans:
+                if self.temperature.acts(context.encoding):
+                    context.factor = self.temperature.factor(context.query_positions_BQ)
+                context.backend = self.backend
             if plans[0].encoding.overrides("embed"):
                 x = plans[0].encoding.checked_embed(x, plans[0].query_positions_BQ)
         if listening is not None:
@@ -255,8 +255,8 @@ class Decoder(nn.Module):
             if listening is not None and any(listening.rows(name) is not None for name in names):
                 raise SpecError("Blocks would be shown every block twice under recomputation; set recompute = False")
             shown = listening is not None and any(listening.has(name) for name in names)
-            for plan in plans:
-                plan.settle(batch, self.training and self.config.attention_dropout > 0, shown)
+            for context in plans:
+                context.settle(batch, self.training and self.config.attention_dropout > 0, shown)
         for layer, which in zip(self.layers, self.which, strict=True):
             arguments = (x, plans[which], cache, listening)
             if recompute:
@@ -295,7 +295,7 @@ class Decoder(nn.Module):
         batch, tokens = ids_BT.shape
         return batch, tokens
 
-    def _check(self, new: Layout, cache: Cache | None, budget: int | Tensor | None) -> None:
+    def _check(self, new: TokenLayout, cache: Cache | None, budget: int | Tensor | None) -> None:
         if self.config.mask == "prefix" and new.prefix_BT is None and (cache is None or cache.layout is None):
             raise SpecError("this model has a prefix mask: give prefix, the length of each row's prompt in tokens")
         if self.config.mask != "prefix" and new.prefix_BT is not None:
@@ -321,7 +321,7 @@ class Decoder(nn.Module):
                 )
 
     def _budget(
-        self, budget: int | Tensor | None, cache: Cache | None, new: Layout, batch: int, device: torch.device
+        self, budget: int | Tensor | None, cache: Cache | None, new: TokenLayout, batch: int, device: torch.device
     ) -> Tensor:
         if cache is not None:
             budget = cache.budget

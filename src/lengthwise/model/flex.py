@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-from lengthwise.encodings.encoding import SEES_SCORES
+from lengthwise.encoding.base import SEES_SCORES
 from lengthwise.spec import SpecError
 
 if TYPE_CHECKING:
-    from lengthwise.encodings.encoding import Encoding
-    from lengthwise.model.attention import Plan
-    from lengthwise.model.sight import Sight
+    from lengthwise.encoding.base import Encoding
+    from lengthwise.model.attention import AttentionContext
+    from lengthwise.model.mask import AttentionMask
 
 COMPILED = {"cuda"}
 """Where the kernel is compiled. On a CPU that costs 10 s and more for each length, and gains nothing at such sizes."""
@@ -44,21 +44,23 @@ def check(encoding: Encoding) -> None:
         raise SpecError(f"attention=flex cannot do {name}, which acts in {' and '.join(hooks)}; {INSTEAD}")
 
 
-def flex(q_BHQE: Tensor, k_BHKE: Tensor, v_BHKE: Tensor, plan: Plan, *, dropout: float = 0.0) -> Tensor:
+def flex(q_BHQE: Tensor, k_BHKE: Tensor, v_BHKE: Tensor, context: AttentionContext, *, dropout: float = 0.0) -> Tensor:
     """Softmax attention by FlexAttention."""
     if dropout:
         raise SpecError(f"attention=flex has no attention dropout; train with attention_dropout=0, or {INSTEAD}")
     device = q_BHQE.device.type
-    learns = any(part.requires_grad for part in (q_BHQE, k_BHKE, v_BHKE, *plan.encoding.parameters()))
+    learns = any(part.requires_grad for part in (q_BHQE, k_BHKE, v_BHKE, *context.encoding.parameters()))
     if device in NO_BACKWARD and learns and torch.is_grad_enabled():
         raise SpecError(
             f"attention=flex has no backward pass on {device}: to train there {INSTEAD}; "
             "for logits alone, call the model in torch.no_grad()"
         )
-    change, mask = plan.flexed
+    change, mask = context.flexed
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
-        return _kernel(device in COMPILED)(q_BHQE, k_BHKE, v_BHKE, score_mod=change, block_mask=mask, scale=plan.scale)
+        return _kernel(device in COMPILED)(
+            q_BHQE, k_BHKE, v_BHKE, score_mod=change, block_mask=mask, scale=context.scale
+        )
 
 
 @lru_cache(maxsize=2)
@@ -66,24 +68,24 @@ def _kernel(compiled: bool) -> Callable[..., Tensor]:
     return torch.compile(flex_attention) if compiled else flex_attention
 
 
-def prepared(plan: Plan) -> tuple[Change | None, BlockMask | None]:
-    """What the layers of a plan share: how scores are changed, and which keys are seen."""
-    mask = None if plan.sight.everything else _mask(plan.sight)
-    if not plan.biased:
+def prepared(context: AttentionContext) -> tuple[Change | None, BlockMask | None]:
+    """What the layers of a context share: how scores are changed, and which keys are seen."""
+    mask = None if context.attention_mask.everything else _mask(context.attention_mask)
+    if not context.biased:
         return None, mask
-    return _by_distance(plan) or _by_matrix(plan), mask
+    return _by_distance(context) or _by_matrix(context), mask
 
 
 # Functions below capture tensors only: a captured number would be compiled into the kernel, one kernel for each.
 
 
-def _mask(sight: Sight) -> BlockMask:
-    """`Sight.allowed_BQK`, as a function of one query and one key."""
-    q, k = sight.queries, sight.keys
+def _mask(attention_mask: AttentionMask) -> BlockMask:
+    """`AttentionMask.allowed_BQK`, as a function of one query and one key."""
+    q, k = attention_mask.queries, attention_mask.keys
     device = k.positions_BT.device
-    place_Q = torch.arange(sight.start, sight.start + q.tokens, device=device)
-    documents_BK = None if sight.plain else k.documents_BT
-    prefix_BK = k.prefix_BT if sight.mask == "prefix" else None
+    place_Q = torch.arange(attention_mask.start, attention_mask.start + q.tokens, device=device)
+    documents_BK = None if attention_mask.plain else k.documents_BT
+    prefix_BK = k.prefix_BT if attention_mask.mask == "prefix" else None
 
     def ahead(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return j <= place_Q[i]
@@ -91,7 +93,7 @@ def _mask(sight: Sight) -> BlockMask:
     def anywhere(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return j >= 0
 
-    seen = anywhere if sight.mask == "bidirectional" else ahead
+    seen = anywhere if attention_mask.mask == "bidirectional" else ahead
     if prefix_BK is not None:
         seen = _or_prefix(seen, prefix_BK)
     if documents_BK is not None:
@@ -111,17 +113,17 @@ def _in_document(seen: Seen, documents_BK: Tensor, place_Q: Tensor) -> Seen:
     return lambda b, h, i, j: seen(b, h, i, j) & (documents_BK[b, place_Q[i]] == documents_BK[b, j])
 
 
-def _by_distance(plan: Plan) -> Change | None:
+def _by_distance(context: AttentionContext) -> Change | None:
     """`s + b[h, i − j]`, b computed outside; none where the bias is not of the distance, or its matrix is smaller."""
     from lengthwise.model.attention import exactly
 
-    encoding, q, k = plan.encoding, plan.sight.queries, plan.sight.keys
+    encoding, q, k = context.encoding, context.attention_mask.queries, context.attention_mask.keys
     if not (encoding.overrides("by_distance") or (encoding.overrides("columns") and encoding.relative)):
         return None
     first, last = q.smallest - k.largest, q.largest - k.smallest
     if last - first >= max(q.tokens * k.tokens, 2):
         return None
-    working = plan.query_positions_BQ.dtype
+    working = context.query_positions_BQ.dtype
     with exactly(q.positions_BT.device):
         distances_N = torch.arange(first, last + 1, device=q.positions_BT.device, dtype=working)
         vector_HN = encoding.checked_by_distance(distances_N)
@@ -136,9 +138,9 @@ def _by_distance(plan: Plan) -> Change | None:
     return lambda score, b, h, i, j: score + vector_HN[h, query_BQ[b, i] - key_BK[b, j]]
 
 
-def _by_matrix(plan: Plan) -> Change:
+def _by_matrix(context: AttentionContext) -> Change:
     """`s + bias[h, i, j]`: any bias there is, at the price of its matrix."""
-    bias_BHQK = plan.bias_BHQK
+    bias_BHQK = context.bias_BHQK
     assert bias_BHQK is not None
     if len(bias_BHQK) == 1:
         bias_HQK = bias_BHQK[0]

@@ -17,7 +17,7 @@ PAD = -1
 
 
 @dataclass(frozen=True)
-class Layout:
+class TokenLayout:
     """The positions and documents of a block of tokens, and what is known of them without looking again."""
 
     positions_BT: Tensor
@@ -44,7 +44,7 @@ class Layout:
         """Tokens per row, padding included."""
         return self.positions_BT.shape[1]
 
-    def rows(self, chosen: list[int]) -> Layout:
+    def rows(self, chosen: list[int]) -> TokenLayout:
         """These rows of it."""
 
         def of(held_BT: Tensor | None) -> Tensor | None:
@@ -63,7 +63,7 @@ class Layout:
             largest=int(positions_BT.max()),
         )
 
-    def cut(self, start: int, end: int) -> Layout:
+    def cut(self, start: int, end: int) -> TokenLayout:
         """The tokens from `start` up to `end`, each with the position it has."""
 
         def of(held_BT: Tensor | None) -> Tensor | None:
@@ -74,7 +74,7 @@ class Layout:
             self, positions_BT=positions_BT, documents_BT=of(self.documents_BT), prefix_BT=of(self.prefix_BT)
         )
 
-    def joined(self, new: Layout) -> Layout:
+    def joined(self, new: TokenLayout) -> TokenLayout:
         """These tokens followed by `new` ones."""
         batch = max(self.positions_BT.shape[0], new.positions_BT.shape[0])
         documents = None
@@ -85,7 +85,7 @@ class Layout:
             prefix = _cat(self.prefix_BT, torch.zeros_like(new.positions_BT, dtype=torch.bool))
         counts = tuple(a + b for a, b in zip(_each(self.counts, batch), _each(new.counts, batch), strict=True))
         follows = self.documents_BT is None and new.documents_BT is None
-        return Layout(
+        return TokenLayout(
             positions_BT=_cat(self.positions_BT, new.positions_BT),
             documents_BT=documents,
             prefix_BT=prefix,
@@ -116,14 +116,14 @@ def lay_out(
     tokens: int,
     device: torch.device,
     *,
-    past: Layout | None = None,
+    past: TokenLayout | None = None,
     positions_BT: Tensor | None = None,
     lengths: Sequence[int] | Tensor | None = None,
     padding: Literal["right", "left"] = "right",
     documents: Sequence[Sequence[int]] | None = None,
     prefix: Sequence[int] | Tensor | None = None,
     cached: bool = False,
-) -> Layout:
+) -> TokenLayout:
     """The layout of `batch` rows of `tokens`: `lengths` real ones each, or packed `documents`, after `past` ones."""
     rows = _check_lengths(lengths, batch, tokens, "lengths", padding)
     if documents is not None and (lengths is not None or cached or prefix is not None):
@@ -167,7 +167,7 @@ def lay_out(
         consecutive = False
         counted_BT, ordered = _check_positions(positions_BT, batch, tokens, device, documents_BT)
         smallest, largest = (int(counted_BT.min()), int(counted_BT.max())) if tokens else (0, 0)
-    return Layout(
+    return TokenLayout(
         positions_BT=counted_BT,
         documents_BT=documents_BT,
         prefix_BT=_prefix(prefix, index_1T, batch, tokens, rows, padding),

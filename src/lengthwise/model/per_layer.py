@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from lengthwise.encodings import ENCODINGS
-from lengthwise.encodings.encoding import Encoding
+from lengthwise.encoding import ENCODINGS
+from lengthwise.encoding.base import Encoding
 from lengthwise.spec import Spec, SpecError, canonical, specs
 
 Named = str | Mapping[str, object] | Spec | type[Encoding]

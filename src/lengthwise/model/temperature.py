@@ -7,7 +7,7 @@ from typing import Literal, cast
 
 from torch import Tensor
 
-from lengthwise.encodings.encoding import Encoding
+from lengthwise.encoding.base import Encoding
 from lengthwise.spec import Spec, SpecError, build
 
 TEMPERATURES = {

@@ -8,8 +8,8 @@ from lengthwise.run.lease import STORE
 from lengthwise.run.stop import STOPPED, Stopped
 
 if typing.TYPE_CHECKING:
-    from lengthwise.run.perform import train
-    from lengthwise.run.record import Run
+    from lengthwise.run.execute import train
+    from lengthwise.run.run import Run
 
 __all__ = ["STOPPED", "STORE", "Plan", "Run", "Stopped", "train"]
 

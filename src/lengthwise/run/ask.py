@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from lengthwise.encodings.labels import label_of
+from lengthwise.encoding.labels import label_of
 from lengthwise.evaluation.cases import Case
 from lengthwise.evaluation.decoding import decoder_decode
 from lengthwise.model import Decoder
 from lengthwise.model.taps import Recorder
-from lengthwise.run.record import Run
+from lengthwise.run.run import Run
 from lengthwise.spec import SpecError, digest
-from lengthwise.tasks.task import Task
+from lengthwise.task.base import Task
 
 
 @dataclass(frozen=True)

@@ -24,23 +24,23 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from lengthwise.evaluation.examination import Examination, examine
+from lengthwise.evaluation.result import EvaluationResult, evaluate_decoder
 from lengthwise.evaluation.rows import to_parquet
 from lengthwise.folder import Folder
 from lengthwise.model import Decoder
-from lengthwise.run.claim import summary
+from lengthwise.run.acquire import summary
 from lengthwise.run.identity import Plan
 from lengthwise.run.lease import Lease
-from lengthwise.run.record import Run, attempts_of, fill
+from lengthwise.run.run import Run, attempts_of, fill
 from lengthwise.run.stop import Stopped, when_asked_to_stop
 from lengthwise.spec import SpecError
-from lengthwise.tasks.block import training_block
-from lengthwise.tasks.sets import lengths_of, trained_lengths
-from lengthwise.tasks.supplier import Supplier
+from lengthwise.task.block import training_block
+from lengthwise.task.prefetch import Prefetcher
+from lengthwise.task.sets import lengths_of, trained_lengths
 from lengthwise.training.batches import Supply, inline, windows
 from lengthwise.training.checkpoint import newest, pack, save, unpack
 from lengthwise.training.health import Diverged
-from lengthwise.training.listeners import Audience, Progress
+from lengthwise.training.loggers import Loggers, Progress
 from lengthwise.training.loop import Loop, Told
 from lengthwise.training.parallel import Team
 
@@ -48,7 +48,7 @@ STAGE_EXAMPLES = 32
 """Examples of each length at 25, 50 and 75 %; the other checkpoints have all."""
 _LOG_EVERY = 10
 _FLUSH_SECONDS = 2.0
-SUPPLY_FROM = 16_384
+PREFETCH_FROM = 16_384
 """Fewer examples than these are made by the process that trains."""
 
 
@@ -61,7 +61,7 @@ class Attempt:
     processes: Team
     every: int | None
     progress: Progress
-    audience: Audience
+    loggers: Loggers
     validations: list[dict[str, Any]] = field(default_factory=list)
     """Of each validation: step, correct, examples, loss, targets."""
     kept: dict[str, str] = field(default_factory=dict)
@@ -165,7 +165,7 @@ class Attempt:
         if told.step % _LOG_EVERY == 0 or told.step == self.plan.training.steps:
             numbers = {"loss": told.loss, "rate": told.rate, "norm": told.norm}
             lines.add({"step": told.step, **numbers, "tokens": tokens, "seconds": round(seconds, 3)})
-            self.audience.hear(told.step, {**numbers, "tokens_per_second": speed})
+            self.loggers.log(told.step, {**numbers, "tokens_per_second": speed})
 
     def _validate(self, loop: Loop, lines: _Lines) -> None:
         """The seen-length validation: the only split that a training sees."""
@@ -177,14 +177,14 @@ class Attempt:
             "validation_loss": None if numbers["loss"] is None else numbers["loss"] / numbers["targets"],
         }
         lines.add({"step": loop.step, **told})
-        self.audience.hear(loop.step, {key: value for key, value in told.items() if value is not None})
+        self.loggers.log(loop.step, {key: value for key, value in told.items() if value is not None})
 
     def _validated(self, decoder: Decoder, step: int) -> dict[str, Any]:
         task, wanted = self.plan.task, self.plan.training.validation_examples
         splits = [
             ("validation", length) for length in lengths_of(task, "validation") if length in trained_lengths(task)
         ]
-        found = examine(
+        found = evaluate_decoder(
             decoder,
             task,
             splits=splits,
@@ -264,9 +264,9 @@ class Attempt:
         """CPU time of the run so far, which a busy machine does not lengthen as it does the time on the clock."""
         return self.cpu_before + time.process_time() - self.cpu_began
 
-    def _examined(self, last: Decoder, labels: Mapping[str, int]) -> Iterator[tuple[str, Examination]]:
+    def _examined(self, last: Decoder, labels: Mapping[str, int]) -> Iterator[tuple[str, EvaluationResult]]:
         """The examination of each labelled checkpoint; one step is examined once, whatever its labels."""
-        plan, known = self.plan, dict[tuple[int, int | None], Examination]()
+        plan, known = self.plan, dict[tuple[int, int | None], EvaluationResult]()
         for label, step in labels.items():
             examples = STAGE_EXAMPLES if label in plan.training.stages else None
             if (step, examples) not in known:
@@ -275,7 +275,7 @@ class Attempt:
                 if step != plan.training.steps:
                     decoder = plan.decoder()
                     decoder.load_state_dict(unpack(self.home.read(self.kept[str(step)])))
-                known[step, examples] = examine(
+                known[step, examples] = evaluate_decoder(
                     decoder, plan.task, examples=examples, positions=plan.positions, progress=self.progress.say
                 )
             yield label, known[step, examples]
@@ -289,10 +289,10 @@ class Attempt:
         blocks = [
             (begin * training.batch, (begin + steps) * training.batch) for begin, steps in windows(training, step)
         ]
-        if (training.steps - step) * training.batch < SUPPLY_FROM:
+        if (training.steps - step) * training.batch < PREFETCH_FROM:
             yield inline(lambda start, stop: training_block(plan.task, start, stop, seed))
             return
-        supplier = Supplier(str(plan.task_spec), plan.task, seed, blocks)
+        supplier = Prefetcher(str(plan.task_spec), plan.task, seed, blocks)
         try:
             yield supplier
         finally:

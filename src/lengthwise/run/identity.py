@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from lengthwise.encodings import ENCODINGS, POSITIONS, build_positions
-from lengthwise.encodings.outline import canonical_encoding, encoding_class
-from lengthwise.encodings.positions import Consecutive, Positions
+from lengthwise.encoding import ENCODINGS, POSITIONS, build_positions
+from lengthwise.encoding.positions import Consecutive, Positions
+from lengthwise.encoding.signature import canonical_encoding, encoding_class
 from lengthwise.evaluation.cases import grid
 from lengthwise.loading import content, named
 from lengthwise.model.config import DecoderConfig, preset
 from lengthwise.spec import Spec, SpecError, canonical, digest, options, resolve, specs
-from lengthwise.tasks import TASKS, build_task
-from lengthwise.tasks.task import Task
+from lengthwise.task import TASKS, build_task
+from lengthwise.task.base import Task
 from lengthwise.training.laptop import Setting, laptop
 from lengthwise.training.settings import Seeds, Training, training_preset
 

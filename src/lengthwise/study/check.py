@@ -7,15 +7,15 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from lengthwise.encodings import build_positions
-from lengthwise.encodings.outline import canonical_encoding
+from lengthwise.encoding import build_positions
+from lengthwise.encoding.signature import canonical_encoding
 from lengthwise.model.config import preset
 from lengthwise.run.identity import Plan, encodings_of
 from lengthwise.spec import Spec, SpecError, blame, specs
 from lengthwise.study.file import AXES, SHOWN, Evaluation, Study, lengths_of
 from lengthwise.study.plan import Cell, Planned
 from lengthwise.study.reading import cut
-from lengthwise.tasks import build_task
+from lengthwise.task import build_task
 from lengthwise.training.settings import training_preset
 
 T = TypeVar("T")
@@ -158,7 +158,7 @@ def _same_run(plans: Iterable[tuple[Cell, Plan]], errors: list[str]) -> None:
 def _evaluations(planned: Planned, plans: Iterable[tuple[Cell, Plan]], errors: list[str]) -> None:
     """What is evaluated at test time must exist, fit the weights of every run, and have room for what was trained."""
     from lengthwise.model.temperature import build_temperature
-    from lengthwise.run.record import scale_with_trained
+    from lengthwise.run.run import scale_with_trained
 
     plans = list(plans)
     for number, one in enumerate(planned.study.evaluations):
@@ -197,7 +197,7 @@ def _evaluated(plan: Plan, one: Evaluation) -> int | None:
     """The first position that an evaluation's encodings do not have; refuses what cannot be built, or filled."""
     from lengthwise.evaluation.decoding import limit_of
     from lengthwise.model import Decoder
-    from lengthwise.run.record import fill, scale_with_trained, with_trained
+    from lengthwise.run.run import fill, scale_with_trained, with_trained
 
     if _heavy(plan):
         return None

@@ -156,7 +156,7 @@ def expected_seconds(plans: Iterable[Plan], threads: int = 1) -> dict[str, float
 def _seconds_per_step(plan: Plan, threads: int) -> float:
     import torch
 
-    from lengthwise.tasks.block import training_block
+    from lengthwise.task.block import training_block
     from lengthwise.training.batches import inline
     from lengthwise.training.loop import Loop
 
@@ -201,8 +201,8 @@ class _Held:
 def _cost(
     task: Spec, positions: Spec, specs: tuple[Spec, ...], config: DecoderConfig, training: Training, held: _Held
 ) -> Cost:
-    from lengthwise.run.attempt import STAGE_EXAMPLES, SUPPLY_FROM
-    from lengthwise.tasks.sets import BLOCK
+    from lengthwise.run.attempt import PREFETCH_FROM, STAGE_EXAMPLES
+    from lengthwise.task.sets import BLOCK
 
     machine, body = held.machine, body_of(config, specs)
     fed = fed_by(
@@ -221,7 +221,7 @@ def _cost(
     seconds += training.steps * training.batch * placed
     # Examples are made beside the training, one window ahead; the first window, and all of a short run, before it.
     making = training.steps * training.batch * fed.example_seconds
-    short = training.steps * training.batch < SUPPLY_FROM
+    short = training.steps * training.batch < PREFETCH_FROM
     seconds = seconds + making if short else max(seconds, making) + making * training.span / training.steps
     weights = 4 * body.parameters
     saves = ceil(training.steps / training.saved_every)

@@ -124,8 +124,8 @@ def _between(width: int) -> dict[int, float]:
 
 @lru_cache(maxsize=4096)
 def body_of(config: DecoderConfig, specs: tuple[Spec, ...]) -> Body:
-    from lengthwise.encodings import build_encoding
-    from lengthwise.encodings.encoding import SEES_SCORES
+    from lengthwise.encoding import build_encoding
+    from lengthwise.encoding.base import SEES_SCORES
 
     width, inner, bias = config.width, config.heads * config.head_width, int(config.biases)
     matrices = 3 if config.feed_forward == "swiglu" else 2
@@ -168,10 +168,10 @@ def fed_by(
     """From a sample of windows of examples; the arguments are the fields of a training that decide."""
     import numpy as np
 
-    from lengthwise.tasks import build_task
-    from lengthwise.tasks.block import training_block
-    from lengthwise.tasks.sets import BLOCK
-    from lengthwise.tasks.sets import training as drawn
+    from lengthwise.task import build_task
+    from lengthwise.task.block import training_block
+    from lengthwise.task.sets import BLOCK
+    from lengthwise.task.sets import training as drawn
     from lengthwise.training.batches import window_order, windows
     from lengthwise.training.settings import Training
 
@@ -212,10 +212,10 @@ def fed_by(
 @lru_cache(maxsize=1024)
 def placing(task: Spec, positions: Spec) -> float:
     """Seconds of finding the positions of one example, here; those that are counted take none."""
-    from lengthwise.encodings import build_positions
-    from lengthwise.encodings.positions import Consecutive
-    from lengthwise.tasks import build_task
-    from lengthwise.tasks.block import training_block
+    from lengthwise.encoding import build_positions
+    from lengthwise.encoding.positions import Consecutive
+    from lengthwise.task import build_task
+    from lengthwise.task.block import training_block
 
     built = build_task(task)
     kind = build_positions(positions).of(built)
@@ -248,8 +248,8 @@ class Tested:
 @lru_cache(maxsize=1024)
 def tested_by(task: Spec) -> tuple[Tested, ...]:
     from lengthwise.evaluation.cases import grid
-    from lengthwise.tasks import build_task
-    from lengthwise.tasks.sets import EXAMPLES, evaluation, lengths_of, owned, rows, trained_lengths
+    from lengthwise.task import build_task
+    from lengthwise.task.sets import EXAMPLES, evaluation, lengths_of, owned, rows, trained_lengths
 
     built, found = build_task(task), []
     seen = [("validated", n) for n in lengths_of(built, "validation") if n in trained_lengths(built)]
@@ -295,7 +295,7 @@ def one_pass(tests: Iterable[Tested], most: int) -> tuple[Shape, float]:
 def decoded(tests: Iterable[Tested], most: int) -> Shape:
     """A sample decoded from its prompts, and failures from where they failed, as many side by side as decoding has."""
     from lengthwise.evaluation.decoding import ROWS
-    from lengthwise.evaluation.examination import CHECKED
+    from lengthwise.evaluation.result import CHECKED
 
     listed, found = list(tests), Shape(0, 0, 0, 0)
     wrong = [(one, min(one.cases, most), FAILED_AT) for one in listed if one.split in UNSEEN]

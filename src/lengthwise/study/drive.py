@@ -80,7 +80,7 @@ class Tally:
     """What a driver has done and seen."""
 
     total: int = 0
-    """Pieces of work that are known, and cells that wait for their rate."""
+    """HuggingFaceTokenizer of work that are known, and cells that wait for their rate."""
     done: set[str] = field(default_factory=set)
     failed: dict[str, str] = field(default_factory=dict)
     """Key → why."""

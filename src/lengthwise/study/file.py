@@ -113,7 +113,7 @@ class Base(Part):
     """A training preset, e.g. `laptop:steps=500`."""
 
 
-class Together(Part):
+class LinkedOptions(Part):
     """Things that vary together: a task with its own training, say. What is left out is as in `base`."""
 
     task: Named | None = None
@@ -235,7 +235,7 @@ class Study(Part):
     """The question it answers, in a sentence."""
     base: Base = Base()
     vary: Vary = Vary()
-    pair: list[Together] = []
+    pair: list[LinkedOptions] = []
     """Each entry is a set of things that go together; the entries are crossed with what varies."""
     seeds: Annotated[
         Annotated[int, Field(ge=1, le=1000)] | Annotated[list[Seed], Field(min_length=1, max_length=1000)],
@@ -297,7 +297,7 @@ class Study(Part):
         """How many runs there are; counted, not made."""
         many = len(self.seed_list)
         crossed = prod(len(getattr(self.vary, axis) or [None]) for axis in AXES)
-        return crossed * sum(min(entry.seeds or many, many) for entry in self.pair or [Together()])
+        return crossed * sum(min(entry.seeds or many, many) for entry in self.pair or [LinkedOptions()])
 
     @property
     def seed_list(self) -> list[int]:
@@ -386,7 +386,7 @@ def told(error: ValidationError) -> list[str]:
 
 def _fields(place: tuple[int | str, ...]) -> list[str]:
     """The fields that could have been meant at a place."""
-    parts: dict[str, type[Part]] = {"base": Base, "vary": Vary, "pair": Together, "rate": Rate}
+    parts: dict[str, type[Part]] = {"base": Base, "vary": Vary, "pair": LinkedOptions, "rate": Rate}
     parts |= {"evaluations": Evaluation, "resources": Resources}
     return list(parts.get(str(place[0]), Study).model_fields if len(place) > 1 else Study.model_fields)
 

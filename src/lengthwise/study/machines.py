@@ -15,7 +15,7 @@ from lengthwise.spec import Spec, SpecError, did_you_mean
 from lengthwise.study.counting import Body, Shape
 
 if TYPE_CHECKING:
-    from lengthwise.tasks.block import Block
+    from lengthwise.task.block import Block
     from lengthwise.training.loop import Loop
 
 Amounts = Mapping[str, float]
@@ -209,7 +209,7 @@ def _fitted(probes: list[Probe], seconds: float) -> dict[str, float]:
 
 
 def _loop(loops: dict[tuple[object, ...], Loop], encoding: str, model: str, layers: int, autocast: bool) -> Loop:
-    from lengthwise.encodings.positions import Consecutive
+    from lengthwise.encoding.positions import Consecutive
     from lengthwise.model import Decoder, preset
     from lengthwise.training.loop import Loop
     from lengthwise.training.settings import Seeds, training_preset
@@ -234,12 +234,12 @@ def _stepping(
     import numpy as np
     import torch
 
-    from lengthwise.training.batches import Feed
+    from lengthwise.training.batches import Batch
 
     loop = _loop(loops, encoding, model, layers, short)
     ids_BT = torch.randint(1, _VOCABULARY, (rows, tokens + 1), generator=torch.Generator().manual_seed(0))
     loss_BT = (torch.arange(tokens + 1) > tokens // 2).expand(rows, -1)
-    feed = Feed(ids_BT, np.full(rows, tokens + 1), loss_BT, None, np.full(rows, tokens))
+    feed = Batch(ids_BT, np.full(rows, tokens + 1), loss_BT, None, np.full(rows, tokens))
     shape = Shape(1, rows * tokens, rows * tokens**2, float(loss_BT.sum()))
     amounts, _ = Body.of(loop.decoder.config, (Spec(encoding),)).amounts(shape, training=True)
     if short:
@@ -252,7 +252,7 @@ def _looking(
 ) -> Probe:
     import torch
 
-    from lengthwise.encodings.positions import Consecutive
+    from lengthwise.encoding.positions import Consecutive
     from lengthwise.evaluation.cases import Case
     from lengthwise.evaluation.decoding import decoder_decode
 
@@ -280,17 +280,17 @@ def _looking(
 
 def _case(look: dict[str, float]) -> float:
     """Seconds of an examination per example, beside the passes."""
-    from lengthwise.evaluation.examination import examine
+    from lengthwise.evaluation.result import evaluate_decoder
     from lengthwise.model import Decoder, preset
     from lengthwise.study.counting import one_pass, tested_by
-    from lengthwise.tasks import build_task
+    from lengthwise.task import build_task
 
     task = build_task("copy:variant=same:longest=16")
     decoder = Decoder(preset("laptop", vocabulary=len(task.vocabulary)), "nope")
     splits, times = [("validation", length) for length in (8, 10, 12, 14)], []
     for _ in range(4):
         start = time.perf_counter()
-        examine(decoder, task, splits=splits, examples=64, decoding="none")
+        evaluate_decoder(decoder, task, splits=splits, examples=64, decoding="none")
         times.append(time.perf_counter() - start)
     lengths = [one for one in tested_by(Spec.of("copy:variant=same:longest=16")) if one.split == "validated"]
     shape, cases = one_pass(lengths[-9::2][:4], 64)

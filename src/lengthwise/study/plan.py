@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from lengthwise.encodings import ENCODINGS, POSITIONS
-from lengthwise.encodings.outline import canonical_encoding
+from lengthwise.encoding import ENCODINGS, POSITIONS
+from lengthwise.encoding.signature import canonical_encoding
 from lengthwise.run.identity import Plan, part_of
 from lengthwise.spec import Spec, SpecError, digest, specs
 from lengthwise.study.file import AXES, ORDER, Evaluation, Study
-from lengthwise.tasks import TASKS
+from lengthwise.task import TASKS
 
 Kind = Literal["tuning", "run", "evaluation"]
 TIE = 0.005

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from lengthwise.encodings import ENCODINGS
+from lengthwise.encoding import ENCODINGS
 from lengthwise.folder import Folder
 from lengthwise.loading import sources
 from lengthwise.run.identity import Plan
@@ -89,7 +89,7 @@ def work(job: Job, watch: Watch | None = None) -> Outcome:
 def _train(job: Job, store: Folder, watch: Watch | None) -> bool:
     import torch
 
-    from lengthwise.run.perform import perform
+    from lengthwise.run.execute import execute
 
     torch.set_num_threads(job.threads)
     plan = Plan.read(_here(job, job.options))
@@ -98,7 +98,7 @@ def _train(job: Job, store: Folder, watch: Watch | None) -> bool:
             f"run {job.key} would be {plan.id} here: this worker has another version of lengthwise, or other code or "
             "data from outside, than the driver"
         )
-    run = perform(plan, store, lambda: Lease.take(store, job.key, watch, job.again), every=job.every, quiet=True)
+    run = execute(plan, store, lambda: Lease.take(store, job.key, watch, job.again), every=job.every, quiet=True)
     return run.fresh
 
 
@@ -106,7 +106,7 @@ def _evaluate(job: Job, store: Folder, watch: Watch | None) -> bool:
     import torch
 
     from lengthwise.evaluation.rows import to_parquet
-    from lengthwise.run.record import Run
+    from lengthwise.run.run import Run
 
     torch.set_num_threads(job.threads)
     lease, began = Lease.take(store, job.key, watch, job.again), time.monotonic()

@@ -3,5 +3,5 @@
 `theorem1` counts tokens, `theorem2` turns counts into distances, `horizon` says how far numbers and width let them,
 `objection` what one layer cannot do; `rows` measures all of it.
 
-Legend of shape suffixes: `lengthwise.encodings` and `lengthwise.model`.
+Legend of shape suffixes: `lengthwise.encoding` and `lengthwise.model`.
 """

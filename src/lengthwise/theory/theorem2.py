@@ -20,9 +20,9 @@ from decimal import Decimal
 import torch
 from torch import Tensor
 
-from lengthwise.encodings.alibi import Alibi
-from lengthwise.encodings.encoding import Geometry
-from lengthwise.encodings.t5 import T5
+from lengthwise.encoding.alibi import Alibi
+from lengthwise.encoding.base import Geometry
+from lengthwise.encoding.t5 import T5
 from lengthwise.model.attention import Attention
 from lengthwise.model.decoder import Layer
 from lengthwise.spec import SpecError
@@ -190,7 +190,7 @@ def shift_kernel(
 def t5_bias(tokens: int, heads: int = 2, *, buckets: int = 32, distance: int = 128, seed: int = 0) -> Tensor:
     """A table as T5 has it, one random number per head and bucket, by distance: (H, T + 1).
 
-    The buckets are those of `lengthwise.encodings.t5`, which halves their number as an integer. The formula printed in
+    The buckets are those of `lengthwise.encoding.t5`, which halves their number as an integer. The formula printed in
     Kazemnejad et al. halves it as a real number (`printed_bucket`), and disagrees with their own example.
     """
     geometry = Geometry(width=heads, heads=heads, head_width=1)

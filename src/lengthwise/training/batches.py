@@ -15,14 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lengthwise.encodings.positions import Consecutive, Positions
+from lengthwise.encoding.positions import Consecutive, Positions
 from lengthwise.spec import digest
-from lengthwise.tasks.block import Block
+from lengthwise.task.block import Block
 from lengthwise.training.settings import Seeds, Training
 
 
 @dataclass(frozen=True)
-class Feed:
+class Batch:
     """One batch as a model takes it: whole sequences, and where a token is to be predicted."""
 
     ids_BT: Tensor
@@ -43,12 +43,12 @@ class Feed:
         """Tokens of each row's prompt: those before the first to be predicted."""
         return self.loss_BT.int().argmax(1)
 
-    def rows(self, chosen: np.ndarray | slice) -> Feed:
+    def rows(self, chosen: np.ndarray | slice) -> Batch:
         """These rows alone, no wider than they must be."""
         tokens_B = self.tokens_B[chosen]
         wide = int(tokens_B.max())
         places_BT = None if self.positions_BT is None else self.positions_BT[chosen, :wide]
-        return Feed(
+        return Batch(
             self.ids_BT[chosen, :wide], tokens_B, self.loss_BT[chosen, :wide], places_BT, self.lengths_B[chosen]
         )
 
@@ -80,7 +80,7 @@ def window_order(block: Block, training: Training, key: int) -> list[np.ndarray]
 
 def batches(
     supply: Supply, training: Training, positions: Positions, seeds: Seeds, first: int = 0, last: int | None = None
-) -> Iterator[Feed]:
+) -> Iterator[Batch]:
     """The batches of steps first, first + 1, ..., whatever was asked for before; `last` is not among them."""
     last = training.steps if last is None else last
     for begin, steps in windows(training, first):
@@ -92,7 +92,7 @@ def batches(
             yield feed(block, rows, positions, seeds.data, begin * training.batch)
 
 
-def feed(block: Block, rows: np.ndarray, positions: Positions, seed: int, start: int = 0) -> Feed:
+def feed(block: Block, rows: np.ndarray, positions: Positions, seed: int, start: int = 0) -> Batch:
     """Rows of a block as tensors; `start` is the number of the block's first example in the training."""
     batch = block.batch(rows)
     places_BT = None
@@ -104,7 +104,7 @@ def feed(block: Block, rows: np.ndarray, positions: Positions, seed: int, start:
             key = digest("positions", seed, start + row)  # met again in a later epoch, it has other ones
             places[place, :tokens] = positions.places(ids[:prompt], ids[prompt:], key, tokens)
         places_BT = torch.from_numpy(places)
-    return Feed(
+    return Batch(
         torch.from_numpy(batch.ids_BT.astype(np.int64)),
         batch.tokens_B,
         torch.from_numpy(batch.loss_BT),

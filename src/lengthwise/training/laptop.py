@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from lengthwise.spec import Value
-from lengthwise.tasks.task import Task
+from lengthwise.task.base import Task
 
 
 @dataclass(frozen=True)

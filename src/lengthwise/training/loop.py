@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lengthwise.encodings.positions import Positions
+from lengthwise.encoding.positions import Positions
 from lengthwise.model import Decoder
 from lengthwise.model.taps import Tap
 from lengthwise.spec import SpecError, digest
-from lengthwise.training.batches import Feed, Supply, batches
+from lengthwise.training.batches import Batch, Supply, batches
 from lengthwise.training.health import Diverged
 from lengthwise.training.parallel import ALONE, Team, like, local
 from lengthwise.training.settings import Seeds, Training
@@ -81,7 +81,7 @@ class Loop:
         if (name := self._first_bad(list(self.decoder.named_parameters()))) is not None:  # the last update made it so
             raise Diverged(self.step, name, self._last_loss)
 
-    def advance(self, mine: Feed, whole: Feed | None = None) -> Told:
+    def advance(self, mine: Batch, whole: Batch | None = None) -> Told:
         """One step on one batch, of which this process computes `mine`."""
         whole = mine if whole is None else whole
         if not self.module.training:  # an evaluation came between
@@ -114,7 +114,7 @@ class Loop:
             nn.utils.clip_grads_with_norm_(parameters, self.training.clip, total)
         return norm
 
-    def _culprit(self, feed: Feed, loss_is_finite: bool) -> str | None:
+    def _culprit(self, feed: Batch, loss_is_finite: bool) -> str | None:
         """The first parameter concerned when a loss or a gradient is not finite.
 
         A parameter that is not finite itself; or those of the encoding whose attention weights are the first numbers of
@@ -134,7 +134,7 @@ class Loop:
         return listed[first][0] if first < len(listed) else None
 
     @torch.no_grad()
-    def _where_in_forward(self, feed: Feed) -> str | None:
+    def _where_in_forward(self, feed: Batch) -> str | None:
         """The first place of the forward pass that is not finite, named by its encoding's parameters if it has any."""
         bad: list[str] = []
 
@@ -152,13 +152,13 @@ class Loop:
             return f"what the encoding makes of {' and '.join(own)}"
         return f"the tap {bad[0]!r}"
 
-    def _gradient(self, feed: Feed, targets: int) -> float:
+    def _gradient(self, feed: Batch, targets: int) -> float:
         with torch.autocast("cpu", torch.bfloat16, enabled=self.training.autocast):
             loss = total_loss(self.module, feed, self.decoder.config.mask == "prefix") / targets
         (loss * self.team.size).backward()  # the team takes the mean of its members' gradients
         return loss.item()
 
-    def _parts(self, feed: Feed) -> Iterator[Feed]:
+    def _parts(self, feed: Batch) -> Iterator[Batch]:
         rows, parts = len(feed.tokens_B), self.training.accumulate
         if parts == 1:
             yield feed
@@ -200,7 +200,7 @@ class Loop:
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-def total_loss(module: nn.Module, feed: Feed, prefix: bool = False, taps: Mapping[str, Tap] | None = None) -> Tensor:
+def total_loss(module: nn.Module, feed: Batch, prefix: bool = False, taps: Mapping[str, Tap] | None = None) -> Tensor:
     """The sum of the losses of a batch; the head is computed only where there is loss, the end is no input.
 
     `prefix` says that the module has a prefix mask and must be told the prompts' lengths.

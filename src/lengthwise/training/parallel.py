@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from lengthwise.training.batches import Feed
+from lengthwise.training.batches import Batch
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Team:
             return decoder
         return nn.parallel.DistributedDataParallel(decoder) if self.size > 1 else decoder
 
-    def mine(self, feed: Feed) -> Feed:
+    def mine(self, feed: Batch) -> Batch:
         """The rows of a batch that this process computes: every n-th, so that lengths are shared too."""
         if self.size == 1:
             return feed

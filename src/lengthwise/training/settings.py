@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from lengthwise.spec import Spec, SpecError, did_you_mean, known_fields, validated
-from lengthwise.tasks.sets import BLOCK
+from lengthwise.task.sets import BLOCK
 
 Positive = Field(gt=0)
 

@@ -1,0 +1,65 @@
+"""Any causal model of Hugging Face as a source of attention; transformers itself is not imported."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from lengthwise.analysis.attention import ROWS, Batch, See
+from lengthwise.spec import SpecError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class HuggingFaceSource:
+    """`HuggingFaceSource(AutoModelForCausalLM.from_pretrained(name, attn_implementation="eager"))`.
+
+    Not streaming: transformers returns the weights of all layers together, L × H × T² numbers (at 12 layers, 12 heads
+    and 1,024 tokens 600 MB in fp32). Only the eager attention returns them at all.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        config: Any = getattr(model, "config", None)
+        if config is None or not hasattr(config, "num_hidden_layers"):
+            raise SpecError(f"{type(model).__name__} is no model of Hugging Face: it has no config with layers")
+        if getattr(config, "_attn_implementation", "eager") != "eager":
+            raise SpecError(
+                f"this model's attention is {config._attn_implementation!r}, which returns no weights; load it with "
+                'attn_implementation="eager", or call model.set_attn_implementation("eager")'
+            )
+        if getattr(config, "is_encoder_decoder", False):
+            raise SpecError("analyses of attention are of causal decoders; this model has an encoder beside it")
+        self.model, self._config = model.eval(), config
+
+    @property
+    def layers(self) -> int:
+        """The number of layers."""
+        return self._config.num_hidden_layers
+
+    @property
+    def heads(self) -> int:
+        """The number of query heads in each layer."""
+        return self._config.num_attention_heads
+
+    @property
+    def complete(self) -> list[bool]:
+        """Every softmax is."""
+        return [True] * self.layers
+
+    def listen(self, batch: Batch, see: See, rows: int = ROWS) -> None:
+        """One forward pass; then each layer's weights, cut into blocks."""
+        ids_BT = batch.ids_BT.to(next(self.model.parameters()).device)
+        with torch.no_grad():
+            told = self.model(ids_BT, output_attentions=True, use_cache=False)
+        given = told.attentions
+        if given is None or len(given) != self.layers or any(one is None for one in given):
+            raise SpecError(f"{type(self.model).__name__} returned no attention weights for its {self.layers} layers")
+        tokens = ids_BT.shape[1]
+        for layer, weights_BHTT in enumerate(given):
+            for start in range(0, tokens, rows):
+                end = min(start + rows, tokens)
+                if bool(weights_BHTT[:, :, start:end, end:].any()):
+                    raise SpecError(f"layer {layer} looks ahead; analyses of attention are of causal models")
+                see(layer, weights_BHTT[:, :, start:end, :end].float().cpu(), start)

@@ -1,0 +1,146 @@
+"""Runs side by side: `compare(runs)` gives runs on one task the report that a study gets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lengthwise.folder import Folder
+from lengthwise.reporting.findings import Findings, labelled
+from lengthwise.reporting.page import Page
+from lengthwise.spec import SpecError, show
+from lengthwise.study.file import Study
+from lengthwise.study.plan import Cell, Item, prove
+from lengthwise.study.store import kinds_of, record_of, some_wrong
+
+if TYPE_CHECKING:
+    import polars as pl
+    from matplotlib.figure import Figure
+
+    from lengthwise.run import Run
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a set of runs on one task shows: `print(c.verdict, c.table)`, `c.plot()`, `c.draw("figures")`."""
+
+    page: Page
+
+    @property
+    def verdict(self) -> str:
+        """What was seen and how sure it is, in a few sentences."""
+        return self.page.verdict
+
+    @property
+    def table(self) -> pl.DataFrame:
+        """A line for each encoding: seeds, learned, seen and unseen accuracy and reach of the median seed."""
+        import polars as pl
+
+        found, numbers, (task,) = self.page.found, self.page.numbers, self.page.found.tasks
+        lines = []
+        for name in self.page.order():
+            key = (task, name)
+            reached, unseen, seen = numbers.reach[key], numbers.cells[key], numbers.seen[key]
+            lines.append(
+                {
+                    "encoding": found.label(name),
+                    "spec": name,
+                    "seeds": reached.n,
+                    "learned": reached.learned,
+                    "seen": seen.median.value,
+                    "unseen": unseen.median.value,
+                    "reach": reached.median.length,
+                    "at_least": reached.median.beyond,
+                }
+            )
+        return pl.DataFrame(lines)
+
+    def plot(self) -> Figure:
+        """Accuracy against length as a matplotlib figure."""
+        return self.page.main().figure()
+
+    def draw(self, to: str | Path, name: str = "compare") -> list[Path]:
+        """Write the figure (SVG, PNG, CSV), the page (HTML) and its numbers (JSON) into a folder."""
+        paths = replace(self.page.main(), name=name).write(to, ("svg", "png"))
+        folder = Folder(to)
+        folder.write(f"{name}.html", self.page.html())
+        folder.write(f"{name}.json", json.dumps({**self.page.plain(), "curves": self.curves()}, indent=1))
+        return [*paths, Path(to) / f"{name}.html", Path(to) / f"{name}.json"]
+
+    def curves(self) -> dict[str, list[dict[int, float]]]:
+        """Spec → length → accuracy, for each seed."""
+        parts = self.page.found.cells.partition_by("encoding", "seed", as_dict=True, maintain_order=True)
+        curves: dict[str, list[dict[int, float]]] = {}
+        for (name, _), own in parts.items():
+            curves.setdefault(str(name), []).append(dict(own.select("length", "accuracy").iter_rows()))
+        return curves
+
+
+def compare(runs: Sequence[Run]) -> Comparison:
+    """Put finished runs on one task side by side, grouped by what varies: the encoding, or what else differs.
+
+    `compare([train("copy", name, seed=seed) for name in ("nope", "rope") for seed in range(3)]).draw("figures")`
+    """
+    if not runs:
+        raise SpecError("there is nothing to compare: give at least one run")
+    tasks = {str(run.plan.task_spec) for run in runs}
+    if len(tasks) > 1:
+        raise SpecError(f"only runs on one task can be compared, not on {' and '.join(sorted(tasks))}")
+    listed = list({run.id: run for run in runs}.values())  # one run given twice is one run
+    items = _items(listed)
+    task = items[0].cell.task
+    names = list(dict.fromkeys(item.cell.encoding for item in items))
+    study = Study.of(
+        {
+            "name": "compare",
+            "question": f"How far beyond its training length does each encoding carry {task}?",
+            "vary": {"task": [task], "encoding": names},
+            "seeds": sorted({item.cell.seed for item in items}),
+        }
+    )
+    return Comparison(Page(_findings(study, items, listed)))
+
+
+def _findings(study: Study, items: list[Item], runs: Sequence[Run]) -> Findings:
+    import polars as pl
+
+    records: dict[str, Any] = {}
+    for run in runs:
+        records[run.id] = {"key": run.id, "done": run.folder.json("done"), **record_of(run.folder)}
+    said = {run.id: run.predictions() for run in runs}
+    return Findings(
+        study=study,
+        items=items,
+        planned=len(items),
+        rows=pl.concat([run.rows() for run in runs]).join(labelled(items).drop("diverged"), on="run", how="inner"),
+        records=records,
+        wrong=pl.concat([some_wrong(table, key) for key, table in said.items()]),
+        kinds=pl.concat([kinds_of(table, key) for key, table in said.items()]),
+        proof=prove(items),
+        more="train the missing seeds, up to {seeds} of each encoding",
+        source=", ".join(dict.fromkeys(str(run.folder.parent.parent) for run in runs)),
+    )
+
+
+def _items(runs: Sequence[Run]) -> list[Item]:
+    """The runs as a study has them; what differs between them beside the encoding is part of their names."""
+    made = []
+    for run in runs:
+        plan = run.plan
+        axes = {axis: _differing(run, runs, axis) for axis in ("model", "training", "start", "streams")}
+        rest = ":".join(part for part in (axes.pop("start"), axes.pop("streams")) if part)
+        positions = str(plan.positions_spec)
+        axes["training"] = ":".join(part for part in (axes["training"], rest) if part)
+        cell = Cell(str(plan.task_spec), ",".join(map(str, plan.encoding_specs)), positions, seed=plan.seed, **axes)
+        made.append(Item(run.id, "run", cell, plan))
+    return made
+
+
+def _differing(run: Run, runs: Sequence[Run], part: str) -> str:
+    """The options of one part in which a run differs from another: `layers=3`."""
+    here, others = run.plan.options()[part], [other.plan.options()[part] for other in runs]
+    differs = {key: value for key, value in here.items() if any(other.get(key) != value for other in others)}
+    return ":".join(f"{key}={show(value)}" for key, value in differs.items())

@@ -1,0 +1,105 @@
+"""The conformance kit: is this encoding what it says?
+
+`verify("rope")` runs every check and returns a report; `assert_conforms(MyEncoding)` is one line of an outsider's own
+tests. Each check measures cases from the smallest up and stops at the first that fails, so that a failure
+names the smallest.
+
+Legend of shape suffixes: `lengthwise.encoding` and `lengthwise.model`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+import torch
+
+from lengthwise.conformance import (  # noqa: F401 - they enter their checks
+    claims,
+    mathematics,
+    placement,
+    published,
+    rotation,
+    state,
+    trained,
+)
+from lengthwise.conformance.check import CHECKS, Check, Report, Result, run_check
+from lengthwise.conformance.cures import CURES, causes
+from lengthwise.conformance.subject import Subject
+from lengthwise.encoding.base import Encoding
+from lengthwise.spec import Spec, SpecError, did_you_mean, suggests
+
+__all__ = ["CHECKS", "Check", "Report", "Result", "assert_conforms", "checks", "verify"]
+
+
+def checks() -> dict[str, str]:
+    """The id and the sentence of every check."""
+    return {check.id: check.sentence for check in CHECKS}
+
+
+@suggests
+def verify(
+    encoding: str | Mapping[str, object] | Spec | type[Encoding],
+    *,
+    positions: str | Mapping[str, object] | Spec = "consecutive",
+    only: Collection[str] | None = None,
+) -> Report:
+    """Run the checks (all, or those whose ids are in `only`) on an encoding under a kind of positions."""
+    subject = Subject(encoding, positions)
+    wanted = None if only is None else {_known(id) for id in only}
+    chosen = [check for check in CHECKS if wanted is None or check.id in wanted]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # the models are tiny: a second thread only waits
+    try:
+        results = [run_check(check, subject) for check in chosen]
+    finally:
+        torch.set_num_threads(threads)
+    results.sort(key=lambda result: (result.id[0] != "T", result.id))
+    return Report(subject.name, str(subject.positions_spec), _explained(_once(results)))
+
+
+def _known(id: str) -> str:
+    """The check of that id, or the one that holds the trap of that number."""
+    held = {"T14": "T12", "T16": "T15", "T26": "T05"}
+    known = [check.id for check in CHECKS]
+    asked = re.sub(r"^([TCSF])(\d)$", r"\g<1>0\2", id.strip().upper())
+    asked = held.get(asked, asked)
+    if asked not in known:
+        raise SpecError(f"there is no check {id!r}.{did_you_mean(asked, known)}")
+    return asked
+
+
+def _once(results: list[Result]) -> list[Result]:
+    """One fault in an encoding stops many checks: say it in full at the first."""
+    first: dict[str, str] = {}
+    told = []
+    for result in results:
+        if result.status == "fail" and first.setdefault(result.detail, result.id) != result.id:
+            result = replace(result, detail=f"the same as {first[result.detail]}")
+        told.append(result)
+    return told
+
+
+def _explained(results: list[Result]) -> list[Result]:
+    """Each failure with what mends it, and the failure that probably explains it."""
+    why = causes({result.id for result in results if result.status == "fail"})
+    return [
+        replace(result, cure=CURES[result.id], because=why.get(result.id, ""))
+        if result.status in {"fail", "warn"}
+        else result
+        for result in results
+    ]
+
+
+@suggests
+def assert_conforms(
+    encoding: str | Mapping[str, object] | Spec | type[Encoding],
+    *,
+    positions: str | Mapping[str, object] | Spec = "consecutive",
+) -> None:
+    """Raise an AssertionError that lists every failed check with its smallest failing case."""
+    report = verify(encoding, positions=positions)
+    if report.failed:
+        count = f"{len(report.failed)} check{'' if len(report.failed) == 1 else 's'}"
+        raise AssertionError(f"{report.encoding} fails {count}\n{report.text(report.failed)}")

@@ -1,0 +1,123 @@
+"""Checks of what an encoding keeps: nothing that can be lost, and nothing that depends on who else was there."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lengthwise.conformance.check import Measure, check
+from lengthwise.conformance.subject import SMALL, Subject, off
+
+INTERNAL = ("_parameters", "_buffers", "_modules")
+"""Where `nn.Module` itself keeps tensors."""
+
+
+@check("S01", "It keeps no constants: no buffer and no tensor but its parameters, before and after a forward pass.")
+@torch.no_grad()
+def no_constants(subject: Subject) -> Iterator[Measure]:
+    decoder = subject.fresh_decoder()
+    for when in ("when built", "after a forward pass"):
+        for index, part in enumerate(decoder.encodings):
+            for name, _ in part.named_buffers():
+                yield Measure(f"buffer {name} of encoding {index}, {when}", 1, 0)
+            for module in part.modules():
+                kept = [name for name, value in vars(module).items() if name not in INTERNAL and _holds_tensor(value)]
+                yield Measure(f"tensors kept as attributes {when}: {', '.join(kept) or 'none'}", len(kept), 0)
+        n = subject.sizes(9)[-1]
+        subject.solo(decoder, subject.ids(n), subject.places(n))
+
+
+def _holds_tensor(value: object) -> bool:
+    if isinstance(value, dict):
+        return any(_holds_tensor(item) for item in value.values())
+    if isinstance(value, list | tuple | set):
+        return any(_holds_tensor(item) for item in value)
+    return isinstance(value, Tensor)
+
+
+@check("S02", "Its parameters are all of its state: a model built anew and given them has the same logits.")
+@torch.no_grad()
+def reloads(subject: Subject) -> Iterator[Measure]:
+    n = subject.sizes(9)[-1]
+    ids, places = subject.ids(n), subject.places(n)
+    saved = subject.fresh_decoder(seed=0)
+    truth = subject.solo(saved, ids, places)
+    # Built on no device and filled with garbage, as a loader does that allocates first and reads later.
+    other = subject.fresh_decoder(seed=1).to_empty(device="cpu")
+    for tensor in (*other.parameters(), *other.buffers()):
+        tensor.fill_(float("nan"))
+    other.load_state_dict(saved.state_dict(), strict=True)
+    yield Measure(f"{n} tokens after loading the state", off(subject.solo(other, ids, places), truth), 0)
+
+
+@check("S03", "A seed decides its parameters, not the global generator; the model's other weights are those of NoPE.")
+@torch.no_grad()
+def keyed(subject: Subject) -> Iterator[Measure]:
+    torch_state = torch.get_rng_state()
+    try:
+        made = []
+        for global_seed in (0, 1):
+            torch.manual_seed(global_seed)
+            made.append(dict(subject.fresh_decoder(seed=7).named_parameters()))
+    finally:
+        torch.set_rng_state(torch_state)
+    plain = dict(subject.fresh_decoder(seed=7, encoding="nope").named_parameters())
+    for name, parameter in made[0].items():
+        yield Measure(f"{name} drawn twice with one seed", off(made[1][name], parameter), 0)
+        yield Measure(f"{name}: not finite", int((~parameter.isfinite()).sum()), 0)
+        scalar = float(parameter.ndim == 0)
+        yield Measure(f"{name} has no dimension, so FSDP cannot shard it: make it torch.empty(1)", scalar, 0)
+        if name in plain:
+            yield Measure(f"{name} beside NoPE's", off(parameter, plain[name]), 0)
+    # A start that is the same for every seed is fine (frequencies, slopes), but not if it is drawn.
+    for draw in _foreign_draws(subject):
+        yield Measure(f"initialize draws with {draw}, and not from its stream", 1, 0)
+
+
+def _foreign_draws(subject: Subject) -> list[str]:
+    """The random functions that `initialize` calls with another generator than those that its stream gives."""
+    part, given = subject.unfilled(SMALL.geometry), []
+
+    def stream(name: str) -> torch.Generator:
+        given.append(torch.Generator().manual_seed(len(name)))
+        return given[-1]
+
+    held, kept = random.getstate(), np.random.get_state()
+    try:
+        random.seed("unlike any other"), np.random.seed(987654321)  # who seeds them anew is seen too
+        words, numbers, watch = random.getstate(), _numpy_state(), _Draws(given)
+        with watch:
+            part.initialize(stream)
+        moved = {"Python's random": random.getstate() != words, "numpy.random": _numpy_state() != numbers}
+    finally:
+        random.setstate(held), np.random.set_state(kept)
+    return [*watch.found, *(name for name, drawn in moved.items() if drawn)]
+
+
+def _numpy_state() -> tuple[list[int], int]:
+    """Where numpy's global generator stands."""
+    _, key, place, *_ = np.random.get_state()
+    return [int(value) for value in key], int(place)
+
+
+class _Draws(TorchDispatchMode):
+    """Remembers random operations that draw from none of the given generators."""
+
+    def __init__(self, given: list[torch.Generator]) -> None:
+        super().__init__()
+        self.given, self.found = given, dict[str, None]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **(kwargs or {}))
+        before = [one.get_state().clone() for one in self.given]
+        made = func(*args, **(kwargs or {}))
+        if all(torch.equal(state, one.get_state()) for state, one in zip(before, self.given, strict=True)):
+            self.found[f"torch's {func.overloadpacket.__name__}"] = None
+        return made

@@ -1,0 +1,242 @@
+"""The encoding under test, built into small decoders whose weights are large enough for a bug to show."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from lengthwise.conformance.weights import WEIGHTS
+from lengthwise.encoding import build_encoding, build_positions
+from lengthwise.encoding.base import CLAIMS, HOOKS, Encoding, Geometry, normal_
+from lengthwise.encoding.positions import Given
+from lengthwise.model import Decoder, DecoderConfig
+from lengthwise.spec import Spec, SpecError, did_you_mean, digest, options
+
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
+"""How far two ways of computing the same logits may differ, relative to the largest logit."""
+
+FORMULAS = ("nope", "sinusoidal", "learned", "t5", "alibi", "rope", *WEIGHTS)
+"""What an encoding may claim to be; all but `nope` and `learned`, which are only a name, are held to a formula."""
+
+ROOM = 9
+"""The fewest positions with which there is something to check."""
+
+BUDGET = 48
+"""Tokens a sequence of the checks may get."""
+
+SMALL = DecoderConfig(
+    vocabulary=17,
+    width=48,  # no two sizes, nor their products, agree: a confusion shows
+    layers=2,
+    heads=4,
+    head_width=8,
+    feed_forward="swiglu",
+    feed_forward_width=40,
+    dropout=0.0,
+    attention_dropout=0.0,
+    sigma=1.0,
+)
+
+
+class Subject:
+    """An encoding and a kind of positions, with decoders, token ids and positions to try them on.
+
+    Weights have unit scale: embeddings and the encoding's own tables N(0, 1), matrices N(0, 1 / inputs). With the
+    usual 0.02 the logits are so small that a saved model could lose its frequencies and still pass.
+    """
+
+    def __init__(
+        self,
+        encoding: str | Mapping[str, object] | Spec | type[Encoding],
+        positions: str | Mapping[str, object] | Spec = "consecutive",
+    ) -> None:
+        self.named = encoding if isinstance(encoding, type) else Spec.of(encoding)
+        self.name = encoding.__qualname__ if isinstance(encoding, type) else str(self.named)
+        if isinstance(encoding, type) and not issubclass(encoding, Encoding):
+            raise SpecError(
+                f"{self.name} is not an encoding: the class must derive from {Encoding.__module__}.Encoding"
+            )
+        self.positions_spec = Spec.of(positions)
+        self.positions = build_positions(self.positions_spec)
+        self.positions.places([], [], 0, 0)  # a kind that needs a task says so now
+        self._decoders: dict[object, Decoder] = {}
+        self._check_contract()
+        limit = self.encoding.limit
+        if limit is not None and self.positions.limit is not None and self.positions.limit > limit:
+            raise SpecError(
+                f"{self.positions_spec.name} gives positions up to {self.positions.limit - 1}, but {self.name} ends at "
+                f"{limit - 1}; use positions below {limit}, e.g. {self.positions_spec.name}:limit={limit}"
+            )
+
+    def _check_contract(self) -> None:
+        """Refuse what would be ignored: a misspelt hook or claim, a formula nobody knows, too little room."""
+        cls = type(self.encoding)
+        options(cls, 1)
+        if cls.formula is not None and cls.formula not in FORMULAS:
+            raise SpecError(f"formula {cls.formula!r} of {self.name} is unknown.{did_you_mean(cls.formula, FORMULAS)}")
+        contract = [*HOOKS, *CLAIMS, "prepare", "initialize", "formula", "label", "paper", "version"]
+        for part in cls.__mro__[: cls.__mro__.index(Encoding)]:
+            for name, value in vars(part).items():
+                if name.startswith("_") or (callable(value) and cls.acts()):
+                    continue  # a helper of one's own
+                close = difflib.get_close_matches(name, contract, n=1, cutoff=0.85)
+                if close and name not in contract and not hasattr(Encoding, name):
+                    raise SpecError(f"{name!r} of {self.name} would be ignored. Did you mean {close[0]!r}?")
+        for claim in CLAIMS:
+            value = getattr(self.encoding, claim)
+            right = value is None or type(value) is int if claim == "limit" else isinstance(value, bool)
+            if not right:
+                wanted = "a whole number or None" if claim == "limit" else "True or False"
+                raise SpecError(f"claim {claim!r} of {self.name} must be {wanted}, not {value!r}")
+        room = min((item for item in (self.encoding.limit, self._most_places()) if item is not None), default=ROOM)
+        if room < ROOM:
+            raise SpecError(f"verify needs at least {ROOM} positions, here there are {room}; raise the limit")
+
+    @cached_property
+    def encoding(self) -> Encoding:
+        """The encoding in the small geometry, initialised, in float64; checks share it and leave it as it is."""
+        return self.build(SMALL.geometry).double()
+
+    def unfilled(self, geometry: Geometry) -> Encoding:
+        """A fresh instance whose parameters are not initialised yet."""
+        return self.named(geometry) if isinstance(self.named, type) else build_encoding(self.named, geometry)
+
+    def build(self, geometry: Geometry) -> Encoding:
+        """A fresh, initialised instance."""
+        try:
+            made = self.unfilled(geometry)
+            made.initialize(lambda name: torch.Generator().manual_seed(digest("verify", name, bits=32)))
+        except SpecError as error:
+            raise _refused(self.named, geometry, error) from error
+        except (Exception, SystemExit) as error:
+            raise SpecError(f"{self.name} could not be built: {type(error).__name__}: {error}") from error
+        wake(made)
+        return made.eval()
+
+    @property
+    def formula(self) -> str | None:
+        """The reference the encoding claims to equal."""
+        return self.encoding.formula
+
+    @property
+    def biased(self) -> bool:
+        """Whether it adds a bias to the scores."""
+        return any(self.encoding.overrides(form) for form in ("columns", "by_distance", "bias"))
+
+    def decoder(
+        self, dtype: torch.dtype = torch.float64, *, seed: int = 0, encoding: object = None, **changes: object
+    ) -> Decoder:
+        """A small decoder with unit-scale weights; the same object for the same arguments."""
+        key = (dtype, seed, str(encoding), tuple(sorted(changes.items())))
+        if key not in self._decoders:
+            self._decoders[key] = self.fresh_decoder(dtype, seed=seed, encoding=encoding, **changes)
+        return self._decoders[key]
+
+    def fresh_decoder(
+        self, dtype: torch.dtype = torch.float64, *, seed: int = 0, encoding: object = None, **changes: object
+    ) -> Decoder:
+        """A new such decoder, for checks that change it."""
+        config = SMALL.model_copy(update=changes)
+        decoder = Decoder(config, self.named if encoding is None else encoding, seed=seed)  # pyrefly: ignore[bad-argument-type]
+        for index, part in enumerate(decoder.encodings):
+            wake(part, seed, index)
+        return unit_scale(decoder).to(dtype).eval()
+
+    def sizes(self, *wanted: int) -> list[int]:
+        """The wanted sequence lengths that fit the encoding and the positions."""
+        most = min(item for item in (self.encoding.limit, self._most_places(), 10**9) if item is not None)
+        return [size for size in wanted if size <= most] or [most]
+
+    def _most_places(self) -> int | None:
+        return len(self.positions.values) if isinstance(self.positions, Given) else self.positions.limit
+
+    def ids(self, tokens: int, key: int = 0) -> Tensor:
+        """Token ids (T,) that depend on `key` alone."""
+        generator = torch.Generator().manual_seed(digest("ids", key, bits=32))
+        return torch.randint(SMALL.vocabulary, (tokens,), generator=generator)
+
+    @property
+    def budget(self) -> int:
+        """Tokens a sequence may get: beyond what a scaling says it was trained for, so that it is stretched."""
+        return max(BUDGET, 2 * (getattr(self.encoding, "trained", None) or 0))
+
+    def beyond(self, *wanted: int) -> list[int]:
+        """The wanted sequence lengths, and one past what a scaling by the length so far was trained for."""
+        trained = getattr(self.encoding, "trained", None)
+        more = [] if self.encoding.prefix_stable or not trained else [trained + 9]
+        return self.sizes(*sorted({*wanted, *more}))
+
+    def places(self, tokens: int, key: int = 0, budget: int | None = None) -> Tensor:
+        """The positions (T,) of a sequence under the kind of positions under test."""
+        budget = self.budget if budget is None else budget
+        budget = max(tokens, min(budget, self._most_places() or budget))
+        prompt, answer = [0] * (tokens // 2), [0] * (tokens - tokens // 2)
+        return torch.tensor(self.positions.places(prompt, answer, digest("verify", key), budget))
+
+    @property
+    def counted(self) -> bool:
+        """Whether the model may count positions by itself."""
+        return self.positions_spec.name == "consecutive"
+
+    def given(self, places: Sequence[Tensor], tokens: int, padding: str = "right") -> Tensor | None:
+        """Positions (B, T) of a padded batch to hand to the model; none where it shall count by itself."""
+        if self.counted:
+            return None
+        rows = [_pad(row, tokens, padding) for row in places]
+        return torch.stack(rows)
+
+    def solo(self, decoder: Decoder, ids_T: Tensor, places_T: Tensor, **changes: object) -> Tensor:
+        """The logits (T, V) of one sequence, alone, in one pass, at explicit positions: the truth of these checks."""
+        return decoder(ids_T[None], positions_BT=places_T[None], budget=max(self.budget, len(ids_T)), **changes)[0]  # pyrefly: ignore[bad-argument-type]
+
+
+def _pad(row_T: Tensor, tokens: int, padding: str) -> Tensor:
+    room = row_T.new_zeros(tokens - len(row_T))
+    return torch.cat([room, row_T] if padding == "left" else [row_T, room])
+
+
+def wake(part: nn.Module, *key: object) -> None:
+    """Fill parameters that start at 0 with N(0, 1): what does nothing yet would hide every bug."""
+    for name, parameter in part.named_parameters():
+        if not bool(parameter.any()):
+            normal_(parameter, 1.0, torch.Generator().manual_seed(digest("awake", *key, name, bits=32)))
+
+
+def unit_scale(decoder: Decoder) -> Decoder:
+    """Divide each matrix of a decoder built with sigma = 1 by the root of its inputs; embeddings stay N(0, 1)."""
+    with torch.no_grad():
+        for name, parameter in decoder.named_parameters():
+            if parameter.ndim == 2 and not name.startswith(("encodings.", "embedding.")):
+                parameter.mul_(parameter.shape[1] ** -0.5)
+    return decoder
+
+
+def off(got: Tensor, wanted: Tensor) -> float:
+    """The largest difference, relative to the largest wanted value; nan counts."""
+    if got.shape != wanted.shape:
+        return float("inf")
+    if not got.numel():
+        return 0.0
+    got, wanted = got.detach().double(), wanted.detach().double()
+    hidden = (got == wanted) & got.isinf()
+    got, wanted = got.masked_fill(hidden, 0), wanted.masked_fill(hidden, 0)
+    return float((got - wanted).abs().max() / wanted.abs().max().clamp(min=1e-30))
+
+
+def _refused(named: Spec | type[Encoding], geometry: Geometry, error: SpecError) -> SpecError:
+    """The error as it is, or, where a large model would take the encoding, that verify's is too small for it."""
+    large = replace(geometry, heads=200, head_width=200)
+    try:
+        made = named(large) if isinstance(named, type) else build_encoding(named, large)
+        made.initialize(lambda _: torch.Generator())
+    except SpecError:
+        return error
+    return SpecError(
+        f"verify's model ({geometry.heads} heads of width {geometry.head_width}) is too small for this encoding, "
+        f"which a larger one may take: {error}"
+    )

@@ -1,0 +1,304 @@
+"""The contract of an encoding: how a position is used. Legend of shape suffixes: `lengthwise.encoding`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from lengthwise.spec import SpecError
+
+HOOKS = {
+    "embed": "embeddings",
+    "rotate": "queries and keys",
+    "mark": "tokens",
+    "columns": "bias",
+    "by_distance": "bias",
+    "bias": "bias",
+    "score": "scores",
+    "weigh": "weights",
+    "read": "output",
+}
+"""The hooks an encoding may override, each with the place where it acts."""
+
+SEES_SCORES = ("score", "weigh", "read")
+"""The hooks that no fused kernel can serve: who overrides one is computed, and priced, with scores written out."""
+
+CLAIMS = ("relative", "limit", "prefix_stable", "static_keys", "shared", "ordinal", "complete")
+"""What an encoding says of itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Geometry:
+    """What an encoding may know of its model: sizes, and the scales at which the model starts."""
+
+    width: int
+    heads: int
+    head_width: int
+    embedding_std: float = 1.0
+    bias_std: float = 1.0
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Queries and keys as they meet in one layer, for hooks that depend on content.
+
+    `allowed_BQK` is the causal, padding and document mask. q is already turned, tempered and multiplied by `scale`.
+    `marks_BHKC` is what `mark` left beside each key.
+    """
+
+    q_BHQE: Tensor
+    k_BHKE: Tensor
+    query_positions_BQ: Tensor
+    key_positions_BK: Tensor
+    allowed_BQK: Tensor
+    state: object
+    scale: float = 1.0
+    marks_BHKC: Tensor | None = None
+    start: int = 0
+    """Where among the keys the queries begin: query i is itself key start + i."""
+
+    @cached_property
+    def behind_BQK(self) -> Tensor:
+        """The keys each query may see that are not ahead of it: itself and those before."""
+        key_K = torch.arange(self.allowed_BQK.shape[-1], device=self.allowed_BQK.device)
+        own_Q1 = key_K[self.start : self.start + self.allowed_BQK.shape[-2], None]
+        return self.allowed_BQK & (key_K <= own_Q1)
+
+    @cached_property
+    def distance_BQK(self) -> Tensor:
+        """How far each key lies behind each query; the sign is fixed here once."""
+        return self.query_positions_BQ[:, :, None] - self.key_positions_BK[:, None, :]
+
+
+class Encoding(nn.Module):
+    """No positional encoding: each hook is the identity, and a subclass overrides one or two.
+
+    Positions arrive as floating numbers in the working precision (fp32, or float64 in a float64 model), so what is
+    computed from them keeps that precision. Constants are computed in a hook, never kept in a buffer: whoever saves,
+    casts or reloads the model cannot lose them. Options are keyword-only arguments, kept under their own names.
+    """
+
+    label: ClassVar[str] = ""
+    """What figures and tables call it; the name of the class, unless given."""
+    paper: ClassVar[str] = ""
+    """Where it was published: authors, year, arXiv number."""
+    formula: ClassVar[str | None] = None
+    """The reference in `lengthwise.conformance` this encoding claims to equal; a port sets it to be held to it."""
+    version: ClassVar[int] = 1
+    """Raised when the numbers change; part of a run's identity."""
+
+    # Claims. `verify` tests each in both directions.
+    relative: bool = True
+    """A common shift of all positions changes nothing."""
+    limit: int | None = None
+    """The first impossible position; past it the model raises, it never clamps."""
+    prefix_stable: bool = True
+    """Appending tokens never changes earlier logits. If it does, `budget_B` is the number of tokens that are there."""
+    static_keys: bool = True
+    """The cache may hold turned keys; otherwise it holds keys as they were and their positions."""
+    shared: bool = True
+    """One instance serves all layers that name it; otherwise each layer has its own."""
+    ordinal: bool = False
+    """The order of the tokens alone decides, and their content; which positions they were given changes nothing."""
+    complete: bool = True
+    """Each query's weights sum to 1; otherwise to at most 1."""
+
+    def __init__(self, geometry: Geometry) -> None:
+        super().__init__()
+        self.geometry = geometry
+
+    @classmethod
+    def overrides(cls, hook: str) -> bool:
+        """Whether this class does anything in `hook`."""
+        return getattr(cls, hook) is not getattr(Encoding, hook)
+
+    @classmethod
+    def acts(cls) -> list[str]:
+        """Where it acts, in words: `["bias"]` for ALiBi, nothing for NoPE."""
+        return list(dict.fromkeys(place for hook, place in HOOKS.items() if cls.overrides(hook)))
+
+    def initialize(self, stream: Callable[[str], torch.Generator]) -> None:
+        """Fill the parameters; `stream(name)` is a generator that depends on the seed and that name alone."""
+        if any(True for _ in self.parameters()):
+            raise SpecError(
+                f"{type(self).__name__} has parameters, so it must define initialize(self, stream), e.g. "
+                'normal_(self.table, 1.0, stream("table"))'
+            )
+
+    def prepare(self, query_positions_BQ: Tensor, key_positions_BK: Tensor, budget_B: Tensor) -> object:
+        """What `rotate`, `score` and `read` need, once per forward for all layers that share this encoding.
+
+        The keys are those that `rotate` will be given, the new ones where `static_keys`, else all; all, too, where it
+        turns none. `budget_B` is the number of tokens each sequence may get.
+        """
+        return None
+
+    def embed(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
+        """Change the token embeddings, once, before the first layer."""
+        return x_BTD
+
+    def rotate(self, q_BHQE: Tensor, k_BHKE: Tensor, state: object) -> tuple[Tensor, Tensor]:
+        """Change queries and keys, in every layer, before they are scaled."""
+        return q_BHQE, k_BHKE
+
+    def mark(self, x_BTD: Tensor) -> Tensor | None:
+        """What each token leaves beside its key for `score` to find: (B, H, T, C), kept in the cache.
+
+        `x_BTD` is what queries and keys are made of: the layer's input, normalised.
+        """
+        return None
+
+    def columns(self, positions_BT: Tensor) -> tuple[Tensor, Tensor] | None:
+        """The bias as a product: columns `(q, k)`, each (B, H, T, C), with bias(i, j) = q(i) · k(j) + a constant per i.
+
+        The constant is the one that makes a query's bias to its own position 0. Used only where no visible key is
+        ahead of its query; a relative encoding sees positions counted from an origin of the attention's choice.
+        """
+        return None
+
+    def by_distance(self, distances_N: Tensor) -> Tensor | None:
+        """The bias of each head at each distance (query − key; negative ahead of the query): (H, N)."""
+        if not self.overrides("columns"):
+            return None
+        (q_1HNC, k_1HNC), (_, zero_1H1C) = (
+            self.checked_columns(distances_N[None]),
+            self.checked_columns(distances_N.new_zeros(1, 1)),
+        )
+        return (q_1HNC * (zero_1H1C - k_1HNC)).sum(-1)[0]
+
+    def bias(self, query_positions_BQ: Tensor, key_positions_BK: Tensor) -> Tensor | None:
+        """The bias itself, added to the scaled scores: (B, H, Q, K)."""
+        if self.overrides("by_distance") or (self.overrides("columns") and self.relative):
+            distance_BQK = query_positions_BQ[:, :, None] - key_positions_BK[:, None, :]
+            bias_HN = self.checked_by_distance(distance_BQK.flatten())
+            return bias_HN.view(-1, *distance_BQK.shape).transpose(0, 1)
+        if self.overrides("columns"):
+            (q_BHQC, own_BHQC), (_, k_BHKC) = (
+                self.checked_columns(query_positions_BQ),
+                self.checked_columns(key_positions_BK),
+            )
+            return q_BHQC @ k_BHKC.mT - (q_BHQC * own_BHQC).sum(-1, keepdim=True)
+        return None
+
+    def score(self, scores_BHQK: Tensor, pair: Pair) -> Tensor:
+        """Change the scores, in every layer, after scaling and bias and before the mask."""
+        return scores_BHQK
+
+    def weigh(self, scores_BHQK: Tensor, pair: Pair) -> Tensor:
+        """The weights of the masked scores, −inf where a key is hidden: their softmax."""
+        return scores_BHQK.softmax(-1)
+
+    def read(self, weights_BHQK: Tensor, pair: Pair) -> Tensor | None:
+        """An addition to each head's output, from its attention weights: (B, H, Q, E)."""
+        return None
+
+    # What the model calls: the same hooks, with a look at what came back. A wrong shape would broadcast in silence.
+
+    def checked_by_distance(self, distances_N: Tensor) -> Tensor:
+        """`by_distance`, checked."""
+        wanted = (self.geometry.heads, len(distances_N))
+        return _shaped(self, "by_distance", self.by_distance(distances_N), wanted, "(heads, distances)")
+
+    def checked_bias(self, query_positions_BQ: Tensor, key_positions_BK: Tensor) -> Tensor:
+        """`bias`, checked."""
+        got = self.bias(query_positions_BQ, key_positions_BK)
+        rows = got.shape[0] if isinstance(got, Tensor) and got.ndim == 4 else len(query_positions_BQ)
+        rows = rows if rows in {1, len(query_positions_BQ), len(key_positions_BK)} else len(query_positions_BQ)
+        wanted = (rows, self.geometry.heads, query_positions_BQ.shape[1], key_positions_BK.shape[1])
+        return _shaped(self, "bias", got, wanted, "(batch, heads, queries, keys)")
+
+    def checked_rotate(self, q_BHQE: Tensor, k_BHKE: Tensor, state: object) -> tuple[Tensor, Tensor]:
+        """`rotate`, checked."""
+        got = self.rotate(q_BHQE, k_BHKE, state)
+        if not isinstance(got, tuple) or len(got) != 2:
+            raise SpecError(f"rotate of {type(self).__name__} must return (q, k), both turned, not {_described(got)}")
+        meaning = "(batch, heads, tokens, head width)"
+        return (
+            _shaped(self, "rotate", got[0], tuple(q_BHQE.shape), meaning),
+            _shaped(self, "rotate", got[1], tuple(k_BHKE.shape), meaning),
+        )
+
+    def checked_embed(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
+        """`embed`, checked."""
+        got = self.embed(x_BTD, positions_BT)
+        _shaped(self, "embed", got, tuple(x_BTD.shape), "(batch, tokens, width)")
+        if got.dtype != x_BTD.dtype:
+            raise SpecError(
+                f"embed of {type(self).__name__} returned {got.dtype} for {x_BTD.dtype}; end with .to(x_BTD.dtype)"
+            )
+        return got
+
+    def checked_mark(self, x_BTD: Tensor) -> Tensor:
+        """`mark`, checked."""
+        got = self.mark(x_BTD)
+        last = got.shape[-1] if isinstance(got, Tensor) and got.ndim else 1
+        wanted = (x_BTD.shape[0], self.geometry.heads, x_BTD.shape[1], last)
+        return _shaped(self, "mark", got, wanted, "(batch, heads, tokens, numbers)")
+
+    def checked_columns(self, positions_BT: Tensor) -> tuple[Tensor, Tensor]:
+        got = self.columns(positions_BT)
+        if not isinstance(got, tuple) or len(got) != 2:
+            raise SpecError(f"columns of {type(self).__name__} must return (q, k) columns, not {_described(got)}")
+        wanted = (len(positions_BT), self.geometry.heads, positions_BT.shape[1], got[0].shape[-1])
+        meaning = "(batch, heads, tokens, columns)"
+        return _shaped(self, "columns", got[0], wanted, meaning), _shaped(self, "columns", got[1], wanted, meaning)
+
+
+def _shaped(encoding: Encoding, hook: str, got: object, wanted: tuple[int, ...], meaning: str) -> Tensor:
+    if isinstance(got, Tensor) and got.shape == wanted:
+        return got
+    hint = "; end it with .expand(self.geometry.heads, -1)" if hook == "by_distance" and isinstance(got, Tensor) else ""
+    raise SpecError(
+        f"{hook} of {type(encoding).__name__} returned {_described(got)}, it must return {meaning} = {wanted}{hint}"
+    )
+
+
+def _described(got: object) -> str:
+    return str(tuple(got.shape)) if isinstance(got, Tensor) else f"{got!r}"[:60]
+
+
+def phases(positions_BT: Tensor, theta: float, pairs: int) -> tuple[Tensor, Tensor]:
+    """cos and sin of t · theta^(−f / pairs) for f = 0, ..., pairs − 1: (B, T, pairs) each."""
+    return waves(positions_BT, spectrum(theta, pairs, positions_BT))
+
+
+def spectrum(theta: float, pairs: int, like: Tensor) -> Tensor:
+    """theta^(−f / pairs) for f = 0, ..., pairs − 1, in float64. (MPS has none.)"""
+    dtype = like.dtype if like.device.type == "mps" else torch.float64
+    return theta ** -(torch.arange(pairs, device=like.device, dtype=dtype) / max(pairs, 1))
+
+
+def waves(positions_BT: Tensor, frequency: Tensor) -> tuple[Tensor, Tensor]:
+    """cos and sin of position × frequency, (F,) or (B, F): (B, T, F) each.
+
+    The angle is taken in the frequencies' float64: at position 65,535 one in fp32 is already wrong by 2^-8.
+    """
+    angle_BTF = positions_BT.to(frequency.dtype)[..., None] * (frequency if frequency.ndim == 1 else frequency[:, None])
+    return angle_BTF.cos().to(positions_BT.dtype), angle_BTF.sin().to(positions_BT.dtype)
+
+
+def normal_(parameter: Tensor, std: float, generator: torch.Generator) -> None:
+    """Fill with N(0, std²) drawn in fp32 on the CPU, so that no device, dtype or default changes a draw."""
+    with torch.no_grad():
+        drawn = torch.randn(parameter.shape, generator=generator, dtype=torch.float32, device="cpu")
+        parameter.copy_(drawn * std)
+
+
+def uniform_(parameter: Tensor, below: float, generator: torch.Generator) -> None:
+    """Fill with draws between 0 and `below`, in fp32 on the CPU, as `normal_` does."""
+    with torch.no_grad():
+        drawn = torch.rand(parameter.shape, generator=generator, dtype=torch.float32, device="cpu")
+        parameter.copy_(drawn * below)
+
+
+def taken(option: str) -> str:
+    """What to do where a learned tensor has an option's name."""
+    return (
+        f"self.{option} is a tensor; keep the option there, as it was given, and the tensor under another attribute, "
+        f"e.g. self.{option}_weight"
+    )

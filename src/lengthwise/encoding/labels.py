@@ -1,0 +1,51 @@
+"""What figures and tables call an encoding: `nope` is NoPE, `rope:fraction=0.25` is RoPE ¼. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import groupby
+
+from lengthwise.encoding import ENCODINGS
+from lengthwise.encoding.signature import outline
+from lengthwise.spec import Spec, SpecError, show, specs
+
+_SHARES = {0.25: "¼", 0.5: "½", 0.75: "¾"}
+
+
+def label_of(encoding: str, known: Mapping[str, str] | None = None) -> str:
+    """The label of an encoding as a study names it; a list has one for each layer: `3*rope,nope` is 3×RoPE, NoPE.
+
+    `known` has the labels of classes from outside the package, by their names; without one it is the class's name.
+    """
+    try:
+        listed = specs(encoding)
+    except SpecError:
+        return encoding  # not a spec: a label of the caller's own
+    counted = [(len(list(same)), name) for name, same in groupby(_one(spec, known or {}) for spec in listed)]
+    if len(counted) == 1:
+        return counted[0][1]
+    return ", ".join(name if many == 1 else f"{many}×{name}" for many, name in counted)
+
+
+def label_of_class(cls: type) -> str:
+    """The label of an encoding's class: what it says itself, or its name."""
+    return getattr(cls, "label", "") or cls.__name__
+
+
+def _one(spec: Spec, known: Mapping[str, str]) -> str:
+    options = dict(spec.options)
+    if spec.name in ENCODINGS:
+        name = label_of_class(outline(spec.name))
+        if spec.name == "rope" and (share := _SHARES.get(options.get("fraction"))):  # pyrefly: ignore
+            name = f"{name} {share}"
+            options = {key: value for key, value in options.items() if key not in {"fraction", "interleaved"}}
+    else:
+        name = known.get(spec.name) or spec.name.rpartition(":")[2].rpartition(".")[2]
+    return " ".join([name, *(f"{key}={show(value)}" for key, value in options.items())])
+
+
+def unique_labels(names: list[str], known: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Name → label; names that would share a label keep their own spelling."""
+    made = {name: label_of(name, known) for name in names}
+    counts = {label: list(made.values()).count(label) for label in made.values()}
+    return {name: label if counts[label] == 1 else name for name, label in made.items()}

@@ -1,0 +1,280 @@
+"""Which position each token has: the axis orthogonal to the encoding.
+
+Positions are computed outside the model, once per example, by a pure function. It may look at the whole prompt; inside
+the answer only at tokens up to its own, so `places(p, a[:k])` is the beginning of `places(p, a)` for every k, and
+training, one-pass evaluation and cached decoding give a token the same position.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import ClassVar, Literal, Protocol, Self
+
+import numpy as np
+
+from lengthwise.spec import SpecError
+
+
+class Symbols(Protocol):
+    """What positions that look at content need of a vocabulary."""
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """The symbol of each id."""
+        ...
+
+    def read(self, ids: Sequence[int]) -> list[str]:
+        """The symbols of ids."""
+        ...
+
+
+class Placing(Protocol):
+    """What positions that look at content need of a task; `lengthwise.task.base.Task` has it."""
+
+    @property
+    def name(self) -> str:
+        """The task's name."""
+        ...
+
+    @property
+    def vocabulary(self) -> Symbols:
+        """Symbols ↔ ids."""
+        ...
+
+    @property
+    def overhang(self) -> int:
+        """How many groups a right answer may have beyond those of its prompt."""
+        ...
+
+    def places(self, prompt: Sequence[str], answer: Sequence[str]) -> list[int]:
+        """The group of each symbol, 0 for none."""
+        ...
+
+    def digit_run(self, prompt: Sequence[str]) -> int | None:
+        """The most digits in a row that a right answer to the prompt has, or None where the task does not know."""
+        ...
+
+
+class Positions:
+    """A kind of positions; this base class counts 0, 1, 2, ...
+
+    `places` is the whole contract. `key` is the example's own number, from which everything random comes; `budget` is
+    how many tokens the sequence may get, known before the answer is. `limit` is the first position it never gives.
+    """
+
+    paper: ClassVar[str] = ""
+    version: ClassVar[int] = 1
+    limit: int | None = None
+
+    def places(self, prompt: Sequence[int], answer: Sequence[int], key: int, budget: int) -> list[int]:
+        """The position of each token of prompt + answer."""
+        self._fits(len(prompt) + len(answer), budget)
+        return list(range(len(prompt) + len(answer)))
+
+    def at_test(self) -> Positions:
+        """The kind to use in evaluation: what is random in training need not be random there."""
+        return self
+
+    def of(self, task: Placing) -> Self:
+        """The kind for the examples of this task: those that look at content ask it."""
+        return self
+
+    def _fits(self, tokens: int, budget: int) -> None:
+        if tokens > budget:
+            raise SpecError(f"{tokens} tokens do not fit a budget of {budget}; raise the budget, nothing is cut")
+
+
+def _room(kind: str, limit: int | None, budget: int) -> int:
+    """The number of positions there are, at least as many as the budget."""
+    assert limit is not None
+    if budget > limit:
+        raise SpecError(f"a budget of {budget} tokens needs more than {limit} positions; write {kind}:limit={budget}")
+    return limit
+
+
+class Consecutive(Positions):
+    """0, 1, 2, ...: what every model does unless told otherwise."""
+
+
+class Randomized(Positions):
+    """A sorted random subset of 0, ..., limit − 1. Ruoss et al. 2023, arXiv:2305.16843.
+
+    `budget` numbers are drawn and the first ones used, e.g. 3 17 240 for three tokens. In evaluation positions are
+    random too, as in the paper's code, unless `test=consecutive`.
+    """
+
+    paper = "Ruoss et al. 2023, arXiv:2305.16843"
+
+    def __init__(self, *, limit: int = 2048, test: Literal["random", "consecutive"] = "random") -> None:
+        self.limit = limit
+        self.test = test
+
+    def places(self, prompt: Sequence[int], answer: Sequence[int], key: int, budget: int) -> list[int]:
+        tokens = len(prompt) + len(answer)
+        self._fits(tokens, budget)
+        limit = _room("randomized", self.limit, budget)
+        # The `budget` smallest of `limit` random words are a uniform subset; raw words are the same in every NumPy.
+        words = np.random.Philox(key=key).random_raw(limit)
+        chosen = np.sort(np.argsort(words, kind="stable")[:budget])
+        return chosen[:tokens].tolist()
+
+    def at_test(self) -> Positions:
+        return self if self.test == "random" else Consecutive()
+
+
+class Offset(Positions):
+    """0, 1, 2, ... from a random start that leaves room for the budget below `limit`; from 0 in evaluation.
+
+    With limit 100 and a budget of 10 the start is one of 0, ..., 90. `test=random` keeps it random in evaluation.
+    Huang et al. 2025, arXiv:2410.02140.
+    """
+
+    paper = "Huang et al. 2025, arXiv:2410.02140"
+
+    def __init__(self, *, limit: int = 2048, test: Literal["random", "zero"] = "zero") -> None:
+        self.limit = limit
+        self.test = test
+
+    def places(self, prompt: Sequence[int], answer: Sequence[int], key: int, budget: int) -> list[int]:
+        tokens = len(prompt) + len(answer)
+        self._fits(tokens, budget)
+        limit = _room("offset", self.limit, budget)
+        # 64 random bits modulo at most 2^32 starts: the bias is below 2^-32.
+        start = int(np.random.Philox(key=key).random_raw()) % (limit - budget + 1)
+        return list(range(start, start + tokens))
+
+    def at_test(self) -> Positions:
+        return self if self.test == "random" else Consecutive()
+
+
+class Given(Positions):
+    """Exactly the numbers given, e.g. `given:values=[0,1,5,9]`: time stamps, or somebody else's positions."""
+
+    def __init__(self, *, values: tuple[int, ...]) -> None:
+        if any(value < 0 for value in values):
+            raise SpecError("positions are not negative; shift the values")
+        self.values = values
+        self.limit = max(values, default=-1) + 1
+
+    def places(self, prompt: Sequence[int], answer: Sequence[int], key: int, budget: int) -> list[int]:
+        tokens = len(prompt) + len(answer)
+        self._fits(tokens, budget)
+        if tokens > len(self.values):
+            raise SpecError(f"{tokens} tokens need {tokens} positions, but given:values has {len(self.values)}")
+        return list(self.values[:tokens])
+
+
+class _OfTask(Positions):
+    """Positions that look at content, so they belong to a task; from a random start that evaluation does without."""
+
+    task: Placing | None = None
+    starts: int
+
+    def __init__(self, *, limit: int, test: Literal["random", "zero"]) -> None:
+        self.limit = limit
+        self.test = test
+        self.random = True
+
+    def of(self, task: Placing) -> Self:
+        bound = copy.copy(self)
+        bound.task = task
+        return bound
+
+    def at_test(self) -> Positions:
+        fixed = copy.copy(self)
+        fixed.random = self.test == "random"
+        return fixed
+
+    def _asked(self) -> Placing:
+        if self.task is None:
+            kind = type(self).__name__.lower()
+            raise SpecError(
+                f"{kind} positions look at what tokens mean, so they need a task: write .of(task), "
+                "or give the numbers themselves, given:values=[...]"
+            )
+        return self.task
+
+    def _start(self, key: int, starts: int) -> int:
+        return int(np.random.Philox(key=key).random_raw()) % starts if self.random else 0
+
+    def _within(self, places: list[int]) -> list[int]:
+        """Answers longer than any right one stay at the last position; right ones never come so far."""
+        assert self.limit is not None
+        last = self.limit - 1
+        return [min(place, last) for place in places]
+
+
+class Coupled(_OfTask):
+    """One position for what belongs together, e.g. for digits of one significance. Cho et al. 2024, arXiv:2405.20671.
+
+    The task says what does (`Task.places`): group g gets position start + g, no group gets 0. With
+    `6 5 + 8 =` and `3 7`, reversed, the groups are `3 2 1 2 1` and `2 3`. The start is random in training, as far as
+    `limit` leaves room, and 0 in evaluation.
+    """
+
+    paper = "Cho et al. 2024, arXiv:2405.20671"
+
+    def __init__(self, *, limit: int = 256, test: Literal["random", "zero"] = "zero") -> None:
+        super().__init__(limit=limit, test=test)
+
+    def places(self, prompt: Sequence[int], answer: Sequence[int], key: int, budget: int) -> list[int]:
+        self._fits(len(prompt) + len(answer), budget)
+        task = self._asked()
+        asked, said = (task.vocabulary.read(part) for part in (prompt, answer))
+        # Beginning and end tokens belong to no group, and the task need not know of them.
+        real = [[symbol for symbol in part if symbol not in _SPECIAL] for part in (asked, said)]
+        groups = iter(task.places(real[0], real[1]))
+        given = [0 if symbol in _SPECIAL else next(groups) for symbol in (*asked, *said)]
+        assert self.limit is not None
+        free = self.limit - 1 - max(given[: len(prompt)], default=0) - task.overhang
+        if free < 0:
+            raise SpecError(
+                f"{self.limit - free} positions are needed for this prompt; write coupled:limit={self.limit - free}"
+            )
+        start = self._start(key, free + 1)
+        return self._within([start + group if group else 0 for group in given])
+
+
+class Abacus(_OfTask):
+    """A digit's index inside its number, 1, 2, ..., and 0 for what is no digit. McLeish et al. 2024, arXiv:2405.17399.
+
+    `1 2 + 3 4 5 =` has `1 2 0 1 2 3 0`, plus one start for all digits, below `starts` in training and 0 in evaluation.
+    Meant for numbers written from their last digit (`reversed=all`), where the index is the significance.
+    """
+
+    paper = "McLeish et al. 2024, arXiv:2405.17399"
+
+    def __init__(self, *, limit: int = 1024, starts: int = 100, test: Literal["random", "zero"] = "zero") -> None:
+        super().__init__(limit=limit, test=test)
+        if starts < 1:
+            raise SpecError(f"abacus positions have at least one start, not {starts}")
+        self.starts = starts
+
+    def of(self, task: Placing) -> Self:
+        bound = super().of(task)
+        if not _DIGITS & set(task.vocabulary.symbols):
+            raise SpecError(f"{task.name} has no digits, so abacus positions would all be 0")
+        task.digit_run(())  # a format whose digits cannot be counted is an error now, not at the first example
+        return bound
+
+    def places(self, prompt: Sequence[int], answer: Sequence[int], key: int, budget: int) -> list[int]:
+        self._fits(len(prompt) + len(answer), budget)
+        task = self._asked()
+        indices, inside = [], 0
+        symbols = task.vocabulary.read([*prompt, *answer])
+        for symbol in symbols:
+            inside = inside + 1 if symbol in _DIGITS else 0
+            indices.append(inside)
+        assert self.limit is not None
+        known, left = task.digit_run(symbols[: len(prompt)]), budget - len(prompt)
+        written = left if known is None else min(known, left)
+        needed = self.starts + max(written, *indices[: len(prompt)], 0)
+        if needed > self.limit:
+            raise SpecError(f"{needed} positions are needed for this prompt; write abacus:limit={needed}")
+        start = self._start(key, self.starts)
+        return self._within([start + index if index else 0 for index in indices])
+
+
+_SPECIAL = frozenset({"<pad>", "<bos>", "<eos>"})
+_DIGITS = frozenset("0123456789")

@@ -1,0 +1,40 @@
+"""Stick-breaking attention: the nearest key that wants it takes its share first. Tan et al. 2024, arXiv:2410.17980."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lengthwise.encoding.base import Encoding, Geometry, Pair
+
+
+class StickBreaking(Encoding):
+    """Weigh key j < i by β_ij · Π_{j < l < i} (1 − β_il), with β = sigmoid(score), in place of softmax.
+
+    From query i back, each key takes the share β of what is left: with all scores 0, half, a quarter, an eighth. Keys
+    near the query come first, so that order is known without positions. A query does not see itself, and what no key
+    took is lost (a row sums to less than 1; the first to 0), or goes to the query's own value with `remainder=true`, as
+    in the authors' language models. Given positions change nothing. Meant for a causal mask.
+    """
+
+    label = "Stick-breaking"
+    paper = "Tan et al. 2024, arXiv:2410.17980"
+    formula = "stick_breaking"
+    ordinal = True
+
+    def __init__(self, geometry: Geometry, *, remainder: bool = False) -> None:
+        super().__init__(geometry)
+        self.remainder = remainder
+        self.complete = remainder
+
+    def weigh(self, scores_BHQK: Tensor, pair: Pair) -> Tensor:
+        queries, keys = scores_BHQK.shape[-2:]
+        key_K = torch.arange(keys, device=scores_BHQK.device)
+        own_QK = key_K[pair.start : pair.start + queries, None] == key_K
+        seen_B1QK = (pair.allowed_BQK & ~own_QK)[:, None]
+        scores_BHQK = scores_BHQK.masked_fill(~seen_B1QK, 0.0)
+        left_BHQK = torch.where(seen_B1QK, F.logsigmoid(-scores_BHQK), 0.0)
+        # From the right: what near keys leave is a sum of few.
+        until_BHQK = left_BHQK.flip(-1).cumsum(-1).flip(-1)
+        taken_BHQK = (F.logsigmoid(scores_BHQK) + until_BHQK - left_BHQK).exp()
+        rest = until_BHQK[..., :1].exp() if self.remainder else 0.0
+        return torch.where(seen_B1QK, taken_BHQK, torch.where(own_QK, rest, 0.0))

@@ -1,0 +1,59 @@
+"""The relative positions of Transformer-XL. Dai et al. 2019, arXiv:1901.02860."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from lengthwise.encoding.base import Encoding, Geometry, Pair, normal_, phases
+from lengthwise.spec import SpecError
+
+
+class TransformerXL(Encoding):
+    """Score query i and key j by q_i · k_j + q_i · r(i − j) + u · k_j + v · r(i − j), all scaled alike.
+
+    r(d) is a learned projection of the sinusoid of d, of the model's width, sines before cosines; u and v are learned
+    per head. Each layer has its own (the authors share u and v between layers unless told otherwise). `clamp` is their
+    `clamp_len`: larger distances count as this one. The segments and memory of the publication are not part of it.
+    """
+
+    label = "Transformer-XL"
+    paper = "Dai et al. 2019, arXiv:1901.02860"
+    formula = "transformer_xl"
+    shared = False
+
+    def __init__(self, geometry: Geometry, *, clamp: int | None = None) -> None:
+        super().__init__(geometry)
+        if geometry.width % 2 or (clamp is not None and clamp < 1):
+            raise SpecError(f"transformer_xl needs an even width and a clamp above 0, not {geometry.width} and {clamp}")
+        self.clamp = clamp
+        self.project = nn.Parameter(torch.empty(geometry.heads * geometry.head_width, geometry.width))
+        self.u = nn.Parameter(torch.empty(geometry.heads, geometry.head_width))
+        self.v = nn.Parameter(torch.empty(geometry.heads, geometry.head_width))
+
+    def initialize(self, stream: Callable[[str], torch.Generator]) -> None:
+        for name in ("project", "u", "v"):
+            normal_(getattr(self, name), self.geometry.bias_std, stream(name))
+
+    def prepare(self, query_positions_BQ: Tensor, key_positions_BK: Tensor, budget_B: Tensor) -> object:
+        distance_BQK = query_positions_BQ[:, :, None] - key_positions_BK[:, None, :]
+        if self.clamp is not None:
+            distance_BQK = distance_BQK.clamp(max=self.clamp)
+        lowest = int(distance_BQK.min())
+        span = int(distance_BQK.max()) - lowest + 1
+        if span <= 4 * sum(distance_BQK.shape[1:]):  # every distance between, as where positions are consecutive
+            distances_N = torch.arange(lowest, lowest + span, device=distance_BQK.device).to(distance_BQK.dtype)
+            index_BQK = distance_BQK.long() - lowest
+        else:
+            distances_N, index_BQK = distance_BQK.unique(return_inverse=True)
+        cos_1NF, sin_1NF = phases(distances_N[None], 10_000.0, self.geometry.width // 2)
+        return torch.cat([sin_1NF, cos_1NF], -1)[0], index_BQK[:, None]
+
+    def score(self, scores_BHQK: Tensor, pair: Pair) -> Tensor:
+        waves_ND, index_B1QK = pair.state  # pyrefly: ignore[not-iterable]
+        dtype, heads = scores_BHQK.dtype, self.geometry.heads
+        r_HNE = (waves_ND @ self.project.to(dtype).T).unflatten(-1, (heads, -1)).transpose(0, 1)
+        u_H1E, v_H1E = (part.to(dtype)[:, None] * pair.scale for part in (self.u, self.v))
+        by_key_BH1K = u_H1E @ pair.k_BHKE.mT
+        by_distance_BHQN = (pair.q_BHQE + v_H1E) @ r_HNE.mT
+        return scores_BHQK + by_key_BH1K + by_distance_BHQN.gather(-1, index_B1QK.expand(scores_BHQK.shape))

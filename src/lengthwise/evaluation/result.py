@@ -1,0 +1,289 @@
+"""Weights → rows: exact match at every length, how the failures fail, and what was said.
+
+One pass decides; a keyed sample is decoded for real as a check; failures are decoded on from their first wrong token.
+Where the sample disagrees with the pass, other than at near-ties, the pass is worth nothing (a mask that leaks, a model
+that later tokens change): then everything is decoded.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lengthwise.encoding.positions import Positions
+from lengthwise.evaluation.cases import Case, cases, grid
+from lengthwise.evaluation.decoding import ROWS
+from lengthwise.evaluation.onepass import TOKENS, Seen, one_pass
+from lengthwise.evaluation.rows import frame
+from lengthwise.evaluation.subject import HasTask, Subject
+from lengthwise.spec import SpecError, digest
+from lengthwise.task import build_task
+from lengthwise.task.base import Task
+from lengthwise.task.scratchpad import Stepwise
+from lengthwise.task.sets import lengths_of
+
+if TYPE_CHECKING:
+    import polars as pl
+
+CHECKED = 4
+"""Cases of each length that are decoded from their prompt, to check the pass."""
+NEAR = 1e-4
+"""Two logits this close, relative to the larger, may swap places between one pass and a cache."""
+AS_TRAINED = "as trained"
+
+
+@dataclass
+class Checks:
+    """What the decoded sample said of the pass."""
+
+    decoded: int = 0
+    near_ties: int = 0
+    """Differences where the two best logits were within 1e-4 of each other."""
+    differences: int = 0
+    """Other differences: the pass does not say what the model says."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether one pass says what decoding says."""
+        return self.differences == 0
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One case and what became of it."""
+
+    case: Case
+    kind: str
+    """right, early, late, wrong or cut."""
+    content: bool | None
+    """Whether it would be right if it were told where to stop; None where one pass cannot tell."""
+    said: list[int]
+    first_wrong: int | None
+    loss: float
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """All that was found."""
+
+    rows: pl.DataFrame
+    predictions: pl.DataFrame
+    checks: Checks
+    judged: list[Judged] = field(repr=False)
+    effective: list[str] = field(default_factory=list, repr=False)
+    """Each encoding that was used, with its options as the modules have them; where a run was evaluated."""
+
+
+def evaluate_decoder(
+    model: object,
+    task: str | Task,
+    lengths: Sequence[int] | None = None,
+    *,
+    splits: Iterable[tuple[str, int]] | None = None,
+    examples: int | None = None,
+    positions: Positions | str | None = None,
+    decoding: str = "checked",
+    labels: dict[str, str | None] | None = None,
+    rows: int = ROWS,
+    tokens: int = TOKENS,
+    progress: Callable[[str], None] | None = None,
+) -> EvaluationResult:
+    """Examine a model.
+
+    `decoding` is `checked` (one pass, a decoded sample, decoded failures), `real` (decode everything) or `none` (one
+    pass alone, where failures are not told apart: enough to choose a checkpoint).
+    """
+    task = build_task(task) if isinstance(task, str) else task
+    if decoding not in {"checked", "real", "none"}:
+        raise SpecError(f"decoding is 'checked', 'real' or 'none', not {decoding!r}")
+    subject = Subject.of(model, task, positions, rows)
+    places = list(grid(task, lengths) if splits is None else splits)
+    asked = [case for split, length in places for case in cases(task, split, length, examples)]
+    if not asked:
+        named = ", ".join(str(length) for _, length in places) or "any"
+        raise SpecError(f"{task.name} has no test examples of length {named}: all are in other splits")
+    tell = progress or (lambda _: None)
+    tell(f"{len(asked):,} examples in one pass")
+    seen = one_pass(subject.logits, asked, task.vocabulary.eos, subject.positions, subject.limit, tokens)
+    checks, said = Checks(), dict[int, list[int]]()
+    if decoding == "checked" and subject.stable:
+        said = _checked(subject, seen, checks, tell)
+    if decoding == "real" or not subject.stable or not checks.holds:
+        said = dict(enumerate(_decoded(subject, seen, [[]] * len(seen), tell)))
+    elif decoding == "none":
+        said = {n: _begun(one) for n, one in enumerate(seen) if one.first_wrong is not None}
+    else:
+        wrong = [n for n, one in enumerate(seen) if n not in said and one.first_wrong is not None]
+        begun = [_begun(seen[n]) for n in wrong]
+        said |= dict(zip(wrong, _decoded(subject, [seen[n] for n in wrong], begun, tell), strict=True))
+    trusted = subject.stable and checks.holds
+    judged = [_judge(task, one, said.get(number), trusted) for number, one in enumerate(seen)]
+    changed = positions is not None and labels is None
+    name = f"positions={positions}" if changed and isinstance(positions, str) else AS_TRAINED
+    marks = {"run": getattr(model, "id", None), "evaluation": name, "checkpoint": "last", **(labels or {})}
+    trained = _trained_lengths(model, task)
+    return EvaluationResult(_rows(task, judged, marks, trained), _predictions(task, judged, marks), checks, judged)
+
+
+def _trained_lengths(model: object, task: Task) -> set[int]:
+    """The lengths of a task that a model was trained on: a run's own, and of another task none."""
+    if not isinstance(model, HasTask) or model.task == task:
+        return set(lengths_of(task, "train"))
+    return set(lengths_of(model.task, "train")) if model.task.name == task.name else set()
+
+
+def _checked(subject: Subject, seen: list[Seen], checks: Checks, tell: Callable[[str], None]) -> dict[int, list[int]]:
+    """Decode a keyed sample from its prompts and compare."""
+    groups = defaultdict(list)
+    for number, one in enumerate(seen):
+        groups[one.case.split, one.case.length].append(number)
+    sample = [
+        number
+        for (split, length), numbers in groups.items()
+        for number in sorted(numbers, key=lambda n: digest("checked", split, length, seen[n].case.index))[:CHECKED]
+    ]
+    decoded = _decoded(subject, [seen[n] for n in sample], [[]] * len(sample), tell)
+    checks.decoded = len(sample)
+    for number, words in zip(sample, decoded, strict=True):
+        at = parting(seen[number], words)
+        if at is None:
+            continue
+        if seen[number].gap[at] <= NEAR:
+            checks.near_ties += 1
+        else:
+            checks.differences += 1
+    return dict(zip(sample, decoded, strict=True))
+
+
+def parting(one: Seen, said: list[int]) -> int | None:
+    """Where decoding parts from what one pass says it would say; None where it does not."""
+    expected = _begun(one) if one.first_wrong is not None else one.case.answer
+    for at, token in enumerate(expected):
+        if at >= len(said) or said[at] != token:
+            return at
+    return None
+
+
+def _begun(one: Seen) -> list[int]:
+    """What a failure says up to and including its first wrong token."""
+    wrong = one.first_wrong
+    assert wrong is not None
+    return [*one.case.answer[:wrong], *one.chosen[wrong : wrong + 1].tolist()]
+
+
+def _decoded(
+    subject: Subject, seen: list[Seen], begun: Sequence[Sequence[int]], tell: Callable[[str], None]
+) -> list[list[int]]:
+    tell(f"decoding {len(seen):,} answers")
+    return subject.decode([one.case for one in seen], begun)
+
+
+def _judge(task: Task, one: Seen, said: list[int] | None, trusted: bool) -> Judged:
+    answer, end = one.case.answer, task.vocabulary.eos
+    inside = one.content if trusted else None
+    if said is None or said == answer:
+        return Judged(one.case, "right", True, answer, None, one.loss)
+    content, words = answer[:-1], said[:-1] if said[-1:] == [end] else said
+    first = next(
+        (at for at, (a, b) in enumerate(zip(said, answer, strict=False)) if a != b), min(len(said), len(answer))
+    )
+    if said[-1:] != [end]:
+        kind = "cut"
+    elif task.judged and _answers(task, one.case, words):
+        return Judged(one.case, "right", True, said, first, one.loss)
+    elif words == content[: len(words)]:
+        kind = "early"
+    elif words[: len(content)] == content:
+        kind = "late"
+    else:
+        kind = "wrong"
+    return Judged(one.case, kind, inside, said, first, one.loss)
+
+
+def _answers(task: Task, case: Case, words: list[int]) -> bool:
+    """Where the task judges, its check decides: with a scratchpad the answer counts, not the way to it."""
+    return task.check(case.instance, task.vocabulary.read(words))
+
+
+def _rows(task: Task, judged: list[Judged], marks: dict[str, str | None], trained: set[int]) -> pl.DataFrame:
+    groups: dict[tuple[str, int, str | None], list[Judged]] = defaultdict(list)
+    for one in judged:
+        groups[one.case.split, one.case.length, task.cell(one.case.instance)].append(one)
+    found = []
+    for (split, length, cell), group in groups.items():
+        kinds = [one.kind for one in group]
+        found.append(
+            {
+                **marks,
+                "split": split,
+                "seen": length in trained,
+                "length": length,
+                "cell": cell,
+                "tokens": max(len(one.case.ids) for one in group),
+                "examples": len(group),
+                "correct": kinds.count("right"),
+                "correct_content": None if any(one.content is None for one in group) else sum(map(_inside, group)),
+                **{kind: kinds.count(kind) for kind in ("early", "late", "wrong", "cut")},
+                "chance": float(task.chance(length)),
+                "loss": None if any(one.loss != one.loss for one in group) else sum(one.loss for one in group),
+                "targets": sum(len(one.case.answer) for one in group),
+            }
+        )
+    return frame(found)
+
+
+def _inside(one: Judged) -> bool:
+    return bool(one.content)
+
+
+PREDICTIONS = {
+    **{"evaluation": "String", "checkpoint": "String", "split": "String", "length": "Int64"},
+    **{"first": "Int64", "last": "Int64", "kind": "String"},
+    **{"prompt": "String", "answer": "String", "said": "String", "first_wrong": "Int64"},
+    **{"step": "Int64", "component": "String"},
+}
+"""One line per wrong answer; right ones are ranges of indices, first to last."""
+
+
+def _predictions(task: Task, judged: list[Judged], marks: dict[str, str | None]) -> pl.DataFrame:
+    import polars as pl
+
+    lines: list[dict[str, object]] = []
+    say = task.vocabulary.say
+    for one in judged:
+        case = one.case
+        line: dict[str, object] = {
+            "evaluation": marks["evaluation"],
+            "checkpoint": marks["checkpoint"],
+            "split": case.split,
+            "length": case.length,
+            "first": case.index,
+            "last": case.index,
+            "kind": one.kind,
+        }
+        if one.kind == "right":
+            before = lines[-1] if lines else {}
+            if all(before.get(key) == line[key] for key in ("split", "length", "kind")):
+                before["last"] = case.index
+            else:
+                lines.append(line)
+            continue
+        fault = None
+        if isinstance(task, Stepwise) and task.pad is not None and task.pieces is None:
+            fault = task.fault(
+                case.instance, task.vocabulary.read(word for word in one.said if word != task.vocabulary.eos)
+            )
+        lines.append(
+            {
+                **line,
+                "prompt": say(case.ids[: case.prompt]),
+                "answer": say(case.answer),
+                "said": say(one.said),
+                "first_wrong": one.first_wrong,
+                "step": None if fault is None else fault.step,
+                "component": None if fault is None else fault.component,
+            }
+        )
+    return pl.DataFrame(lines, schema={name: getattr(pl, kind) for name, kind in PREDICTIONS.items()})

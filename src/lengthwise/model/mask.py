@@ -1,0 +1,66 @@
+"""Which keys each query sees: order, padding, documents and prompts in one mask, or that none is needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from lengthwise.model.layout import TokenLayout
+
+
+@dataclass(frozen=True)
+class AttentionMask:
+    """Which keys each query sees: the last tokens of `keys` are the queries, or those from `first` on."""
+
+    mask: str
+    queries: TokenLayout
+    keys: TokenLayout
+    first: int | None = None
+
+    @property
+    def start(self) -> int:
+        """Where among the keys the queries begin."""
+        return self.keys.tokens - self.queries.tokens if self.first is None else self.first
+
+    def block(self, start: int, end: int) -> AttentionMask:
+        """The queries from `start` up to `end`; under a causal mask without the keys that none of them may see."""
+        last = self.start + end if self.mask == "causal" else self.keys.tokens
+        return AttentionMask(self.mask, self.queries.cut(start, end), self.keys.cut(0, last), self.start + start)
+
+    @cached_property
+    def plain(self) -> bool:
+        """No key is hidden for any reason but order."""
+        return (
+            self.keys.documents_BT is None or (self.mask == "causal" and self.keys.trailing)
+        ) and self.mask != "prefix"
+
+    @property
+    def square(self) -> bool:
+        """Every token is a query: the only case in which PyTorch's `is_causal` means what it says."""
+        return self.queries.tokens == self.keys.tokens
+
+    @cached_property
+    def everything(self) -> bool:
+        """Every query sees every key."""
+        last = self.start + 1 == self.keys.tokens
+        return self.plain and (self.mask == "bidirectional" or (self.queries.tokens == 1 and last))
+
+    @cached_property
+    def allowed_BQK(self) -> Tensor:
+        """The mask itself; (1, Q, K) where all rows agree."""
+        q, k = self.queries, self.keys
+        key_K = torch.arange(k.tokens, device=k.positions_BT.device)
+        query_Q = key_K[self.start : self.start + q.tokens]
+        if self.mask == "bidirectional":
+            allowed = torch.ones(1, q.tokens, k.tokens, dtype=torch.bool, device=key_K.device)
+        else:
+            allowed = (key_K <= query_Q[:, None])[None]
+        if self.mask == "prefix" and k.prefix_BT is not None:
+            allowed = allowed | k.prefix_BT[:, None, :]
+        if k.documents_BT is not None and not self.plain:
+            documents_BQ = k.documents_BT[:, self.start : self.start + q.tokens]
+            allowed = allowed & (documents_BQ[:, :, None] == k.documents_BT[:, None, :])
+        return allowed

@@ -1,0 +1,39 @@
+"""Accuracy against length for a terminal: a row of blocks for each encoding."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lengthwise.reporting.findings import Findings
+
+BLOCKS = " ▁▂▃▄▅▆▇█"
+
+
+def bars(found: Findings, task: str, width: int = 80) -> list[str]:
+    """The median seed at each length, one column per length, `|` where training ended; at most `width` wide."""
+    import polars as pl
+
+    trained, _ = found.trained[task]
+    by = (
+        found.cells.filter(pl.col("task") == task)
+        .group_by("encoding", "length")
+        .agg(pl.col("accuracy").median())
+    )  # fmt: skip
+    middle = {(name, length): accuracy for name, length, accuracy in by.iter_rows()}
+    lengths = sorted({length for _, length in middle})
+    names = [name for name in found.encodings if any((name, length) in middle for length in lengths)]
+    wide = min(max(len(found.label(name)) for name in names), width // 2)
+    step = -(-len(lengths) // max(width - wide - 4, 8))  # where there are too many lengths, every n-th
+    shown = [length for place, length in enumerate(lengths) if place % step == 0 or length == lengths[-1]]
+    lines = []
+    for name in names:
+        blocks = ""
+        for before, length in zip([0, *shown], shown, strict=False):
+            blocks += "|" if before <= trained < length else ""
+            there = middle.get((name, length))
+            blocks += "?" if there is None else BLOCKS[round(there * (len(BLOCKS) - 1))]
+        lines.append(f"{found.label(name)[:wide]:>{wide}} {blocks}")
+    ends = f"{shown[0]}"
+    lines.append(f"{'':>{wide}} {ends}{f'{shown[-1]}':>{len(shown) + 1 - len(ends)}}")
+    return lines

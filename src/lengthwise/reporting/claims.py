@@ -1,0 +1,240 @@
+"""What the publications claim, and what rows of ours say to it, by rules that were written down before."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from lengthwise.reporting.words import span
+from lengthwise.spec import Spec, SpecError, one_line
+from lengthwise.statistics.aggregates import aggregates, differences
+from lengthwise.statistics.estimate import Estimate
+from lengthwise.statistics.ranks import QUARTER, mrr
+from lengthwise.study.reading import load, shipped
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from lengthwise.reporting.findings import Findings
+    from lengthwise.reporting.numbers import Numbers
+
+Measured = Mapping[str, list[tuple[str, Estimate]]]
+"""For each claim that needs no study, the values that decide it, with their names."""
+Word = Literal["holds", "does not hold", "not settled", "not tested here"]
+_COLUMN = {"mean_unseen": "unseen", "seen": "seen"}
+
+
+class Rule(BaseModel):
+    """What decides: exactly one of these."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    above: float | None = None
+    below: float | None = None
+    within: Annotated[list[float], Field(min_length=2, max_length=2)] | None = None
+    order: Literal[True] | None = None
+    not_tested: str | None = Field(default=None, alias="not tested here")
+
+    @model_validator(mode="after")
+    def _one(self) -> Rule:
+        if len([value for value in self.model_dump().values() if value is not None]) != 1:
+            raise ValueError("a rule is one of above, below, within, order, not tested here")
+        return self
+
+    def side(self, one: Estimate) -> int:
+        """1 where the interval lies wholly on the right side, −1 on the wrong one, 0 where it does not say."""
+        if one.low is None or one.high is None:
+            return 0
+        low, high = self._bounds()
+        if one.low > low and one.high < high:
+            return 1
+        return -1 if one.high < low or one.low > high else 0
+
+    def _bounds(self) -> tuple[float, float]:
+        if self.within is not None:
+            return self.within[0], self.within[1]
+        if self.below is not None:
+            return -float("inf"), self.below
+        return (0.0 if self.above is None else self.above), float("inf")
+
+
+class Claim(BaseModel):
+    """A claim, and the rule that decides it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    claim: str
+    source: str
+    published: str
+    study: str | None
+    measure: Literal["mean_unseen", "mrr", "reach", "seen", "analysis"]
+    quantity: str | None = None
+    encodings: list[str]
+    against: list[str]
+    tasks: Literal["all"] | list[str]
+    rule: Rule
+
+    def about(self, task: str) -> bool:
+        """Whether a task of a study is one of its tasks: `sort` is both of its variants."""
+        if self.tasks == "all":
+            return True
+        here = Spec.of(task)
+        return any(
+            named.name == here.name and set(named.options) <= set(here.options) for named in map(Spec.of, self.tasks)
+        )
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A claim and what our rows say."""
+
+    claim: Claim
+    word: Word
+    ours: str
+    """The intervals it was decided by, or why it was not."""
+
+    def line(self) -> dict[str, Any]:
+        """As a line of a table."""
+        one = self.claim
+        return {"id": one.id, "claim": one.claim, "published": one.published, "ours": self.ours, "verdict": self.word}
+
+
+def read_claims(where: str | Path | None = None) -> list[Claim]:
+    """The claims that ship with the project, or those of a file."""
+    path = Path(where) if where is not None else shipped("claims.yaml")
+    content = load(path)
+    if not isinstance(content, Mapping) or not isinstance(content.get("claims"), list):
+        raise SpecError(f"{path} has no list of claims")
+    try:
+        return [Claim.model_validate(one) for one in content["claims"]]
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise SpecError(f"{path}: {'.'.join(map(str, first['loc']))}: {one_line(first['msg'])}") from None
+
+
+def read_measured(where: Path) -> Measured:
+    """What `lengthwise theory claims` wrote."""
+    try:
+        return measured_as(json.loads(where.read_text())["claims"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SpecError(
+            f"{where} is not what `lengthwise theory claims --to {where.parent}` writes: {one_line(str(error))}"
+        ) from None
+
+
+def measured_as(claims: Mapping[str, list[dict[str, Any]]]) -> Measured:
+    """The rows of `lengthwise.theory.claims.measured` as values with their intervals."""
+    return {claim: [(row["name"], _estimate(row)) for row in rows] for claim, rows in claims.items()}
+
+
+def _estimate(row: Mapping[str, Any]) -> Estimate:
+    recipe = "t" if row["level"] else "the largest"
+    values = (row[key] for key in ("value", "low", "high", "level", "n", "unit"))
+    return Estimate(*values, recipe=recipe, words=f"other {row['unit']}")
+
+
+def judge(
+    claim: Claim,
+    found: Findings | None,
+    here: Numbers | None,
+    measured: Measured | None = None,
+) -> Judged:
+    """What our rows, or the measurements of theory, say to a claim; without them it is not tested."""
+    if claim.rule.not_tested is not None:
+        return Judged(claim, "not tested here", claim.rule.not_tested)
+    if claim.measure == "analysis":
+        estimates = (measured or {}).get(claim.id) or claim.quantity or "another command measures it"
+    elif found is None or here is None:
+        estimates = f"no rows of the study {claim.study!r} are here"
+    else:
+        estimates = _estimates(claim, found, here)
+    if isinstance(estimates, str):
+        return Judged(claim, "not tested here", estimates)
+    sides = [claim.rule.side(one) for _, one in estimates]
+    word: Word = "not settled"
+    if all(side == 1 for side in sides):
+        word = "holds"
+    elif -1 in sides:
+        word = "does not hold"
+    return Judged(claim, word, "; ".join(f"{name} {_said(one)}" for name, one in estimates))
+
+
+def _said(one: Estimate) -> str:
+    """An interval; a value that was not drawn stands alone, and may be far below a thousandth."""
+    if one.value is not None and one.level is None and one.low == one.high:
+        return f"{one.value:.1e}" if 0 < abs(one.value) < 1e-3 else f"{one.value:.3g}"
+    return span(one, 3)
+
+
+def _estimates(claim: Claim, found: Findings, here: Numbers) -> list[tuple[str, Estimate]] | str:
+    """The intervals that decide, or why there are none."""
+    import polars as pl
+
+    missing = [name for name in (*claim.encodings, *claim.against) if name not in found.encodings]
+    if missing:
+        return f"the study has no {missing[0]}"
+    tasks = [task for task in found.tasks if claim.about(task)]
+    meant = [task for task in found.study.tasks if claim.about(task)]
+    if not tasks:
+        return "the study has none of its tasks"
+    if len(tasks) < len(meant):
+        return f"only {len(tasks)} of its {len(meant)} tasks are there"
+    table = here.scores.filter(pl.col("task").is_in(tasks))
+    if claim.measure == "reach":
+        return "reach has no mean, and so no interval over tasks"
+    if claim.measure == "mrr":
+        return _by_rank(claim, table)
+    column = _COLUMN[claim.measure]
+    if claim.rule.order:
+        pairs = list(zip(claim.encodings, claim.encodings[1:], strict=False))
+    else:
+        pairs = [(one, other) for one in claim.encodings for other in claim.against]
+    if pairs:
+        made = differences(table, column, pairs=pairs)
+        return [(f"{one.one} − {one.other}", one.seeds) for one in made]
+    means = aggregates(table, column, claim.encodings)
+    return [(name, means[name].seeds) for name in claim.encodings]
+
+
+def _by_rank(claim: Claim, table: pl.DataFrame) -> list[tuple[str, Estimate]] | str:
+    made = mrr(table, QUARTER)
+    if made.missing:
+        return f"the study has no {made.missing[0]}, and ranks are over exactly the five"
+    if not made.means:
+        return "no task and seed has all five encodings yet"
+    named = {spec: name for name, spec in QUARTER.items()}
+    if claim.rule.order:
+        pairs = list(zip(claim.encodings, claim.encodings[1:], strict=False))
+    else:
+        pairs = [(one, other) for one in claim.encodings for other in claim.against]
+    if not pairs:
+        return [(name, made.means[named[name]].seeds) for name in claim.encodings]
+    both = {frozenset((one.one, one.other)): one for one in made.differences}
+    found = []
+    for one, other in pairs:
+        pair = both[frozenset((named[one], named[other]))]
+        found.append((f"{one} − {other}", pair.seeds if pair.one == named[one] else pair.seeds.turned()))
+    return found
+
+
+def committed_on(path: Path) -> str | None:
+    """The day on which a file was last committed, if it lies in a checkout."""
+    try:
+        done = subprocess.run(
+            ["git", "log", "-1", "--format=%cs", "--", path.name],
+            cwd=path.parent if path.exists() else Path.cwd(),
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None

@@ -1,0 +1,168 @@
+"""The tables that set encodings against each other: pairs, ranks, categories, and what the order depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lengthwise.publication import CATEGORIES, ENCODINGS, TASKS, published_task
+from lengthwise.publication.mrr import MRR as PUBLISHED_MRR
+from lengthwise.reporting import figures
+from lengthwise.reporting.findings import Findings
+from lengthwise.reporting.numbers import numbers
+from lengthwise.reporting.words import more_seeds, number, span
+from lengthwise.statistics.aggregates import Difference, TaskDifference, aggregates
+
+Line = dict[str, Any]
+PAIRS = 7
+"""Beyond so many encodings not every pair is listed: the one that was asked for, or the leader, with each other."""
+
+
+class Comparisons:
+    """What a study's findings say of encodings against each other."""
+
+    def __init__(self, found: Findings) -> None:
+        self.found, self.numbers = found, numbers(found)
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is one task: then there is no mean over tasks, and no test."""
+        return len(self.found.tasks) == 1
+
+    def order(self) -> list[str]:
+        """The encodings, best first."""
+        return self.numbers.order(self.found)
+
+    def _levels(self) -> str:
+        """The level of the cells' intervals, which is one where all have as many seeds."""
+        levels = {one.median.level for one in self.numbers.cells.values() if one.median.level is not None}
+        return (
+            f"{' to '.join(f'{100 * level:.4g}' for level in sorted({min(levels), max(levels)}))} %" if levels else ""
+        )
+
+    def difference_table(self, every: bool = False) -> list[Line]:
+        """A line for each pair; on a single task an interval of the median difference, and never a p.
+
+        With many encodings, unless `every` is asked for, only those in `focus`, or else the leader, against all others.
+        """
+        found, here = self.found, self.numbers
+        wanted = None if every or len(found.encodings) <= PAIRS else set(found.focus or self.order()[:1])
+        if self.alone:
+            shown = [one for one in here.pairs(found) if wanted is None or {one.one, one.other} & wanted]
+            return [
+                {"pair": self._pair(one), "median difference of seeds": span(one.median), "verdict": one.words}
+                for one in shown
+            ]
+        listed = sorted(here.differences, key=lambda one: -(one.seeds.value or 0.0))
+        return [
+            {
+                "pair": self._pair(one),
+                "these tasks, other seeds": span(one.seeds),
+                "other tasks like these": span(one.tasks) if one.tasks.low is not None else "–",
+                "p (Holm)": "–" if one.corrected is None else f"{one.corrected:.3g}",
+                "verdict": _settled(one),
+            }
+            for one in listed
+            if wanted is None or {one.one, one.other} & wanted
+        ]
+
+    def _pair(self, one: Difference | TaskDifference) -> str:
+        return f"{self.found.label(one.one)} − {self.found.label(one.other)}"
+
+    def difference_words(self) -> str:
+        """What the pairs are, and which are left to the map and to report.json."""
+        if self.alone:
+            level = f", level {self._levels()}" if self._levels() else ""
+            parts = [f"Paired by seed{level}.", more_seeds(self.found), "A single task has an interval, never a p."]
+            told = " ".join(part for part in parts if part)
+        else:
+            told = (
+                "Paired by (task, seed). p: sign flips over (task, seed), Holm over all pairs. Settled: the interval "
+                "leaves out 0 and so does the test; a single task has an interval, never a p."
+            )
+        many = len(self.found.encodings)
+        if many > PAIRS:
+            told += f" The map shows all {many * (many - 1) // 2} pairs, report.json has their numbers."
+        return told
+
+    def mrr_table(self) -> list[Line]:
+        """Mean reciprocal ranks of exactly the five published encodings, by both recipes, and as published."""
+        lines: list[Line] = []
+        if self.alone:  # a rank on one task is no mean
+            return lines
+        for words, one in self.numbers.mrr.items():
+            told = {name: span(got.seeds, 3) for name, got in one.means.items()}
+            lines.append({"recipe": words, **told, "queries": one.queries})
+        if lines:
+            theirs = {ENCODINGS[name]: number(value) for name, value in PUBLISHED_MRR["overall"].items()}
+            lines.append({"recipe": "published, the paper's recipe", **theirs, "queries": 51})
+        return lines
+
+    def wins_table(self) -> list[Line]:
+        """The share of (task, seed) queries in which the row's encoding is strictly ahead of the column's."""
+        here = self.numbers.standing
+        if len(here.encodings) > figures.MANY or self.alone or not here.queries:
+            return []
+        label = self.found.label
+        return [
+            {
+                "ahead": label(one),
+                **{label(other): "" if one == other else number(here.wins[one, other], 2) for other in here.encodings},
+            }
+            for one in here.encodings
+        ]
+
+    def category_table(self) -> list[Line]:
+        """Mean unseen accuracy by category of the publication, with the interval over these tasks and other seeds."""
+        import polars as pl
+
+        lines: list[Line] = []
+        for category, words in CATEGORIES.items():
+            tasks = [
+                task
+                for task in self.found.tasks
+                if (known := published_task(task)) and TASKS[known].category == category
+            ]
+            if not tasks or self.alone:
+                continue
+            table = self.numbers.scores.filter(pl.col("task").is_in(tasks))
+            made = aggregates(table, "unseen", self.found.encodings)
+            told = {self.found.label(name): span(made[name].seeds, 2) for name in self.order()}
+            lines.append({"category": f"{words} ({len(tasks)})", **told})
+        return lines
+
+    def sensitivity_table(self) -> list[Line]:
+        """The order of encodings when one choice is changed; tasks left out are told only where the order moves."""
+        shown = [one for one in self.numbers.variants if not one.name.startswith("without ") or one.leader_changed]
+        lines = [
+            {
+                "choice": one.name,
+                "tasks": one.tasks,
+                "order by mean": self._ordered(one.order),
+                "": "leader changes" if one.leader_changed else "order changes" if one.changed else "",
+            }
+            for one in shown[:20]
+        ]
+        kept = sum(one.name.startswith("without ") and not one.leader_changed for one in self.numbers.variants)
+        if kept:
+            lines.append(
+                {
+                    "choice": f"leaving out any one of {kept} other tasks",
+                    "tasks": "",
+                    "order by mean": "the leader stays",
+                    "": "",
+                }
+            )
+        return lines
+
+    def _ordered(self, order: Sequence[Sequence[str]]) -> str:
+        told = " > ".join(" = ".join(map(self.found.label, group)) for group in order[:8])
+        return told + (" > ..." if len(order) > 8 else "") or "nothing to order"
+
+
+def _settled(one: Difference) -> str:
+    if one.seeds.value is None or one.diverged:
+        return one.words
+    if not one.settled:
+        return "not settled"
+    return "settled, also beyond these tasks" if one.settled_beyond else "settled for these tasks"

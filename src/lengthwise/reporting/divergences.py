@@ -1,0 +1,260 @@
+"""Whose attention is whose: rows of divergence as estimates over seeds, beside the published numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from lengthwise.encoding.labels import label_of
+from lengthwise.publication import attention as published
+from lengthwise.publication import published_encoding
+from lengthwise.statistics.estimate import Estimate
+from lengthwise.statistics.pairs import difference_over_pairs, over_pairs
+
+Rows = Sequence[dict[str, Any]]
+
+MEASURES = tuple(
+    f"{definition} {heads}"
+    for definition in ("true", "as_published")
+    for heads in ("minimum", "matching", "as_published", "same")
+)
+"""Columns of the rows: a definition of divergence and a pairing of heads."""
+SHOWN = {
+    "as_published as_published": "as published",
+    "true minimum": "true, closest heads",
+    "true matching": "true, heads matched",
+}
+"""Those that a person is shown first."""
+
+
+def over_lengths(rows: Rows, seen: bool = False) -> list[dict[str, Any]]:
+    """The rows with the mean over lengths, or seen ones, of each pair and layer: what estimates are made of."""
+    keys = ("task", "pairing", "encoding", "seed", "against", "against_seed", "layer")
+    groups: dict[tuple[object, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["seen"] or not seen:
+            groups.setdefault(tuple(row[key] for key in keys), []).append(row)
+    return [
+        dict(zip(keys, group, strict=True))
+        | {measure: math.fsum(row[measure] for row in own) / len(own) for measure in MEASURES if measure in own[0]}
+        for group, own in groups.items()
+    ]
+
+
+def tasks_of(rows: Rows) -> list[str]:
+    """The tasks in these rows, in their order."""
+    return list(dict.fromkeys(row["task"] for row in rows))
+
+
+def by_pair(
+    rows: Rows, task: str, pairing: str, encoding: str, measure: str, layer: int | None = None
+) -> dict[tuple[int, int], float]:
+    """(seed, seed of the other) → the mean over layers and lengths."""
+    sums: dict[tuple[int, int], list[float]] = {}
+    for row in rows:
+        if (row["task"], row["pairing"], row["encoding"]) != (task, pairing, encoding) or measure not in row:
+            continue
+        if layer is None or row["layer"] == layer:
+            sums.setdefault((row["seed"], row["against_seed"]), []).append(row[measure])
+    return {pair: math.fsum(values) / len(values) for pair, values in sums.items()}
+
+
+def estimate(rows: Rows, task: str, pairing: str, encoding: str, measure: str, layer: int | None = None) -> Estimate:
+    """The mean over pairs of seeds, with its interval."""
+    return over_pairs(by_pair(rows, task, pairing, encoding, measure, layer), measure)
+
+
+def encodings_of(rows: Rows, task: str) -> list[str]:
+    """The encodings compared on a task, in their order."""
+    return list(dict.fromkeys(row["encoding"] for row in rows if row["task"] == task))
+
+
+def told(encoding: str, pairing: str = "record", reference: str = "nope") -> float | None:
+    """The published divergence from NoPE of an encoding of ours; a quarter of rotary is Rotary.
+
+    Of a pair that was not published (another reference, two runs by name, untrained models) there is none.
+    """
+    name = published_encoding(encoding)
+    if name is None or reference != "nope" or pairing not in {"record", "published"}:
+        return None
+    return published.DIVERGENCE.get(name)
+
+
+def references_of(rows: Rows, task: str) -> str:
+    """What the runs of a task were compared with, beside their own first weights."""
+    named = [row["against"] for row in rows if row["task"] == task and row["pairing"] != "change"]
+    return named[0] if named else "nope"
+
+
+def summary(rows: Rows) -> list[dict[str, object]]:
+    """Every estimate: task, pairing, encoding, layer (none for all), measure, value, low, high, seeds, published."""
+    found: list[dict[str, object]] = []
+    for task in tasks_of(rows):
+        reference = references_of(rows, task)
+        pairings = list(dict.fromkeys(row["pairing"] for row in rows if row["task"] == task))
+        layers = sorted({row["layer"] for row in rows if row["task"] == task})
+        for pairing in pairings:
+            for encoding in encodings_of(rows, task):
+                for measure in MEASURES:
+                    for layer in (None, *layers):
+                        made = estimate(rows, task, pairing, encoding, measure, layer)
+                        if made.value is None:
+                            continue
+                        found.append(
+                            {
+                                "task": task,
+                                "pairing": pairing,
+                                "encoding": encoding,
+                                "measure": measure,
+                                "layer": layer,
+                                "value": made.value,
+                                "low": made.low,
+                                "high": made.high,
+                                "level": made.level,
+                                "seeds": made.n,
+                                "published": told(encoding, pairing, reference) if layer is None else None,
+                            }
+                        )
+    return found
+
+
+def differences(rows: Rows, reference: str = "nope") -> list[dict[str, object]]:
+    """How much farther each encoding is from the reference than the reference from itself, by pairs of other seeds."""
+    found: list[dict[str, object]] = []
+    for task in tasks_of(rows):
+        for measure in MEASURES:
+            own = by_pair(rows, task, "record", reference, measure)
+            for encoding in encodings_of(rows, task):
+                if encoding == reference or not own:
+                    continue
+                made = difference_over_pairs(by_pair(rows, task, "record", encoding, measure), own, measure)
+                if made.value is not None:
+                    found.append(
+                        {
+                            "task": task,
+                            "encoding": encoding,
+                            "measure": measure,
+                            "difference": made.value,
+                            "low": made.low,
+                            "high": made.high,
+                            "seeds": made.n,
+                        }
+                    )
+    return found
+
+
+def table(rows: Rows, task: str) -> list[dict[str, object]]:
+    """What a person is shown, a line for each encoding: the published number, what its recipe gives here, the true
+    divergence by pairs of other seeds, and the scale: the same untrained, and the way from the first weights.
+    """
+    found: list[dict[str, object]] = []
+    reference = references_of(rows, task)
+    pairing = "given" if any(row["pairing"] == "given" for row in rows if row["task"] == task) else "record"
+    for encoding in encodings_of(rows, task):
+        number = told(encoding, pairing, reference)
+        line: dict[str, object] = {"encoding": label_of(encoding)}
+        if pairing == "given":
+            line["against"] = "itself" if encoding == reference else label_of(reference)
+        else:
+            line["published"] = "" if number is None else f"{number:.3f}"
+            line["its recipe here"] = _half(estimate(rows, task, "published", encoding, "as_published as_published"))
+        for measure, name in SHOWN.items():
+            line[name] = _half(estimate(rows, task, pairing, encoding, measure))
+        if pairing == "record":
+            line["matched, untrained"] = _half(estimate(rows, task, "floor", encoding, "true matching"))
+        line["matched, from first weights"] = _half(estimate(rows, task, "change", encoding, "true matching"))
+        found.append(line)
+    return found
+
+
+def sentence(rows: Rows, task: str, reference: str = "nope") -> str:
+    """Which encoding's attention is nearest to the reference's, and whether that is told apart from its own seeds."""
+    parts = []
+    for measure, name in SHOWN.items():
+        values = {
+            encoding: made.value
+            for encoding in encodings_of(rows, task)
+            if encoding != reference and (made := estimate(rows, task, "record", encoding, measure)).value is not None
+        }
+        if not values:
+            return ""
+        nearest = min(values, key=lambda encoding: values[encoding] or 0)
+        gap = next(
+            (
+                one
+                for one in differences([row for row in rows if row["task"] == task], reference)
+                if one["encoding"] == nearest and one["measure"] == measure
+            ),
+            None,
+        )
+        parts.append(f"{name}: {label_of(nearest)}{'' if gap is None else f' ({_gap(gap, reference)})'}")
+    return f"Nearest to the attention of {label_of(reference)}, {'; '.join(parts)}."
+
+
+def _gap(gap: dict[str, Any], reference: str) -> str:
+    reference = label_of(reference)
+    if gap["low"] is None:
+        return f"{gap['difference']:+.3f} against {reference} with another seed, no interval"
+    interval = f"{gap['difference']:+.3f} [{gap['low']:.3f}, {gap['high']:.3f}] against {reference} with another seed"
+    if gap["low"] > 0:
+        return f"{interval}: farther"
+    return f"{interval}: nearer" if gap["high"] < 0 else f"{interval}: not told apart"
+
+
+def _short(one: Estimate) -> str:
+    if one.value is None:
+        return ""
+    if one.low is None or one.high is None:
+        return f"{one.value:.3f}"
+    return f"{one.value:.3f} [{one.low:.3f}, {one.high:.3f}]"
+
+
+def markdown(rows: Rows, task: str, reference: str = "nope", where: str = "") -> str:
+    """All there is to say of a task, for a page: both definitions, three pairings of heads, the scale, differences."""
+    label = label_of(reference)
+    names = {
+        "record": f"Seeds s of {label} with all other seeds s′ of M",
+        "given": f"M with {label}, the run that was named",
+        "published": f"Paired as published: M with the same seed, {label} with another",
+        "floor": "Both untrained, different seeds",
+        "change": "Each model with its own first weights",
+    }
+    columns = [measure for measure in MEASURES if not measure.endswith(" same")]
+    heading = [measure.replace(" ", ", ").replace("as_published", "as published") for measure in columns]
+    parts = [f"### {task}{where}", sentence(rows, task, reference)]
+    for pairing, words in names.items():
+        lines = []
+        for encoding in encodings_of(rows, task):
+            made = [estimate(rows, task, pairing, encoding, measure) for measure in columns]
+            if made[0].value is None:
+                continue
+            number = told(encoding, pairing, reference)
+            lines.append([label_of(encoding), "" if number is None else f"{number:.3f}", *map(_short, made)])
+        if lines:
+            parts += [f"{words}:", _grid(["M", "published", *heading], lines)]
+    gaps = differences([row for row in rows if row["task"] == task], reference)
+    if gaps:
+        there = {(str(one["encoding"]), one["measure"]): _signed(one) for one in gaps}
+        lines = [
+            [label_of(encoding), *(there.get((encoding, measure), "infinite") for measure in columns)]
+            for encoding in dict.fromkeys(str(one["encoding"]) for one in gaps)
+        ]
+        parts += [f"D({label}, M) − D({label}, {label}′):", _grid(["M", *heading], lines)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _half(one: Estimate) -> str:
+    """In as few letters as there are: these intervals are even."""
+    half = "" if one.half is None else f" ± {one.half:.3f}"
+    return "" if one.value is None else f"{one.value:.3f}{half}"
+
+
+def _grid(heading: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    assert all(len(line) == len(heading) for line in lines)  # a cell left out would move all that follow
+    return "\n".join(f"| {' | '.join(line)} |" for line in (heading, ["---"] * len(heading), *lines))
+
+
+def _signed(gap: dict[str, Any]) -> str:
+    value = f"{gap['difference']:+.3f}"
+    return value if gap["low"] is None else f"{value} [{gap['low']:+.3f}, {gap['high']:+.3f}]"

@@ -1,0 +1,267 @@
+"""The figures of each task, with their data: curves, failure anatomy, training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from lengthwise.reporting.drawing import Drawing
+from lengthwise.reporting.palette import colour, dash
+
+if TYPE_CHECKING:
+    import polars as pl
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from lengthwise.reporting.findings import Findings
+
+CURVES = 7
+"""Beyond so many encodings a curve becomes a map: nobody tells twenty lines apart."""
+MANY = 12
+"""Beyond so many encodings a figure shows some of them only, or leaves out its numbers."""
+FEW = 6
+"""Encodings whose failures are shown where there are more than that."""
+KINDS = {
+    "correct": ("right", "#2a9d5c"),
+    "early": ("stopped early", "#e9c46a"),
+    "late": ("stopped late", "#f4a261"),
+    "wrong": ("wrong content", "#c1443c"),
+    "cut": ("never stopped", "#6d597a"),
+}
+
+
+def curves(found: Findings, task: str) -> Drawing:
+    """Accuracy against length on one task of a study."""
+    import polars as pl
+
+    trained, unit = found.trained[task]
+    data = found.cells.filter(pl.col("task") == task).select(
+        "task", "encoding", "seed", "split", "length", "examples", "correct", "accuracy", "chance"
+    )
+    names = {name: found.label(name) for name in found.encodings}
+    return accuracy_curves(f"curve-{slug(task)}", found.short(task), data, names, trained, unit)
+
+
+def accuracy_curves(
+    name: str, task: str, data: pl.DataFrame, labels: Mapping[str, str], trained: int, unit: str
+) -> Drawing:
+    """Accuracy against length: every seed's line, the median thick, the training boundary, chance; of many, a map.
+
+    `data` has `encoding, seed, length, accuracy, chance`; `labels` are the encodings in order, with what to call them.
+    """
+    import polars as pl
+
+    present = [one for one in labels if one in set(data["encoding"])]
+
+    def paint(width: float) -> Figure:
+        import matplotlib.pyplot as plt
+
+        if len(present) > CURVES:
+            return _map(data, labels, trained, unit, width)
+        figure, axes = plt.subplots(figsize=(width, max(2.3, width * 0.46)), layout="constrained")
+        _boundary(axes, trained)
+        by_length = data.group_by("length").agg(pl.col("chance").max()).sort("length")
+        chance: dict[int, float] = dict(by_length.iter_rows())
+        if any(chance.values()):
+            axes.plot(list(chance), list(chance.values()), color="#555555", linewidth=1, linestyle=":", zorder=1)
+            axes.annotate("chance", (max(chance), chance[max(chance)]), fontsize="x-small", ha="right", va="bottom")
+        for one in present:
+            own = data.filter(pl.col("encoding") == one)
+            by = own.group_by("length").agg(pl.col("accuracy").median().alias("middle")).sort("length")
+            for _, seed in sorted(own.partition_by("seed", as_dict=True).items()):
+                axes.plot(seed["length"], seed["accuracy"], color=colour(one), linewidth=0.7, alpha=0.4, clip_on=False)
+            axes.plot(
+                by["length"],
+                by["middle"],
+                color=colour(one),
+                linewidth=2,
+                linestyle=dash(one),  # pyrefly: ignore[bad-argument-type]
+                label=labels[one],
+                zorder=3,
+                clip_on=False,
+            )
+        axes.set(xlabel=f"length ({unit})", ylabel="exact match", ylim=(0, 1.06), xlim=(0, None))
+        _legend(figure, axes, width)
+        return figure
+
+    words = _said(data, {one: labels[one] for one in present})
+    return Drawing(name, f"Exact match against length on {task}, trained up to {trained} {unit}. {words}", data, paint)
+
+
+def is_map(labels: Sequence[str]) -> bool:
+    """Whether so many encodings are drawn as a map and not as curves."""
+    return len(labels) > CURVES
+
+
+def _map(data: pl.DataFrame, labels: Mapping[str, str], trained: int, unit: str, width: float) -> Figure:
+    """The median seed's accuracy, encoding by length, those that reach furthest on top; a line where training ends."""
+    import matplotlib.pyplot as plt
+    import polars as pl
+
+    by = data.group_by("encoding", "length").agg(pl.col("accuracy").median())
+    beyond = by.filter(pl.col("length") > trained).group_by("encoding").agg(pl.col("accuracy").mean())
+    names = beyond.sort("accuracy", "encoding", descending=[True, False])["encoding"].to_list()
+    values = {(name, length): accuracy for name, length, accuracy in by.iter_rows()}
+    lengths = sorted({length for _, length in values})
+    figure, axes = plt.subplots(figsize=(width, 0.2 * len(names) + 0.9), layout="constrained")
+    grid = [[values.get((name, length), math.nan) for length in lengths] for name in names]
+    image = axes.imshow(grid, cmap="viridis", vmin=0, vmax=1, aspect="auto")
+    seen = sum(length <= trained for length in lengths)
+    axes.axvline(seen - 0.5, color="white", linewidth=2)
+    step = max(1, math.ceil(len(lengths) / 24))
+    axes.set_xticks(range(0, len(lengths), step), [str(length) for length in lengths[::step]])
+    axes.set_yticks(range(len(names)), [labels[name] for name in names], fontsize="small")
+    axes.set_xlabel(f"length ({unit}); trained up to {trained}, the white line")
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    figure.colorbar(image, ax=axes, label="exact match", fraction=0.03, pad=0.01)
+    return figure
+
+
+def _said(data: pl.DataFrame, labels: Mapping[str, str]) -> str:
+    """The curves in words: where the median seed of each encoding first falls below one half."""
+    import polars as pl
+
+    parts = []
+    for name, label in list(labels.items())[:MANY]:
+        own = data.filter(pl.col("encoding") == name)
+        by = own.group_by("length").agg(pl.col("accuracy").median()).sort("length")
+        below = [length for length, middle in by.iter_rows() if middle < 0.5]
+        parts.append(f"{label} falls below one half at {below[0]}" if below else f"{label} stays above one half")
+    return "; ".join(parts) + "."
+
+
+def anatomy(found: Findings, task: str) -> Drawing:
+    """How answers fail at each length: right, stopped early, late, wrong content, never stopped; all seeds together."""
+    import polars as pl
+
+    trained, unit = found.trained[task]
+    own = found.cells.filter(pl.col("task") == task)
+    shown = [name for name in found.encodings if name in set(own["encoding"])]
+    shown = shown if len(shown) <= MANY else shown[:FEW]
+    counts = ["examples", *KINDS]
+    data = (
+        own.filter(pl.col("encoding").is_in(shown))
+        .group_by("encoding", "length")
+        .agg(*(pl.col(name).sum() for name in counts))
+        .sort("encoding", "length")
+    )
+
+    def paint(width: float) -> Figure:
+        import matplotlib.pyplot as plt
+
+        columns = min(3, len(shown))
+        lines = math.ceil(len(shown) / columns)
+        figure, grid = plt.subplots(
+            lines,
+            columns,
+            figsize=(width, 1.35 * lines + 0.75),
+            layout="constrained",
+            sharex=True,
+            sharey=True,
+            squeeze=False,
+        )
+        for axes, name in zip(grid.flat, shown, strict=False):
+            by = data.filter(pl.col("encoding") == name)
+            shares = [(by[kind] / by["examples"]).to_list() for kind in KINDS]
+            axes.stackplot(by["length"].to_list(), *shares, colors=[tint for _, tint in KINDS.values()], linewidth=0)
+            axes.axvline(trained, color="#222222", linewidth=1, linestyle="--")
+            axes.set(ylim=(0, 1), xlim=(by["length"].min(), by["length"].max()))
+            axes.set_title(found.label(name), fontsize="small", color=colour(name), loc="left")
+        for axes in list(grid.flat)[len(shown) :]:
+            axes.axis("off")
+        figure.supxlabel(f"length ({unit})", fontsize="medium")
+        patches = [plt.Rectangle((0, 0), 1, 1, color=tint) for _, tint in KINDS.values()]
+        figure.legend(
+            patches, [words for words, _ in KINDS.values()], loc="outside upper center", ncols=5, fontsize="small"
+        )
+        return figure
+
+    most = data.filter(pl.col("length") > trained)
+    causes = {kind: int(most[kind].sum()) for kind in KINDS if kind != "correct"}
+    worst = max(causes, key=lambda kind: causes[kind]) if any(causes.values()) else None
+    told = "no answer is wrong" if worst is None else f"the most frequent failure is: {KINDS[worst][0]}"
+    return Drawing(
+        f"anatomy-{slug(task)}",
+        f"How answers fail at each length on {found.short(task)}; beyond the trained lengths {told}.",
+        data,
+        paint,
+        True,
+    )
+
+
+def training(found: Findings) -> Drawing | None:
+    """Training loss against the share of steps done, one panel for each task, the median seed of each encoding."""
+    import polars as pl
+
+    lines = []
+    for item in found.items:
+        log = found.records.get(item.key, {}).get("log") or []
+        lines += [
+            {
+                "task": item.cell.task,
+                "encoding": found.names[item.key],
+                "seed": item.cell.seed,
+                "step": step,
+                "loss": loss,
+            }
+            for step, loss in log
+        ]
+    if not lines:
+        return None
+    data = pl.DataFrame(lines)
+
+    def paint(width: float) -> Figure:
+        import matplotlib.pyplot as plt
+
+        tasks = found.tasks
+        columns = min(4, len(tasks))
+        rows = math.ceil(len(tasks) / columns)
+        figure, grid = plt.subplots(
+            rows, columns, figsize=(width, 1.25 * rows + 0.8), layout="constrained", squeeze=False
+        )
+        for axes, task in zip(grid.flat, tasks, strict=False):
+            for name in found.encodings:
+                own = data.filter((pl.col("task") == task) & (pl.col("encoding") == name))
+                by = own.group_by("step").agg(pl.col("loss").median()).sort("step")
+                axes.semilogy(by["step"], by["loss"].clip(1e-5), color=colour(name), linewidth=1.1)
+            axes.set_title(found.short(task), fontsize="small", loc="left")
+            axes.tick_params(labelsize="x-small")
+        for axes in list(grid.flat)[len(tasks) :]:
+            axes.axis("off")
+        figure.supxlabel("step", fontsize="medium")
+        figure.supylabel("training loss", fontsize="medium")
+        shown = found.encodings if len(found.encodings) <= MANY else []
+        handles = [plt.Line2D([], [], color=colour(name), label=found.label(name)) for name in shown]
+        columns = columns_of([found.label(name) for name in shown], width)
+        figure.legend(handles=handles, loc="outside upper center", ncols=columns, fontsize="small")
+        return figure
+
+    return Drawing("training", "Training loss against step for each task and encoding.", data, paint, True)
+
+
+def slug(task: str) -> str:
+    """A task's name as it can stand in a file's name."""
+    return "".join(letter if letter.isalnum() else "-" for letter in task)
+
+
+def _boundary(axes: Axes, trained: int) -> None:
+    axes.axvspan(0, trained, color="#f2f2f2", zorder=0, linewidth=0)
+    axes.axvline(trained, color="#222222", linewidth=1, linestyle="--", zorder=1)
+    words, beside = f"trained up to {trained}", {"xytext": (-4, 0), "textcoords": "offset points"}
+    axes.annotate(words, (trained, 1.03), ha="right", va="center", fontsize="x-small", **beside)
+
+
+def _legend(figure: Figure, axes: Axes, width: float) -> None:
+    handles, names = axes.get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside upper center", ncols=columns_of(names, width), fontsize="small")
+
+
+def columns_of(names: Sequence[str], width: float) -> int:
+    """How many names stand side by side above a figure."""
+    if sum(len(name) + 7 for name in names) <= 14.5 * width:
+        return max(1, len(names))
+    longest = max((len(name) for name in names), default=1)
+    per_inch = 13 if width > 5 else 18  # letters: words are smaller in a column
+    return max(1, min(len(names), int(width * per_inch / (longest + 5))))

@@ -1,0 +1,235 @@
+"""What a study found, gathered for its report: rows with the labels of their runs, logs, wrong answers, costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from lengthwise.encoding.labels import unique_labels
+from lengthwise.spec import Spec, SpecError, show
+from lengthwise.statistics.learned import scored
+from lengthwise.study.plan import Choice, Item, Planned, Proof, prove
+from lengthwise.study.store import Bundle, Store
+from lengthwise.training.health import Diverged
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from lengthwise.study.file import Study
+
+_MANY = 1500
+"""Beyond so many runs single answers are not read: the page would not show them, and reading takes minutes."""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All that a report says of a study, before it is put into words."""
+
+    study: Study
+    items: list[Item]
+    """The runs of the study that are done."""
+    planned: int
+    """How many there should be."""
+    wanted: Sequence[Item] = field(kw_only=True, default=())
+    """All of them, those that are not done among them."""
+    rows: pl.DataFrame
+    """Their rows, with `task, encoding, seed` beside each."""
+    records: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Run → done record, run.json, some of the log."""
+    wrong: pl.DataFrame | None = None
+    kinds: pl.DataFrame | None = None
+    choices: Sequence[Choice] = ()
+    proof: Proof | None = None
+    failed: Mapping[str, str] = field(default_factory=dict)
+    """Run → why it failed; those that diverged are not among them."""
+    diverged: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Runs whose training diverged: `step`, `parameter`, `last_loss`. A result, which no rerun would change."""
+    focus: Sequence[str] = ()
+    """Encodings that were asked about, e.g. with `--add`; they are compared with all others."""
+    guard: str | None = None
+    more: str = "write seeds: {seeds} in the study file"
+    """What to type for more seeds."""
+    source: str = ""
+    """Where the rows came from."""
+
+    @cached_property
+    def encodings(self) -> list[str]:
+        """In the study's order."""
+        return list(dict.fromkeys(self.names[item.key] for item in self.ended))
+
+    @cached_property
+    def tasks(self) -> list[str]:
+        """In the study's order."""
+        return list(dict.fromkeys(item.cell.task for item in self.ended))
+
+    @cached_property
+    def ended(self) -> list[Item]:
+        """The runs that are done, and those that diverged."""
+        done = {item.key for item in self.items}
+        return [item for item in self.wanted or self.items if item.key in done or item.key in self.diverged]
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """Run → what it is called in the report: its encoding, and whatever else varies within a task."""
+        return labels_of(self.wanted or self.items)
+
+    @cached_property
+    def trained(self) -> dict[str, tuple[int, str]]:
+        """Task → the longest trained length, and its unit."""
+        return {item.cell.task: (item.plan.task.longest, item.plan.task.unit) for item in self.ended}
+
+    @cached_property
+    def labels(self) -> dict[str, str]:
+        """What a run is called in the report → what figures and tables print: NoPE, RoPE ¼."""
+        known: dict[str, str] = {}
+        for record in self.records.values():
+            known |= record["run"].get("recorded", {}).get("labels", {})
+        parts = {self.names[item.key]: item.cell.encoding for item in self.ended}
+        plain = unique_labels(list(dict.fromkeys(parts.values())), known)
+        return {name: plain[encoding] + name.removeprefix(encoding) for name, encoding in parts.items()}
+
+    def label(self, name: str) -> str:
+        """The label of an encoding of the report."""
+        return self.labels.get(name, name)
+
+    def short(self, task: str) -> str:
+        """A task as a person calls it, or in full where that would be two tasks: `copy same`, `sort multi`."""
+        mine = short(task)
+        return task if sum(short(other) == mine for other in self.tasks) > 1 else mine
+
+    @cached_property
+    def cells(self) -> pl.DataFrame:
+        """Counts of the last weights at each length of each task, encoding and seed."""
+        import polars as pl
+
+        kept = self.rows.filter(scored())
+        counts = ("examples", "correct", "correct_content", "early", "late", "wrong", "cut")
+        return (
+            kept.group_by("task", "encoding", "seed", "split", "seen", "length", maintain_order=True)
+            .agg(*(pl.col(name).sum() for name in counts), pl.col("chance").max())
+            .filter(pl.col("examples") > 0)
+            .with_columns((pl.col("correct") / pl.col("examples")).alias("accuracy"))
+            .sort("task", "encoding", "seed", "length")
+        )
+
+    @property
+    def seeds(self) -> int:
+        """The most seeds that a cell has."""
+        return len({item.cell.seed for item in self.items})
+
+
+def short(task: str) -> str:
+    """A task as a person calls it: `copy same`, `sort multi`, `addition`; of `my_task.py:Mine`, `Mine`."""
+    spec = Spec.of(task)
+    name = spec.name.rpartition(":")[2]
+    return " ".join([name, *(show(value) for key, value in spec.options if key in {"variant", "scratchpad"})])
+
+
+def labels_of(items: Sequence[Item]) -> dict[str, str]:
+    """Run → its encoding, and the positions, model or training where these vary within a task too."""
+    axes = [
+        axis
+        for axis in ("positions", "model", "training")
+        if any(
+            len({getattr(item.cell, axis) for item in items if item.cell.task == task}) > 1
+            for task in {item.cell.task for item in items}
+        )
+    ]
+    return {item.key: " ".join([item.cell.encoding, *(getattr(item.cell, axis) for axis in axes)]) for item in items}
+
+
+def labelled(items: Sequence[Item], diverged: Mapping[str, Mapping[str, Any]] | None = None) -> pl.DataFrame:
+    """What each run is called by in the report: `run, task, encoding, seed`, and the step at which it `diverged`."""
+    import polars as pl
+
+    names = labels_of(items)
+    steps = {key: told["step"] for key, told in (diverged or {}).items()}
+    lines = [(item.key, item.cell.task, names[item.key], item.cell.seed, steps.get(item.key)) for item in items]
+    kinds = {"run": pl.String, "task": pl.String, "encoding": pl.String, "seed": pl.Int64, "diverged": pl.Int64}
+    return pl.DataFrame(lines, schema=kinds, orient="row")
+
+
+def gather(
+    planned: Planned,
+    store: Store | None,
+    bundle: Bundle | None = None,
+    *,
+    failed: Mapping[str, str] | None = None,
+    focus: Sequence[str] = (),
+    guard: str | None = None,
+    more: str | None = None,
+    say: Callable[[str], None] = lambda words: None,
+) -> Findings:
+    """Read what is done of a study from its store and, for what is not there, from a bundle."""
+    import polars as pl
+
+    given = {} if bundle is None else bundle.summaries
+    tuned = [item.key for tried in planned.tuning.values() for item in tried]
+    summaries = {**({} if store is None else store.summaries(tuned)), **given}
+    everything, waiting = planned.items(summaries)
+    runs = [item for item in everything if item.kind == "run"]
+    here = frozenset[str]() if store is None else store.done()
+    mine = [item.key for item in runs if item.key in here]
+    theirs = [item.key for item in runs if item.key not in here and item.key in given]
+    keys = [item.key for item in runs]
+    diverged = {} if bundle is None else {key: told for key, told in bundle.diverged.items() if key in set(keys)}
+    diverged |= {} if store is None else store.diverged(keys)
+    if not mine and not theirs:
+        if diverged:
+            first = Diverged.read(next(iter(diverged.values())))
+            raise SpecError(
+                f"every run of {planned.study.name} that ended diverged ({len(diverged)}); the first {first}"
+            )
+        raise SpecError(f"nothing of {planned.study.name} is done yet; lengthwise study run does it")
+    tables = []
+    if store is not None and mine:
+        extra = [item.key for item in everything if item.kind == "evaluation" and item.key in here]
+        tables.append(store.rows([*mine, *extra], say))
+    if bundle is not None and theirs:
+        tables.append(bundle.rows.filter(pl.col("run").is_in(theirs)))
+    items = [item for item in runs if item.key in set(mine) | set(theirs)]
+    wanted = [*runs, *planned.provisional(waiting)]
+    records: dict[str, Any] = {} if bundle is None else {key: bundle.records[key] for key in theirs}
+    wrong, kinds = [], []
+    if len(items) <= _MANY:
+        if store is not None:
+            say("reading logs and answers")
+            records |= store.records(mine)
+            parts = store.answers(mine)
+            wrong.append(parts[0]), kinds.append(parts[1])
+        if bundle is not None and theirs:
+            parts = bundle.answers()
+            wrong.append(_of(parts[0], theirs)), kinds.append(_of(parts[1], theirs))
+    return Findings(
+        study=planned.study,
+        items=items,
+        planned=len(wanted),
+        wanted=wanted,
+        rows=pl.concat(tables).join(labelled(wanted).drop("diverged"), on="run", how="inner"),
+        records=records,
+        wrong=_together(wrong),
+        kinds=_together(kinds),
+        choices=list(planned.choices(summaries).values()),
+        proof=prove(planned.provisional(planned.cells) if planned.study.rate is not None else runs),
+        failed={key: why for key, why in (failed or {}).items() if key not in diverged},
+        diverged=diverged,
+        focus=[name for name in focus if name in {item.cell.encoding for item in runs}],
+        guard=guard,
+        **({} if more is None else {"more": more}),
+        source=" and ".join(str(one) for one in (store if mine else None, bundle and bundle.folder) if one is not None),
+    )
+
+
+def _of(table: pl.DataFrame, runs: Sequence[str]) -> pl.DataFrame:
+    import polars as pl
+
+    return table.filter(pl.col("run").is_in(list(runs))) if table.height else table
+
+
+def _together(tables: Sequence[pl.DataFrame]) -> pl.DataFrame | None:
+    import polars as pl
+
+    there = [table for table in tables if table.height]
+    return pl.concat(there, how="diagonal") if there else None

@@ -1,0 +1,70 @@
+"""The tables of a report for a paper: booktabs, with n, unit and recipe in the caption."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lengthwise.folder import Folder
+from lengthwise.reporting.tables import Tables, numeric
+from lengthwise.reporting.words import protocol
+
+_SPECIAL = {
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "\\": r"\textbackslash{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "±": r"$\pm$",
+    "−": "$-$",
+    "–": "--",
+    "÷": r"$\div$",
+    "≥": r"$\geq$",
+    "×": r"$\times$",
+    "“": "``",
+    "”": "''",
+    "¼": r"$\frac14$",
+    "½": r"$\frac12$",
+    "¾": r"$\frac34$",
+}
+
+
+def tex(text: object) -> str:
+    """Text as LaTeX prints it: `rope:fraction=0.25` and `95 %` as they are."""
+    return "".join(_SPECIAL.get(character, character) for character in str(text))
+
+
+def table(lines: Sequence[Mapping[str, Any]], caption: str, label: str) -> str:
+    """A booktabs table."""
+    if not lines:
+        return ""
+    names = list(lines[0])
+    columns = "".join("r" if numeric(lines, name) else "l" for name in names)
+    head = " & ".join(tex(name) for name in names)
+    rows = "\n".join(" & ".join(tex(line.get(name, "")) for name in names) + r" \\" for line in lines)
+    return (
+        "\\begin{table}[t]\n\\centering\n\\small\n"
+        f"\\caption{{{tex(caption)}}}\n\\label{{tab:{label}}}\n"
+        f"\\begin{{tabular}}{{{columns}}}\n\\toprule\n{head} \\\\\n\\midrule\n{rows}\n\\bottomrule\n"
+        "\\end{tabular}\n\\end{table}\n"
+    )
+
+
+def latex(page: Tables, to: str | Path) -> list[Path]:
+    """Write `tables.tex` (needs \\usepackage{booktabs}) and `protocol.tex`, the paragraph of how it was done."""
+    study = page.found.study
+    subject = page.found.short(page.found.tasks[0]) if page.alone else f"{len(page.found.tasks)} tasks"
+    parts = [table(page.rank_table(), f"Encodings on {subject}. {page.rank_words()}", f"{study.name}-ranks")]
+    if page.numbers.differences:
+        caption = "Differences between encodings, paired by (task, seed)."
+        parts.append(table(page.difference_table(), caption, f"{study.name}-pairs"))
+    for task in page.found.tasks:
+        lines = [{key: line[key] for key in list(line)[:-1]} for line in page.task_table(task)]
+        name = f"{page.found.short(task)} ({task})"
+        caption = f"{name}: exact match at seen and unseen lengths; median seed with its order-statistic interval."
+        parts.append(table(lines, caption, f"{study.name}-{''.join(c if c.isalnum() else '-' for c in task)}"))
+    Folder(to).write("tables.tex", "\n".join(parts))
+    Folder(to).write("protocol.tex", tex(protocol(page.found)) + "\n")
+    return [Path(to) / "tables.tex", Path(to) / "protocol.tex"]

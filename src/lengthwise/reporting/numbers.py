@@ -1,0 +1,170 @@
+"""The numbers of a report, each computed once: scores, cells, reaches, means over tasks, pairs, ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from lengthwise.reporting.findings import Findings, labelled
+from lengthwise.statistics.aggregates import (
+    Aggregate,
+    Difference,
+    TaskDifference,
+    aggregates,
+    differences,
+    task_difference,
+)
+from lengthwise.statistics.cells import Cell, Reaches, reach_cells, score_cells
+from lengthwise.statistics.outcomes import Outcomes, outcomes
+from lengthwise.statistics.ranks import FULL, MRR, QUARTER, Standing, mrr, paper_mrr, standing
+from lengthwise.statistics.reach import summarise
+from lengthwise.statistics.sensitivity import Variant, saturated, sensitivity
+from lengthwise.statistics.table import learned_by_all, scores
+from lengthwise.training.health import Diverged, on_plateau, spikes
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """A run whose training went wrong, and how."""
+
+    task: str
+    encoding: str
+    seed: int
+    kind: Literal["diverged", "plateau", "spike", "not learned"]
+    detail: str
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """All that is printed of a study."""
+
+    named: pl.DataFrame
+    scores: pl.DataFrame
+    cells: Mapping[tuple[str, str], Cell]
+    """(task, encoding) → unseen accuracy of the seeds."""
+    seen: Mapping[tuple[str, str], Cell]
+    reach: Mapping[tuple[str, str], Reaches]
+    halfway: Mapping[tuple[str, str], Reaches]
+    """Reach at the threshold .5."""
+    means: Mapping[str, Aggregate]
+    differences: list[Difference]
+    """Every pair of encodings, over all tasks."""
+    mrr: dict[str, MRR]
+    """Recipe and kind of Rotary → mean reciprocal ranks, where the five are there."""
+    standing: Standing
+    variants: list[Variant]
+    learned: list[str]
+    """Tasks that every encoding learned."""
+    flat: Mapping[str, str]
+    """Tasks that tell no encoding from another: at ceiling or floor for everybody."""
+    weak: Mapping[str, list[int]]
+    """Task → seen lengths with few test examples."""
+    health: list[Trouble]
+
+    def value(self, task: str, name: str) -> float | None:
+        """The median seed's unseen accuracy."""
+        return self.cells[task, name].median.value if (task, name) in self.cells else None
+
+    def order(self, found: Findings) -> list[str]:
+        """The encodings, best first: by the mean over tasks, or on one task by the median seed's reach and accuracy."""
+        if len(found.tasks) > 1:
+            there = {name: one.value for name, one in self.means.items()}
+            return sorted(found.encodings, key=lambda name: _last(there.get(name)))
+        (task,) = found.tasks
+        return sorted(found.encodings, key=lambda name: (not self._reached(task, name), _last(self.value(task, name))))
+
+    def _reached(self, task: str, name: str) -> bool:
+        return (task, name) in self.reach and self.reach[task, name].median.length is not None
+
+    def pairs(self, found: Findings) -> list[TaskDifference]:
+        """Every pair of encodings on the one task, the better first."""
+        (task,), order = found.tasks, self.order(found)
+        listed = [(one, other) for number, one in enumerate(order) for other in order[number + 1 :]]
+        return [task_difference(self.scores, task, one, other) for one, other in listed]
+
+
+def _last(value: float | None) -> float:
+    return 1.0 if value is None else -value
+
+
+def numbers(found: Findings) -> Numbers:
+    """Compute them all."""
+    import polars as pl
+
+    shown = pl.col("task").is_in(found.tasks) & pl.col("encoding").is_in(found.encodings)
+    named = labelled(found.wanted or found.items, found.diverged).filter(shown)
+    table = scores(found.rows, named)
+    each = _outcomes(found)
+    names = found.encodings
+    five: dict[str, MRR] = {}
+    for words, kind in (("a quarter of each head, as published", _quarter(names)), ("full", FULL)):
+        if kind is not None and set(kind.values()) <= set(names):
+            five[f"ours, Rotary: {words}"] = mrr(table, kind)
+            five[f"the paper's recipe, Rotary: {words}"] = paper_mrr(table, kind)
+    lines, half = summarise(found.rows), summarise(found.rows, threshold=0.5)
+    first = pl.col("checkpoint") == "last"
+    weak = lines.join(named, on="run").explode("weak", empty_as_null=True, keep_nulls=True).drop_nulls("weak")
+    return Numbers(
+        named=named,
+        scores=table,
+        cells=score_cells(table, "unseen"),
+        seen=score_cells(table, "seen"),
+        reach=reach_cells(lines, named),
+        halfway=reach_cells(half, named),
+        means=aggregates(table, "unseen", names, each),
+        differences=differences(table, "unseen", names, each) if len(names) > 1 else [],
+        mrr=five,
+        standing=standing(table, names),
+        variants=sensitivity(found.rows, named)
+        if len(found.tasks) <= 40
+        else sensitivity(found.rows.filter(first), named),
+        learned=learned_by_all(table),
+        flat=saturated(table),
+        weak={task: sorted(own["weak"].unique()) for (task,), own in weak.partition_by("task", as_dict=True).items()},
+        health=_health(found, table),
+    )
+
+
+def _health(found: Findings, table: pl.DataFrame) -> list[Trouble]:
+    """The runs whose training went wrong: diverged, stuck on a plateau, spiked, or ended without having learned."""
+    learned: dict[str, bool | None] = dict(table.select("run", "learned").iter_rows())
+    told = []
+    for item in found.ended:
+        where = (item.cell.task, found.names[item.key], item.cell.seed)
+        if item.key in found.diverged:
+            told.append(Trouble(*where, "diverged", str(Diverged.read(found.diverged[item.key]))))
+            continue
+        record = found.records.get(item.key, {})
+        log = record.get("log") or []
+        jumps = record.get("spikes", spikes(log))
+        if learned.get(item.key) is False and on_plateau(log):
+            told.append(Trouble(*where, "plateau", f"the loss never left its plateau (last {log[-1][1]:.3g})"))
+        elif learned.get(item.key) is False:
+            last = f" (last loss {log[-1][1]:.3g})" if log else ""
+            told.append(Trouble(*where, "not learned", f"ended without having learned the seen lengths{last}"))
+        if jumps:
+            steps = ", ".join(f"{step:,}" for step in jumps[:6]) + (", ..." if len(jumps) > 6 else "")
+            told.append(Trouble(*where, "spike", f"the loss spiked at step {steps}"))
+    return told
+
+
+def _quarter(names: list[str]) -> dict[str, str] | None:
+    """The published five, whichever way the quarter's pairs lie."""
+    for rotary in ("rope:fraction=0.25", "rope:fraction=0.25:interleaved=true"):
+        if rotary in names:
+            return {**QUARTER, "Rotary": rotary}
+    return None
+
+
+def _outcomes(found: Findings) -> Outcomes | None:
+    """Each example's outcome, where the runs' own answers were read."""
+    import polars as pl
+
+    if found.kinds is None or found.kinds["run"].n_unique() < len(found.items):
+        return None
+    whole = found.kinds.with_columns(pl.lit("last").alias("checkpoint"), pl.lit("as trained").alias("evaluation"))
+    return outcomes(whole)

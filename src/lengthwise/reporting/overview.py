@@ -1,0 +1,288 @@
+"""The figures that show all tasks at once, with their data: reach, heat map, ranks, intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from lengthwise.reporting.drawing import ON_DARK, ON_LIGHT, Drawing
+from lengthwise.reporting.figures import MANY, columns_of
+from lengthwise.reporting.palette import colour
+from lengthwise.statistics.cells import reaches as order_of
+from lengthwise.statistics.reach import Reach, summarise
+
+if TYPE_CHECKING:
+    import polars as pl
+    from matplotlib.figure import Figure
+
+    from lengthwise.reporting.findings import Findings
+
+
+_NOT_LEARNED = 0.9
+"""Where a seed stands that did not learn the seen lengths: left of all that did."""
+
+
+def _thin(name: str) -> dict[str, Any]:
+    return {"color": colour(name), "linewidth": 1, "alpha": 0.6}
+
+
+def reaches(found: Findings) -> Drawing:
+    """Reach of each encoding on each task as a multiple of the trained length: every seed, and the median."""
+    import polars as pl
+
+    labels = found.rows.select("run", "task", "encoding", "seed").unique(maintain_order=True)
+    trained = pl.DataFrame({"task": list(found.trained), "trained": [length for length, _ in found.trained.values()]})
+    data = (
+        labels.join(summarise(found.rows), on="run", how="inner")
+        .join(trained, on="task", how="left")
+        .select(
+            "task",
+            "encoding",
+            "seed",
+            "reach",
+            (pl.col("beyond") & pl.col("reach").is_not_null()).alias("at least"),
+            (pl.col("reach") / pl.col("trained")).alias("factor"),
+        )
+    )
+
+    def paint(width: float) -> Figure:
+        import matplotlib.pyplot as plt
+
+        tasks, names = found.tasks, found.encodings
+        gap = 0.8 / max(len(names), 1)
+        rows = 1.2 * len(names) if len(tasks) == 1 else len(tasks) * max(2.5, len(names) * 0.5)
+        figure, axes = plt.subplots(figsize=(width, max(1.6, 0.17 * rows + 0.9)), layout="constrained")
+        axes.axvline(1, color="#222222", linewidth=1, linestyle="--")
+        groups = {
+            (str(task), str(name)): own
+            for (task, name), own in data.partition_by("task", "encoding", as_dict=True).items()
+        }
+        for number, name in enumerate(names):
+            # All of an encoding at once: a thousand cells are a few calls.
+            ends: list[tuple[float, float, float]] = []
+            dots: list[tuple[float, float]] = []
+            marks: dict[str, list[tuple[float, float]]] = {"x": [], ">": [], "o": []}
+            for row, task in enumerate(tasks):
+                own = groups.get((task, name))
+                if own is None:
+                    continue
+                place = row + (number - (len(names) - 1) / 2) * gap
+                # A seed that did not learn is below every reach, so the median may be "not learned".
+                order = sorted(_NOT_LEARNED if value is None else value for value in own["factor"].to_list())
+                middle = order[(len(order) - 1) // 2]
+                ends.append((place, order[0], order[-1]))
+                dots += [(value, place) for value in order if value != _NOT_LEARNED]
+                got = [Reach(length, bool(more)) for length, more in own.select("reach", "at least").iter_rows()]
+                mark = "x" if middle == _NOT_LEARNED else ">" if order_of(got).median.beyond else "o"
+                marks[mark].append((middle, place))
+            if not ends:  # every run of it diverged
+                continue
+            axes.hlines(*zip(*ends, strict=True), **_thin(name))
+            axes.plot([x for x, _ in dots], [y for _, y in dots], ".", color=colour(name), markersize=3, alpha=0.6)
+            for mark, listed in marks.items():
+                axes.plot([x for x, _ in listed], [y for _, y in listed], mark, color=colour(name), markersize=5)
+        axes.set(
+            yticks=range(len(tasks)),
+            yticklabels=[found.short(task) for task in tasks],
+            xlim=(_NOT_LEARNED - 0.02, None),
+        )
+        axes.set_ylim(len(tasks) - 0.5, -0.5)
+        axes.set_xlabel("reach ÷ trained length   (× not learned, ▸ longest tested length still holds)")
+        if len(tasks) == 1:  # a line for each encoding has its name beside it
+            places = [(n - (len(names) - 1) / 2) * gap for n in range(len(names))]
+            axes.set_yticks(places, [found.label(name) for name in names], fontsize="small")
+            return figure
+        handles = [
+            plt.Line2D([], [], marker="o", linestyle="", color=colour(name), label=found.label(name)) for name in names
+        ]
+        columns = columns_of([found.label(name) for name in names], width)
+        figure.legend(handles=handles, loc="outside upper center", ncols=columns, fontsize="small")
+        return figure
+
+    return Drawing(
+        "reach",
+        f"Reach of each encoding on {len(found.tasks)} tasks, divided by the trained length.",
+        data,
+        paint,
+        True,
+    )
+
+
+def heat(found: Findings, learned: pl.DataFrame) -> Drawing:
+    """Median unseen accuracy, task by encoding; a cell whose seen lengths were not learned is marked."""
+    import polars as pl
+
+    known = {(task, name): got for task, name, got in learned.select("task", "encoding", "learned").iter_rows()}
+
+    by = (
+        found.cells.filter(pl.col("split") == "test_unseen")
+        .group_by("task", "encoding", "seed")
+        .agg(pl.col("accuracy").mean())
+        .group_by("task", "encoding")
+        .agg(pl.col("accuracy").median().alias("unseen"), pl.len().alias("seeds"))
+    )
+    data = by.sort("task", "encoding")
+    values = {(task, name): unseen for task, name, unseen, _ in data.iter_rows()}
+
+    def paint(width: float) -> Figure:
+        import matplotlib.pyplot as plt
+
+        tasks, names = found.tasks, found.encodings
+        figure, axes = plt.subplots(figsize=(width, 0.27 * len(tasks) + 1.1), layout="constrained")
+        grid = [[values.get((task, name), math.nan) for name in names] for task in tasks]
+        axes.imshow(grid, cmap="viridis", vmin=0, vmax=1, aspect="auto")
+        few = len(names) <= MANY
+        for row, task in enumerate(tasks):
+            for column, name in enumerate(names):
+                unseen = values.get((task, name))
+                if unseen is None:
+                    axes.text(column, row, "–", ha="center", va="center", fontsize="small")
+                elif few:
+                    mark = " *" if known.get((task, name)) is False else ""
+                    tint = ON_DARK if unseen < 0.6 else ON_LIGHT
+                    words = f"{unseen:.2f}{mark}"
+                    axes.text(column, row, words, ha="center", va="center", fontsize="small", color=tint)
+        axes.set(yticks=range(len(tasks)), yticklabels=[found.short(task) for task in tasks])
+        axes.set_xticks(
+            range(len(names)),
+            [found.label(name) for name in names],
+            rotation=0 if len(names) <= 6 else 35,
+            ha="center" if len(names) <= 6 else "right",
+        )
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+        if few:
+            axes.set_xlabel(
+                "median seed's mean exact match over unseen lengths L+1..2L;  * seen lengths not learned",
+                fontsize="small",
+            )
+        return figure
+
+    return Drawing("heat", "Median accuracy at unseen lengths for each task and encoding.", data, paint, True)
+
+
+def rank_shares(found: Findings, shares: Mapping[str, Sequence[float]]) -> Drawing:
+    """How often each encoding came first, second, ...: shares over (task, seed), ties shared."""
+    import polars as pl
+
+    lines = [
+        {"encoding": name, "rank": place + 1, "share": share}
+        for name, listed in shares.items()
+        for place, share in enumerate(listed)
+    ]
+    data = pl.DataFrame(lines, schema={"encoding": pl.String, "rank": pl.Int64, "share": pl.Float64})
+
+    def paint(width: float) -> Figure:
+        import matplotlib.pyplot as plt
+
+        names = list(shares)
+        figure, axes = plt.subplots(figsize=(width, 0.3 * len(names) + 0.8), layout="constrained")
+        ranks = max((len(listed) for listed in shares.values()), default=1)
+        greys = plt.get_cmap("viridis_r")
+        for row, name in enumerate(names):
+            left = 0.0
+            for place, share in enumerate(shares[name]):
+                tint = greys(place / max(ranks - 1, 1))
+                axes.barh(row, share, left=left, color=tint, height=0.72)
+                if share > 0.07:
+                    dark = sum(tint[:3]) < 1.6
+                    axes.text(
+                        left + share / 2,
+                        row,
+                        f"{place + 1}",
+                        ha="center",
+                        va="center",
+                        fontsize="small",
+                        color=ON_DARK if dark else ON_LIGHT,
+                    )
+                left += share
+        axes.set(yticks=range(len(names)), yticklabels=[found.label(name) for name in names])
+        axes.set(xlim=(0, 1), xlabel="share of (task, seed) with this rank")
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        return figure
+
+    return Drawing("ranks", "How often each encoding had each rank.", data, paint)
+
+
+def intervals(
+    name: str,
+    title: str,
+    alt: str,
+    lines: Sequence[Mapping[str, Any]],
+    published: Mapping[str, float] | None = None,
+    label: Callable[[str], str] = str,
+) -> Drawing:
+    """One number for each encoding with its intervals: thick for these tasks and other seeds, thin for other tasks."""
+    import polars as pl
+
+    data = pl.DataFrame(list(lines))
+
+    def paint(width: float) -> Figure:
+        import matplotlib.pyplot as plt
+
+        figure, axes = plt.subplots(figsize=(width, 0.36 * len(lines) + 0.95), layout="constrained")
+        for row, one in enumerate(lines):
+            tint = colour(str(one["encoding"]))
+            for low, high, thick in (("tasks low", "tasks high", 1.2), ("low", "high", 4.0)):
+                if one.get(low) is not None and one.get(high) is not None:
+                    axes.plot(
+                        [one[low], one[high]],
+                        [row, row],
+                        color=tint,
+                        linewidth=thick,
+                        alpha=0.55,
+                        solid_capstyle="butt",
+                    )
+            axes.plot(one["value"], row, "o", color=tint, markersize=6)
+            if published and one["encoding"] in published:
+                axes.plot(
+                    published[str(one["encoding"])], row, marker="D", markersize=5, color="#222222", fillstyle="none"
+                )
+        axes.set(yticks=range(len(lines)), yticklabels=[label(str(one["encoding"])) for one in lines], xlabel=title)
+        axes.set_ylim(len(lines) - 0.5, -0.5)
+        low, high = axes.get_xlim()
+        axes.set_xlim(max(low, -0.05), min(high, 1.05))
+        return figure
+
+    return Drawing(name, alt, data, paint)
+
+
+def pair_map(found: Findings, order: Sequence[str], pairs: Mapping[tuple[str, str], tuple[float, bool]]) -> Drawing:
+    """Every pair of encodings: row minus column at unseen lengths, the best on top; a dot where it is sure.
+
+    `pairs` has (one, other) → difference, and whether all seeds agree on its sign (one task) or it is settled (many).
+    """
+    import polars as pl
+
+    lines = [
+        {"one": one, "other": other, "difference": gap, "sure": sure} for (one, other), (gap, sure) in pairs.items()
+    ]
+    data = pl.DataFrame(
+        lines, schema={"one": pl.String, "other": pl.String, "difference": pl.Float64, "sure": pl.Boolean}
+    )
+    sure_is = "all seeds agree" if len(found.tasks) == 1 else "settled"
+
+    def paint(width: float) -> Figure:
+        import matplotlib.pyplot as plt
+
+        many = len(order)
+        grid = [[math.nan] * many for _ in order]
+        dots: list[tuple[int, int]] = []
+        for (one, other), (gap, sure) in pairs.items():
+            row, column = order.index(one), order.index(other)
+            grid[row][column], grid[column][row] = gap, -gap
+            dots += [(row, column), (column, row)] if sure else []
+        figure, axes = plt.subplots(figsize=(width, 0.22 * many + 1.5), layout="constrained")
+        image = axes.imshow(grid, cmap="RdBu", vmin=-1, vmax=1, aspect="auto")
+        axes.plot([x for _, x in dots], [y for y, _ in dots], ".", color="#222222", markersize=2.5)
+        names = [found.label(name) for name in order]
+        axes.set_yticks(range(many), names, fontsize="small")
+        axes.set_xticks(range(many), names, fontsize="small", rotation=60, ha="right", rotation_mode="anchor")
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+        figure.colorbar(image, ax=axes, label=f"row − column  (dot: {sure_is})", fraction=0.03, pad=0.01)
+        return figure
+
+    alt = f"Differences at unseen lengths between all {len(pairs)} pairs of {len(order)} encodings."
+    return Drawing("pairs", alt, data, paint, True)

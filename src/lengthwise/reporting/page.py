@@ -1,0 +1,302 @@
+"""One self-contained HTML page: the question, the verdict, the figures, every number, and how to make it again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lengthwise import __version__
+from lengthwise.folder import Folder
+from lengthwise.reporting import figures, overview
+from lengthwise.reporting.claims import committed_on, judge, read_claims
+from lengthwise.reporting.comparisons import PAIRS, Line
+from lengthwise.reporting.drawing import Drawing
+from lengthwise.reporting.findings import Findings
+from lengthwise.reporting.tables import Tables, numeric
+from lengthwise.reporting.words import protocol, verdict
+from lengthwise.statistics.ranks import queries
+from lengthwise.statistics.table import learned
+from lengthwise.study.reading import shipped
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+ANATOMIES = 20
+"""Tasks whose failures are drawn; the rows have those of all."""
+OPEN = 3
+"""So many tasks are unfolded."""
+
+
+class Page(Tables):
+    """A report: `Page(found).write("report")` writes index.html and, with figures, each with its data."""
+
+    def __init__(self, found: Findings, command: str = "") -> None:
+        super().__init__(found)
+        self._command = command
+
+    def claims(self) -> list[Line]:
+        """What the publications claim that this study can say something to."""
+        about = [claim for claim in read_claims() if claim.study == self.found.study.name]
+        return [judge(claim, self.found, self.numbers).line() for claim in about]
+
+    # --- what is on it -----------------------------------------------------------------------------------------------
+
+    @property
+    def verdict(self) -> str:
+        """The paragraph that answers the question."""
+        return verdict(self.found, self.numbers)
+
+    # --- figures -----------------------------------------------------------------------------------------------------
+
+    def main(self) -> Drawing:
+        """The figure that answers the question: curves of the one task, or the means over tasks."""
+        found, here = self.found, self.numbers
+        if len(found.tasks) == 1:
+            return figures.curves(found, found.tasks[0])
+        lines = [
+            {
+                "encoding": name,
+                "value": one.value,
+                "low": one.seeds.low,
+                "high": one.seeds.high,
+                "tasks low": one.tasks.low,
+                "tasks high": one.tasks.high,
+            }
+            for name in self.order()
+            if (one := here.means[name]).value is not None
+        ]
+        alt = "Mean accuracy at unseen lengths: " + "; ".join(
+            f"{found.label(str(line['encoding']))} {line['value']:.2f}" for line in lines[:12]
+        )
+        title = "mean accuracy at unseen lengths"
+        return overview.intervals("means", title, alt + ".", lines, label=found.label)
+
+    def overview(self) -> list[Drawing]:
+        """The figures that show all tasks at once."""
+        found, made = self.found, []
+        if len(found.tasks) > 1:
+            cells = learned(self.numbers.scores)
+            made = [
+                overview.heat(found, cells),
+                overview.rank_shares(found, self._rank_shares()),
+                overview.reaches(found),
+            ]
+        elif len(found.encodings) > 1:
+            made = [overview.reaches(found)]
+        if len(found.encodings) > PAIRS:
+            made.append(overview.pair_map(found, self.order(), self._every_pair()))
+        return made
+
+    def _every_pair(self) -> dict[tuple[str, str], tuple[float, bool]]:
+        if self.alone:
+            listed = [(one.one, one.other, one.median.value, one.agree) for one in self.numbers.pairs(self.found)]
+        else:
+            listed = [(one.one, one.other, one.seeds.value, one.settled) for one in self.numbers.differences]
+        return {(one, other): (gap, sure) for one, other, gap, sure in listed if gap is not None}
+
+    def _rank_shares(self) -> dict[str, list[float]]:
+        """Encoding → share of queries with rank 1, 2, ...; those that tie share the places they take together."""
+        asked = queries(self.numbers.scores, self.found.encodings)
+        many = len(asked.encodings)
+        shares = {name: [0.0] * many for name in self.numbers.standing.encodings}
+        for line in asked.scores_QE.tolist():
+            for name, score in zip(asked.encodings, line, strict=True):
+                first, tied = sum(other > score for other in line), line.count(score)
+                for place in range(first, first + tied):
+                    shares[name][place] += 1 / tied / len(asked.queries)
+        return shares
+
+    @cached_property
+    def _first(self) -> list[Drawing]:
+        """The main figure and the overview, made once."""
+        return [self.main(), *self.overview()]
+
+    def drawings(self) -> list[Drawing]:
+        """Every figure of the page."""
+        found = self.found
+        listed = [*self._first]
+        listed += [figures.curves(found, task) for task in found.tasks if len(found.tasks) > 1]
+        listed += [figures.anatomy(found, task) for task in found.tasks[:ANATOMIES]]
+        if (one := figures.training(found)) is not None:
+            listed.append(one)
+        return listed
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    def html(self) -> str:
+        """The page."""
+        import jinja2
+
+        source = (Path(__file__).parent / "page.html").read_text(encoding="utf-8")
+        template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(source)
+        found, here = self.found, self.numbers
+        made = {drawing.name: drawing for drawing in self.drawings()}
+        tasks = [self._task(number, task, made) for number, task in enumerate(found.tasks)]
+        main, *rest = self._first
+        return template.render(
+            title=found.study.name,
+            study=found.study,
+            verdict=self.verdict,
+            warnings=self.warnings(),
+            main=main,
+            main_words=self._main_words(),
+            overview=rest,
+            rank_table=self.rank_table(),
+            rank_words=self.rank_words(),
+            mrr=self.mrr_table(),
+            categories=self.category_table(),
+            wins=self.wins_table(),
+            differences=self.difference_table(),
+            difference_words=self.difference_words(),
+            sensitivity=self.sensitivity_table() if len(found.encodings) > 1 else [],
+            tasks=tasks,
+            failure_words="All seeds together; the dashed line ends what was trained. " + _told_failures(found),
+            training=made.get("training"),
+            troubles=self.training_table(),
+            names=self.name_table(),
+            proof=self._proof(),
+            proof_holds=found.proof is None or found.proof.holds,
+            guard=found.guard,
+            rates=self.rates(),
+            deviations=found.study.deviations,
+            protocol=protocol(found),
+            published=self.published_table(),
+            published_words=_PUBLISHED,
+            claims=self.claims(),
+            claims_words=self._claims_words(),
+            costs=self.costs(),
+            command=self._command,
+            footer=f"made by lengthwise {__version__}; {len(found.items)} runs, {here.scores.height} scores",
+            figure=_figure,
+            table=_table,
+        )
+
+    def _main_words(self) -> str:
+        if not self.alone:
+            return _MEANS
+        return _MAP if figures.is_map(self.found.encodings) else _CURVES
+
+    def _proof(self) -> str:
+        """What differed between the runs."""
+        if self.found.proof is None:
+            return ""
+        by_rule = (
+            "; but for the learning rate, which the rule below has set" if self.found.study.rate is not None else ""
+        )
+        return f"{self.found.proof.sentence}{by_rule}."
+
+    def _claims_words(self) -> str:
+        """When the rules were committed, and when the rows."""
+        rules, rows = committed_on(shipped("claims.yaml")), committed_on(Path(self.found.source) / "rows.parquet")
+        return f"Rules committed {rules or 'not yet'}, rows {rows or 'not yet'}."
+
+    def _task(self, number: int, task: str, made: Mapping[str, Drawing]) -> Line:
+        trained, unit = self.found.trained[task]
+        best = max(
+            (name for name in self.found.encodings if (task, name) in self.numbers.cells),
+            key=lambda name: self.numbers.cells[task, name].median.value or -1.0,
+        )
+        weak = "" if task in self.numbers.learned else "; not learned by every encoding"
+        curve = made.get(f"curve-{figures.slug(task)}") or figures.curves(self.found, task)
+        return {
+            "slug": figures.slug(task),
+            "short": self.found.short(task),
+            "line": f"trained up to {trained} {unit}; furthest: {self.found.label(best)}{weak}",
+            "open": number < OPEN,
+            "curve": None if self.alone else curve,
+            "anatomy": made.get(f"anatomy-{figures.slug(task)}"),
+            "table": self.task_table(task),
+            "words": f"{task}. Unseen: lengths {trained + 1} to {2 * trained}; beyond is in no mean.",
+            "answers": self.answers(task),
+        }
+
+    def write(self, to: str | Path, figures_too: bool = True, pdf: bool = False) -> list[Path]:
+        """Write `index.html`, and figures with their data beside it."""
+        folder, paths = Folder(to), [Path(to) / "index.html"]
+        folder.write("index.html", self.html())
+        if figures_too:
+            for drawing in self.drawings():
+                paths += drawing.write(Path(to) / "figures", ("svg", "pdf") if pdf else ("svg",))
+        folder.write("report.json", json.dumps(self.plain(), indent=1))
+        return [*paths, Path(to) / "report.json"]
+
+    def plain(self) -> Line:
+        """The verdict and the tables as data."""
+        return {
+            "study": self.found.study.name,
+            "verdict": self.verdict,
+            "warnings": self.warnings(),
+            "ranks": self.rank_table(),
+            "differences": self.difference_table(every=True),
+            "encodings": {self.found.label(name): name for name in self.found.encodings},
+            "diverged": {key: dict(told) for key, told in self.found.diverged.items()},
+            "training": self.training_table(),
+            "means": {
+                name: {"seeds": one.seeds.plain(), "tasks": one.tasks.plain()}
+                for name, one in self.numbers.means.items()
+            },
+            "mrr": {words: one.values for words, one in self.numbers.mrr.items()},
+            "tasks": {task: self.task_table(task) for task in self.found.tasks},
+        }
+
+
+def _told_failures(found: Findings) -> str:
+    import polars as pl
+
+    beyond = found.cells.filter(~pl.col("seen"))
+    total = {kind: int(beyond[kind].sum()) for kind in figures.KINDS if kind != "correct"}
+    wrong = sum(total.values())
+    if not wrong:
+        return "Nothing failed at unseen lengths."
+    parts = [f"{100 * count / wrong:.0f} % {figures.KINDS[kind][0]}" for kind, count in total.items() if count]
+    return f"Of what fails at unseen lengths: {', '.join(parts)}."
+
+
+def _figure(drawing: Drawing) -> Markup:
+    """An image with its alternative text; everything is escaped."""
+    from markupsafe import Markup
+
+    picture = Markup('<figure><img src="{}" alt="{}"></figure>')
+    return picture.format(drawing.uri(), drawing.alt)
+
+
+def _table(lines: Sequence[Mapping[str, Any]]) -> Markup:
+    """A table that scrolls by itself where the screen is narrow; columns of numbers are aligned on the right."""
+    from markupsafe import Markup, escape
+
+    if not lines:
+        return Markup("")
+    wide = {name for name in lines[0] if any(len(str(line.get(name, ""))) > 44 for line in lines)}
+    kind = {name: "num" if numeric(lines, name) else "wrap" if name in wide else "" for name in lines[0]}
+    head = Markup("").join(Markup('<th class="{}">{}</th>').format(kind[name], name) for name in lines[0])
+    rows = Markup("").join(
+        Markup("<tr>{}</tr>").format(
+            Markup("").join(
+                Markup('<td class="{}">{}</td>').format(kind[name], escape(str(line.get(name, ""))))
+                for name in lines[0]
+            )
+        )
+        for line in lines
+    )
+    return Markup(_SCROLLS).format(head, rows)
+
+
+_SCROLLS = (
+    '<div class="scroll" tabindex="0" role="region" aria-label="table"><table><thead><tr>{}</tr></thead>'
+    "<tbody>{}</tbody></table></div>"
+)
+_PUBLISHED = (
+    "Published / ours: mean accuracy at unseen lengths. Published: Kazemnejad et al. 2023, three seeds of a 110M "
+    "decoder; sizes, lengths and budgets differ from ours."
+)
+_CURVES = "Thin: every seed. Thick: the median seed. Grey: lengths that were trained on. Dotted: chance."
+_MAP = (
+    "The median seed's exact match at each length, best encodings on top. White line: the end of the trained lengths."
+)
+_MEANS = (
+    "Dot: mean over tasks. Thick: 95 % interval for these tasks and other seeds. Thin: for other tasks like these, "
+    "over families of tasks."
+)

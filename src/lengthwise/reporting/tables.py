@@ -1,0 +1,319 @@
+"""The tables of a report as lists of lines, for the page, the terminal and LaTeX alike."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lengthwise.publication import published_encoding, published_task
+from lengthwise.publication.accuracy import UNSEEN
+from lengthwise.reporting import figures
+from lengthwise.reporting.comparisons import Comparisons, Line
+from lengthwise.reporting.words import number, span
+from lengthwise.statistics.estimate import Estimate
+from lengthwise.statistics.learned import RULE, WEAK
+from lengthwise.statistics.reach import WORDS as REACH
+from lengthwise.statistics.seeds import needed
+
+ANSWERS = 6
+"""Wrong answers shown for each task."""
+_LONG = 240
+
+
+class Tables(Comparisons):
+    """The tables of a study's findings."""
+
+    def warnings(self) -> list[str]:
+        """What a reader must know before the numbers."""
+        found, told = self.found, []
+        if missing := found.planned - len(found.ended):
+            told.append(f"{missing} of {found.planned} runs are not done; they are missing, not 0.")
+        if found.failed:
+            told.append(f"{len(found.failed)} runs failed: {next(iter(found.failed.values()))}")
+        if found.diverged:
+            told.append(
+                f"{len(found.diverged)} runs diverged; they rank below all others and are in no mean: {self._lost()}."
+            )
+        for task, lengths in self.numbers.weak.items():
+            few = f"{self.found.short(task)} {_ranges(lengths)}"
+            told.append(f"Seen lengths with fewer than {WEAK} test examples, which say little: {few}.")
+        if found.seeds == 1:
+            told.append("There is one seed: no seed interval.")
+        edge = [choice for choice in found.choices if choice.rate is not None and choice.edge]
+        if edge:
+            told.append(f"{len(edge)} of {len(found.choices)} learning rates lie at the edge of what was tried.")
+        left = sorted({task for one in self.numbers.means.values() for task in one.left_out})
+        if left and not self.alone:
+            told.append(f"In no mean, because an encoding has no run there: {', '.join(map(self.found.short, left))}.")
+        for kind in ("ceiling", "floor"):
+            flat = [self.found.short(task) for task, where in self.numbers.flat.items() if where == kind]
+            if flat:
+                told.append(f"At the {kind} for every encoding, and so telling nothing: {', '.join(flat)}.")
+        return told
+
+    def _lost(self) -> str:
+        """The runs that diverged, by encoding and task: `Mine on copy same (2 of 3 seeds)`."""
+        parts = []
+        for (task, name), cell in self.numbers.cells.items():
+            if cell.diverged:
+                many = f"{len(cell.diverged)} of {len(cell.diverged) + len(cell.seeds) + cell.missing}"
+                parts.append(f"{self.found.label(name)} on {self.found.short(task)} ({many} seeds)")
+        return ", ".join(parts[:8]) + (", ..." if len(parts) > 8 else "")
+
+    def training_table(self) -> list[Line]:
+        """The runs whose training went wrong, and how; those that learned and do not extrapolate are not here."""
+        order = ("diverged", "plateau", "not learned", "spike")
+        listed = sorted(self.numbers.health, key=lambda run: order.index(run.kind))
+        return [
+            {
+                "encoding": self.found.label(run.encoding),
+                "task": self.found.short(run.task),
+                "seed": run.seed,
+                "what happened": run.detail,
+            }
+            for run in listed
+        ]
+
+    def name_table(self) -> list[Line]:
+        """What each name in the figures and tables stands for."""
+        lines = [{"name": self.found.label(name), "spec": name} for name in self.found.encodings]
+        return lines if any(line["name"] != line["spec"] for line in lines) else []
+
+    def rank_table(self) -> list[Line]:
+        """A line for each encoding, best first."""
+        if self.alone:
+            return self._one_task()
+        found, here = self.found, self.numbers
+        lines = []
+        for name in self.order():
+            one = here.means[name]
+            seen = [cell.median.value for (_, other), cell in here.seen.items() if other == name]
+            known = [value for value in seen if value is not None]
+            factors = sorted(
+                (
+                    -1.0 if reached.median.length is None else reached.median.length / found.trained[task][0],
+                    reached.median.beyond,
+                )
+                for (task, other), reached in here.reach.items()
+                if other == name
+            )
+            middle, beyond = factors[(len(factors) - 1) // 2] if factors else (-1.0, False)
+            learned = sum(factor > 0 for factor, _ in factors)
+            told = "not learned" if middle < 0 else f"{'≥ ' if beyond else ''}{middle:.2f}"
+            rank = here.standing.mean_rank.get(name)
+            line: Line = {
+                "encoding": found.label(name),
+                "unseen": span(one.seeds),
+                "other tasks": span(one.tasks) if one.tasks.low is not None else "–",
+                "mean rank": number(None if rank is None else rank.value, 2),
+                "middle half": _value(here.standing.interquartile.get(name)),
+                "seen": number(sum(known) / len(known) if known else None),
+                "reach ÷ L": told,
+                "learned": f"{learned} of {len(found.tasks)}",
+            }
+            if any(mean.missing for mean in here.means.values()):
+                line["missing"] = len(one.missing)
+            if found.diverged:
+                line["diverged"] = len(one.diverged)
+            ours = next((five for words, five in here.mrr.items() if words.startswith("ours")), None)
+            if ours is not None:  # one ranking: the table below has the others
+                which = next((key for key, spec in _five(ours.rotary).items() if spec == name), None)
+                line["MRR"] = number(None if which is None else ours.values.get(which))
+            lines.append(line)
+        return lines
+
+    def _one_task(self) -> list[Line]:
+        """Medians and order statistics: a t interval over the seeds of one task would promise too much."""
+        here, (task,) = self.numbers, self.found.tasks
+        lines = []
+        for name in self.order():
+            if (task, name) not in here.reach:
+                continue
+            unseen, reached = here.cells[task, name].median, here.reach[task, name]
+            line: Line = {
+                "encoding": self.found.label(name),
+                "reach": f"{reached.median}{_ends(reached)}",
+                "unseen, median seed": span(unseen),
+                "seen": number(here.seen[task, name].median.value),
+                "learned": f"{reached.learned} of {reached.n}",
+            }
+            if self.found.diverged:
+                line["diverged"] = len(here.cells[task, name].diverged)
+            lines.append(line)
+        return lines
+
+    def rank_words(self) -> str:
+        """Whose numbers these are, and by which recipe."""
+        here = self.numbers
+        if self.alone:
+            level = f" (level {self._levels()})" if self._levels() else ""
+            return (
+                f"Median seed with its order-statistic interval{level}, exact for any distribution of seeds. unseen: "
+                f"mean accuracy over lengths L+1..2L; {REACH}. {RULE}"
+            )
+        one = here.means[self.order()[0]]
+        noise = {"crossed": "each example's outcomes", "binomial": "p(1 − p)/m", "not counted": "not counted"}
+        return (
+            f"unseen: mean accuracy over lengths L+1..2L, then over tasks, with the 95 % interval “{one.seeds.words}” "
+            f"(n = {one.seeds.n} {one.seeds.unit}; test-set noise by {noise[one.seeds.examples]}); other tasks: "
+            f"“{one.tasks.words}”, over families (n = {one.tasks.n}). Mean rank over {here.standing.queries} (task, "
+            "seed) queries, ties shared; middle half: their interquartile mean. MRR is over exactly the five published "
+            "encodings, scores rounded to .005, those not above chance set to chance. reach ÷ L: median over tasks of "
+            f"the median seed's reach at .9. {RULE}"
+        )
+
+    def task_table(self, task: str) -> list[Line]:
+        """A line for each encoding on one task."""
+        here, lines = self.numbers, []
+        for name in self.found.encodings:
+            if (task, name) not in here.cells or (task, name) not in here.reach:
+                continue
+            unseen, seen = here.cells[task, name], here.seen[task, name]
+            told = [number(value, 2) for value in unseen.seeds] + [f"diverged ({step:,})" for step in unseen.diverged]
+            lines.append(
+                {
+                    "encoding": self.found.label(name),
+                    "seen": number(seen.median.value),
+                    "unseen, median": span(unseen.median),
+                    "every seed": ", ".join(told),
+                    "test-set noise": "–" if unseen.noise.value is None else f"± {number(unseen.noise.value)}",
+                    "reach at .9": str(here.reach[task, name].median) + _ends(here.reach[task, name]),
+                    "at .5": str(here.halfway[task, name].median),
+                    "more seeds for ± .05": _more(unseen.seeds),
+                }
+            )
+        return lines
+
+    def published_table(self) -> list[Line]:
+        """Ours beside the published mean accuracy at unseen lengths, where there is one."""
+        lines = []
+        for task in self.found.tasks:
+            theirs = UNSEEN.get(published_task(task) or "", {})
+            line: Line = {"task": self.found.short(task)}
+            for name in self.found.encodings:
+                known = published_encoding(name)
+                if known is not None and known in theirs and (task, name) in self.numbers.cells:
+                    ours = self.numbers.cells[task, name].mean.value
+                    line[self.found.label(name)] = f"{number(theirs[known], 2)} / {number(ours, 2)}"
+            if len(line) > 1:
+                lines.append(line)
+        names = list(dict.fromkeys(key for line in lines for key in line))
+        return [{name: line.get(name, "–") for name in names} for line in lines]
+
+    def answers(self, task: str) -> list[Line]:
+        """Some wrong answers at the first lengths where each encoding fails, with the right ones."""
+        import polars as pl
+
+        if self.found.wrong is None:
+            return []
+        keys = {item.key: item for item in self.found.items if item.cell.task == task}
+        own = self.found.wrong.filter(
+            pl.col("run").is_in(list(keys)) & (pl.col("checkpoint") == "last") & (pl.col("split") != "validation")
+        ).sort("length", "run", "first")
+        shown: dict[str, Line] = {}
+        for line in own.iter_rows(named=True):
+            name = self.found.names[line["run"]]
+            longer = line["length"] > self.found.trained[task][0]
+            if longer and name not in shown and len(shown) < ANSWERS:
+                words = figures.KINDS.get(line["kind"], (line["kind"], ""))[0]
+                texts = {key: _cut(line[key]) for key in ("prompt", "answer", "said")}
+                shown[name] = {
+                    "encoding": self.found.label(name),
+                    "length": line["length"],
+                    "seed": keys[line["run"]].cell.seed,
+                    "kind": words,
+                    **texts,
+                }
+        return list(shown.values())
+
+    def rates(self) -> list[Line]:
+        """The chosen learning rates."""
+        several = len({one.rest[:2] for one in self.found.choices}) > 1
+        return [
+            {
+                "encoding": self.found.label(one.encoding),
+                "chosen on": ", ".join([self.found.short(one.group), *(one.rest if several else ())]),
+                "rate": "waits" if one.rate is None else f"{one.rate:g}",
+                "exact match of each": ", ".join(
+                    f"{rate:g}: {'missing' if score is None else number(score[0])}"
+                    for rate, score in zip(one.rates, one.scores, strict=True)
+                ),
+                "": "at the edge" if one.rate is not None and one.edge else "",
+            }
+            for one in self.found.choices
+        ]
+
+    def costs(self) -> list[Line]:
+        """Runs, hours, machines, versions."""
+        found, records = self.found, self.found.records.values()
+        recorded = [one["run"].get("recorded", {}) for one in records]
+        known = [
+            one["done"].get("cpu_seconds") or one["done"]["seconds"] * how.get("threads", 1) * how.get("processes", 1)
+            for one, how in zip(records, recorded, strict=True)
+            if one["done"].get("seconds") is not None
+        ]
+
+        def all_of(name: str) -> str:
+            values = sorted({str(one.get(name)) for one in recorded if one.get(name) is not None})
+            return ", ".join(values[:4]) + (", ..." if len(values) > 4 else "") or "not recorded"
+
+        lines = [
+            {"what": "runs", "value": f"{len(found.items)} of {found.planned}"},
+            {
+                "what": f"core hours of {len(known)} runs, without tuning",
+                "value": f"{sum(known) / 3600:.2f}" if known else "not recorded",
+            },
+            {"what": "processor", "value": all_of("cpu")},
+            {"what": "threads of a run", "value": all_of("threads")},
+            {"what": "lengthwise", "value": all_of("lengthwise")},
+            {"what": "commit", "value": all_of("git")},
+            {"what": "torch", "value": all_of("torch")},
+            {"what": "rows", "value": f"{found.rows.height:,} from {found.source}"},
+        ]
+        return lines
+
+
+def _more(seeds: Sequence[float]) -> str:
+    """How many more seeds, in few words."""
+    need = needed(seeds)
+    if need.rules_out is not None:
+        return f"agree: up to {100 * need.rules_out:.0f} % may fail"
+    return f"{need.more}" if need.more is not None else "at least two" if need.n < 2 else need.words
+
+
+def _value(one: Estimate | None) -> str:
+    return number(None if one is None else one.value, 2)
+
+
+def _five(rotary: str) -> dict[str, str]:
+    return {"NoPE": "nope", "T5": "t5", "ALiBi": "alibi", "Rotary": rotary, "APE": "sinusoidal"}
+
+
+def _ends(one: Any) -> str:  # noqa: ANN401
+    ends = {str(one.low), str(one.high)}
+    return "" if one.low is None or ends == {str(one.median)} else f" [{one.low}, {one.high}]"
+
+
+def _cut(text: str | None) -> str:
+    told = text or ""
+    return told if len(told) <= _LONG else f"{told[: _LONG - 40]} … {told[-30:]}"
+
+
+def _ranges(lengths: Sequence[int]) -> str:
+    """Lengths in words: 1, 2, 3 and 8 are `1–3, 8`."""
+    parts: list[list[int]] = []
+    for length in lengths:
+        if parts and length == parts[-1][-1] + 1:
+            parts[-1].append(length)
+        else:
+            parts.append([length])
+    return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}–{part[-1]}" for part in parts)
+
+
+_NUMBER = re.compile(r"[−±≥–-]?\s?[\d,]*\.?\d*( ?%)?( \[.*\])?( of \d+)?|not learned|")
+
+
+def numeric(lines: Sequence[Mapping[str, Any]], name: str) -> bool:
+    """Whether a column holds numbers, with or without an interval, and so is aligned on the right."""
+    return all(_NUMBER.fullmatch(str(line.get(name, ""))) for line in lines)

@@ -1,0 +1,208 @@
+"""What the numbers say, in sentences: the verdict with its uncertainty, and the protocol of the runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from lengthwise.statistics.aggregates import TaskDifference, task_difference
+from lengthwise.study.drive import minutes
+
+if TYPE_CHECKING:
+    from lengthwise.reporting.findings import Findings
+    from lengthwise.reporting.numbers import Numbers
+    from lengthwise.statistics.estimate import Estimate
+
+
+SHOWN = 6
+"""Encodings that the verdict names one by one; the table has the others."""
+SURE = 6
+"""Seeds that must all agree for a level of 95 %: 1 − 2 · ½^6 = 96.9 %."""
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number as every table prints it: `0.866`, `−0.012`, `–` where there is none."""
+    if value is None:
+        return "–"
+    return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")  # no −0
+
+
+def span(one: Estimate, digits: int = 3) -> str:
+    """`0.540 [0.500, 0.580]`, or the value alone."""
+    if one.value is None or one.low is None or one.high is None:
+        return number(one.value, digits)
+    return f"{number(one.value, digits)} [{number(one.low, digits)}, {number(one.high, digits)}]"
+
+
+def verdict(found: Findings, numbers: Numbers) -> str:
+    """One paragraph: who leads, by how much, and what is settled; never more than the intervals allow."""
+    if len(found.encodings) < 2:
+        return _alone(found, numbers)
+    return _one_task(found, numbers) if len(found.tasks) == 1 else _many_tasks(found, numbers)
+
+
+def _alone(found: Findings, numbers: Numbers) -> str:
+    name = found.encodings[0]
+    parts = [f"{found.short(task)}: reach {numbers.reach[task, name]}" for task in found.tasks[:SHOWN]]
+    return f"Only {found.label(name)} was run, so nothing is compared. {'; '.join(parts)}."
+
+
+def _one_task(found: Findings, numbers: Numbers) -> str:
+    task = found.tasks[0]
+    trained, unit = found.trained[task]
+    order = numbers.order(found)
+    reached = [name for name in order if numbers.reach[task, name].median.length is not None]
+    failed = [name for name in order if name not in reached]
+    if not reached:
+        return (
+            f"Nothing can be said about longer lengths: no encoding learned {found.short(task)} up to {trained} {unit} "
+            f"({_failed(found, numbers, task, failed)})."
+        )
+    named = [name for name in reached if name in reached[:SHOWN] or name in found.focus]
+    parts = [_reached(found, numbers, task, name, trained) for name in named]
+    rest = len(reached) - len(named)
+    more = f", and {rest} other{'' if rest == 1 else 's'} (table)" if rest else ""
+    told = (
+        f"Trained on {found.short(task)} up to {trained} {unit}, the median seed of each encoding reaches: "
+        f"{', '.join(parts)}{more}. "
+    )
+    if failed:
+        told += f"The trained lengths themselves were not learned by {_failed(found, numbers, task, failed)}. "
+    lead, other = order[0], order[1]
+    if (numbers.value(task, lead) or 0.0) <= (numbers.value(task, other) or 0.0):
+        both = f"{found.label(lead)} and {found.label(other)} both have {_cell(numbers, task, lead)}"
+        return f"{told}At unseen lengths nobody leads: {both}."
+    pair = _pair(found, task_difference(numbers.scores, task, lead, other))
+    return f"{told}At unseen lengths {found.label(lead)} leads with {_cell(numbers, task, lead)}. {pair}"
+
+
+def _reached(found: Findings, numbers: Numbers, task: str, name: str, trained: int) -> str:
+    one = numbers.reach[task, name]
+    lost = sum(seed.diverged is not None for seed in one.seeds)
+    told = f" ({one.n - lost} of {one.n} seeds; {lost} diverged)" if lost else ""
+    return f"{found.label(name)} {one.median} ({(one.median.length or 0) / trained:.1f} ×){told}"
+
+
+def _failed(found: Findings, numbers: Numbers, task: str, names: Sequence[str]) -> str:
+    """Encodings that did not learn, each with how: diverged, on a plateau, or simply not good enough."""
+    parts = []
+    for name in names[:SHOWN]:
+        reached = numbers.reach[task, name]
+        how = [f"{reached.learned} of {reached.n} seeds learned"]
+        lost = [one.diverged for one in reached.seeds if one.diverged is not None]
+        if lost:
+            how.append(f"{len(lost)} diverged at step {', '.join(f'{step:,}' for step in sorted(lost))}")
+        flat = sum(run.kind == "plateau" for run in numbers.health if (run.task, run.encoding) == (task, name))
+        if flat:
+            how.append(f"{flat} never left the plateau")
+        parts.append(f"{found.label(name)} ({'; '.join(how)})")
+    rest = len(names) - len(parts)
+    return ", ".join(parts) + (f" and {rest} others" if rest else "")
+
+
+def _cell(numbers: Numbers, task: str, name: str) -> str:
+    one = numbers.cells[task, name].median
+    if one.level is None:
+        return f"{number(one.value)} ({one.words})"
+    return f"{span(one)} (median of {one.n} seeds, {100 * one.level:.4g} %)"
+
+
+def _pair(found: Findings, one: TaskDifference) -> str:
+    """The leader and the next: what is known of their difference, and what it would take to settle it."""
+    told = f"{found.label(one.one)} − {found.label(one.other)} = {span(one.median)}"
+    if one.settled:
+        return f"Its lead over {found.label(one.other)} is settled on this task: {told}."
+    if not one.agree:
+        return f"Its lead over {found.label(one.other)} is {one.words}: {told}."
+    smallest = min(abs(gap) for gap in one.differences)
+    ahead = (
+        f"All {len(one.differences)} seeds put it ahead of {found.label(one.other)}, by at least {number(smallest, 2)}"
+    )
+    return f"{ahead} ({told}). {more_seeds(found)}".strip()
+
+
+def more_seeds(found: Findings) -> str:
+    """What 95 % takes where all seeds agree: how many seeds, what to type, and about how long it would run."""
+    if found.seeds >= SURE or not found.more:
+        return ""
+    known = [record["done"]["seconds"] for record in found.records.values() if record["done"].get("seconds")]
+    told = f"95 % needs {SURE} seeds; {found.more.format(seeds=SURE)}"
+    if not known or not found.seeds:
+        return f"{told}."
+    cells = len(found.wanted or found.items) / found.seeds
+    cores = os.cpu_count() or 1
+    seconds = sum(known) / len(known) * cells * (SURE - found.seeds) / cores
+    return f"{told} (about {minutes(seconds)} more on {cores} cores)."
+
+
+def _many_tasks(found: Findings, numbers: Numbers) -> str:
+    there = {name: one for name, one in numbers.means.items() if one.value is not None}
+    if len(there) < 2:
+        return "Not settled: there is no task on which two encodings can be compared yet."
+    order = sorted(there, key=lambda name: -(there[name].value or 0.0))
+    lead, second = there[order[0]], there[order[1]]
+    n_tasks = len(lead.by_task)
+    told = (
+        f"Over {n_tasks} tasks and {_seeds(found)}, {found.label(order[0])} has the highest mean accuracy at unseen "
+        f"lengths, {span(lead.seeds, 2)}, before {found.label(order[1])} with {span(second.seeds, 2)}. "
+    )
+    pair = next(one for one in numbers.differences if {one.one, one.other} == {order[0], order[1]})
+    ahead = pair.one == order[0]  # a pair is turned by its own tasks, which may be more than those all share
+    here, beyond = (one if ahead else one.turned() for one in (pair.seeds, pair.tasks))
+    told += f"The difference, {span(here)}, is {pair.words} ({span(beyond)} over families of tasks). "
+    settled = [one for one in numbers.differences if one.settled]
+    told += f"Of {len(numbers.differences)} pairs of encodings {len(settled)} are settled for these tasks. "
+    unlearned = [task for task in found.tasks if task not in numbers.learned]
+    if unlearned:
+        told += (
+            f"{len(unlearned)} of {len(found.tasks)} tasks were not learned at seen lengths by every encoding "
+            f"({', '.join(found.short(task) for task in unlearned[:4])}{', ...' if len(unlearned) > 4 else ''}): "
+            "there, a low score beyond may be a failure to learn."
+        )
+    return told.strip()
+
+
+def _seeds(found: Findings) -> str:
+    counts: dict[tuple[str, str], int] = {}
+    for item in found.items:
+        key = (item.cell.task, found.names[item.key])
+        counts[key] = counts.get(key, 0) + 1
+    few, many = min(counts.values()), max(counts.values())
+    return "one seed" if many == 1 else f"{few if few == many else f'{few} to {many}'} seeds"
+
+
+def protocol(found: Findings) -> str:
+    """How it was done, as a paper would say it."""
+    item = found.items[0]
+    plan = item.plan
+    model, training = plan.model, plan.training
+    layers = sorted({one.plan.model.layers for one in found.items})
+    steps = sorted({one.plan.training.steps for one in found.items})
+    rates = sorted({one.plan.training.rate for one in found.items})
+    batches = sorted({one.plan.training.batch for one in found.items})
+    widths = sorted({one.plan.model.width for one in found.items})
+    heads = sorted({one.plan.model.heads for one in found.items})
+    tested = {int(row) for row in found.cells["examples"].to_list()}
+    told = (
+        f"Decoder-only Transformers with {_range(layers)} layers of width {_range(widths)} ({_range(heads)} heads; "
+        f"{model.norm} norm, {model.feed_forward}) were trained from scratch on {len(found.tasks)} tasks for "
+        f"{_range(steps)} steps of {_range(batches)} sequences with AdamW (peak rate {_range(rates)}, "
+        f"{training.schedule} schedule), with {_seeds(found)} each. All encodings of a seed begin with the same shared "
+        "weights and see the same batches in the same order. "
+    )
+    if found.study.rate is not None:
+        told += (
+            f"The rate was chosen per encoding and group of tasks from {_range(sorted(found.study.rate.choose))} at "
+            "seen lengths, with half the steps and a seed that no run uses. "
+        )
+    return told + (
+        f"The score is exact match by greedy decoding of the last weights on up to {max(tested)} held-out examples of "
+        "each length, the same for every run. Intervals: in a cell, order statistics of the seeds; over tasks, a t "
+        "interval stratified by task, and one over families of tasks."
+    )
+
+
+def _range(values: Sequence[float]) -> str:
+    words = [f"{value:g}" for value in values]
+    return words[0] if len(words) == 1 else ", ".join(words) if len(words) <= 3 else f"{words[0]} to {words[-1]}"

@@ -1,0 +1,101 @@
+"""What is settled before an attempt begins: whose weights it starts with, and that it is nobody else's."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from lengthwise.encoding.labels import label_of_class
+from lengthwise.folder import Folder
+from lengthwise.run.identity import Plan
+from lengthwise.run.lease import BEATS, Failed, Held, Lease, Watch, beat, finished
+from lengthwise.run.machine import recorded
+from lengthwise.run.run import Run, attempts_of
+from lengthwise.spec import SpecError, digest
+from lengthwise.training.health import Diverged
+from lengthwise.training.parallel import Team
+
+
+def start_of(start: str, store: str) -> tuple[Run, dict[str, str]]:
+    """The run to begin from, and what of it belongs to the new run's identity."""
+    where, _, checkpoint = start.partition("@")
+    run = Run.open(where, store)
+    label = checkpoint or "last"
+    weights = run.weights(label)
+    content = {
+        name: digest(value.double().sum().item(), value.double().square().sum().item(), bits=64)
+        for name, value in weights.items()
+    }
+    return run, {"run": run.id, "checkpoint": label, "weights": f"{digest(content, bits=64):016x}"}
+
+
+def acquire(
+    store: Folder, plan: Plan, processes: Team, every: int | None, take: Callable[[], Lease | None]
+) -> tuple[Lease | None, Folder | None]:
+    """The lease of this attempt, or the folder of one that is done; the first process decides for all."""
+    lease: Lease | None = None
+    found: list[Any] = [0, "", None]
+    if processes.first:
+        try:
+            _adopt(store, plan.id)
+            lease = take()
+            if lease is None:
+                found[1] = str(finished(store, plan.id)["attempt"])  # pyrefly: ignore
+            else:
+                record = {"version": 1, "id": plan.id, "options": plan.options(), "identity": plan.identity()}
+                labels = {spec.name: label_of_class(cls) for cls, spec in plan.outside()}
+                record["recorded"] = {**recorded(processes.size, processes.shard, every), "labels": labels}
+                lease.folder.create("run.json", json.dumps(record, indent=1))
+                found[0] = lease.number
+        except Diverged as error:
+            found[2] = ("Diverged", error.record())
+        except SpecError as error:
+            found[2] = (type(error).__name__, str(error))
+            if lease is not None:  # it is ours, and nobody will be at it
+                with suppress(SpecError):
+                    lease.fail(str(error))
+    found = processes.agree(found)
+    if found[2] is not None:
+        kind, told = found[2]
+        if kind == "Diverged":
+            raise Diverged.read(told, plan.id)
+        raise {"Held": Held, "Failed": Failed}.get(kind, SpecError)(told)
+    if found[1]:
+        return None, store / "runs" / plan.id / found[1]
+    return lease or Lease(store, plan.id, found[0], {}), None
+
+
+def patiently(store: Folder, id: str, again: bool, say: Callable[[str], None]) -> Lease | None:
+    """Take a lease; where its owner is on another machine, look for a minute whether it is alive."""
+    watch, until, first = Watch(), time.monotonic() + (BEATS + 2) * beat(), None
+    while True:
+        try:
+            return Lease.take(store, id, watch, again)
+        except Held as held:
+            counts = {where: seen for where, (seen, _) in watch.seen.items()}
+            first = counts if first is None else first
+            if held.here or not counts or counts != first or time.monotonic() > until:
+                raise
+            say(str(held).partition(";")[0] + "; looking whether it is alive")
+            time.sleep(beat() / 4)
+
+
+def _adopt(store: Folder, id: str) -> None:
+    """An attempt that ended, but whose last line was not written, or that is older than leases, counts as done."""
+    if finished(store, id) is None:
+        for attempt in attempts_of(store / "runs" / id):
+            if attempt.exists("done"):
+                told = {"attempt": int(attempt.leaf), "token": uuid.uuid4().hex, **summary(attempt.json("done"))}
+                (store / "done").create(id, json.dumps(told))
+                return
+
+
+def summary(done: Mapping[str, Any]) -> dict[str, Any]:
+    """What `done/ID` says beside the attempt: how long it took, and its last seen-length validation."""
+    validations = done["validations"]
+    times = {"seconds": done.get("seconds"), "cpu_seconds": done.get("cpu_seconds")}
+    return {**times, "validation": validations[-1] if validations else None}

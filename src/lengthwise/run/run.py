@@ -1,0 +1,268 @@
+"""A run as it lies in its folder: options, rows, predictions, weights, log."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from lengthwise.encoding.positions import Positions
+from lengthwise.evaluation.result import AS_TRAINED, EvaluationResult, evaluate_decoder
+from lengthwise.evaluation.rows import from_parquet, to_parquet
+from lengthwise.folder import Folder
+from lengthwise.model import Decoder
+from lengthwise.run.identity import Plan, encodings_of
+from lengthwise.run.lease import STORE, finished
+from lengthwise.spec import Spec, SpecError, did_you_mean, specs
+from lengthwise.task.base import Task
+from lengthwise.training.checkpoint import unpack
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+@dataclass(frozen=True)
+class Run:
+    """One attempt's folder, read: `Run.open("lengthwise-store/runs/copy-rope-s0-...")`."""
+
+    folder: Folder
+    fresh: bool = True
+    """Whether it was trained now, and not found done."""
+
+    @classmethod
+    def open(cls, where: str, store: str = STORE) -> Run:
+        """A run by its folder, an attempt's folder, its id, or the beginning of its id in a store."""
+        folder = Folder(where)
+        if not folder.exists():
+            runs = Folder(store) / "runs"
+            there = runs.names()
+            named = [name for name in there if "~" not in name]  # evaluations of a run have a ~ in their name
+            found = [name for name in named if name.startswith(where)] if "/" not in where else []
+            if len(found) > 1:
+                raise SpecError(f"{where!r} is the beginning of {len(found)} runs in {store}: {', '.join(found[:4])}")
+            if not found:
+                hint = did_you_mean(where, there) if there else f" There are no runs in {store}."
+                raise SpecError(f"there is no run {where!r}.{hint}")
+            folder = runs / found[0]
+        if not folder.exists("run.json"):
+            attempts = attempts_of(folder)
+            if not attempts:
+                raise SpecError(f"{where!r} is no run: it has no run.json, and no attempt 1/run.json")
+            pointed = finished(folder.parent.parent, folder.leaf)
+            done = [one for one in attempts if one.exists("done")]
+            folder = folder / str(pointed["attempt"]) if pointed is not None else (done or attempts)[-1]
+        run = cls(folder, fresh=False)
+        _ = run.plan  # damage is told now
+        return run
+
+    @cached_property
+    def record(self) -> dict[str, Any]:
+        """`run.json`."""
+        return self.folder.json("run.json")
+
+    @cached_property
+    def plan(self) -> Plan:
+        """What was run."""
+        try:
+            return Plan.read(self.record["options"])
+        except SpecError:
+            raise
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise SpecError(
+                f"{self.folder}/run.json is damaged ({type(error).__name__}: {str(error).splitlines()[0]}); "
+                "train the run again into another store"
+            ) from error
+
+    @property
+    def id(self) -> str:
+        """The run's name."""
+        return self.record["id"]
+
+    @property
+    def done(self) -> bool:
+        """Whether it is finished."""
+        return self.folder.exists("done")
+
+    @property
+    def task(self) -> Task:
+        """The task it learned."""
+        return self.plan.task
+
+    @property
+    def task_name(self) -> str:
+        """The task as it is written, with the lengths it was trained on."""
+        return str(self.plan.task_spec)
+
+    def rows(self) -> pl.DataFrame:
+        """Its rows, those of later evaluations among them."""
+        import polars as pl
+
+        self._finished()
+        more = [name for name in self.folder.names() if name.startswith("rows-")]
+        found = pl.concat([from_parquet(self.folder.read(name)) for name in ("rows.parquet", *more)])
+        # The same evaluation done again is not more examples.
+        keys = ["evaluation", "checkpoint", "split", "length", "cell"]
+        return found.unique(subset=keys, keep="last", maintain_order=True)
+
+    def predictions(self) -> pl.DataFrame:
+        """What it said: every wrong answer, and where the right ones are."""
+        self._finished()
+        return from_parquet(self.folder.read("predictions.parquet"))
+
+    def log(self) -> list[dict[str, Any]]:
+        """What was told in training, of all attempts, in order of steps; the latest attempt has the word."""
+        told: dict[tuple[int, bool], dict[str, Any]] = {}
+        for attempt in attempts_of(self.folder.parent):
+            if attempt.exists("train.jsonl"):
+                for line in attempt.read("train.jsonl").decode().splitlines():
+                    one = json.loads(line)
+                    told[one["step"], "exact_match" in one] = one
+        return [told[key] for key in sorted(told)]
+
+    def _finished(self) -> None:
+        if not self.done:
+            raise SpecError(f"run {self.id} is not finished; start it again, it goes on where it was stopped")
+
+    # --- weights -----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def checkpoints(self) -> dict[str, int]:
+        """The step of each labelled checkpoint."""
+        self._finished()
+        return self.folder.json("done")["checkpoints"]
+
+    def weights(self, checkpoint: str = "last") -> dict[str, Tensor]:
+        """The weights of a labelled checkpoint."""
+        if checkpoint not in self.checkpoints:
+            raise SpecError(
+                f"run {self.id} has no checkpoint {checkpoint!r}.{did_you_mean(checkpoint, self.checkpoints)}"
+            )
+        if checkpoint == "last":
+            return unpack(self.folder.read("model.safetensors"))
+        kept = self.folder.json("done")["kept"]
+        return unpack(self.folder.parent.read(kept[str(self.checkpoints[checkpoint])]))
+
+    def decoder(
+        self,
+        checkpoint: str = "last",
+        *,
+        encoding: str | Sequence[str] | None = None,
+        temperature: str | None = None,
+        allow: Iterable[str] = (),
+    ) -> Decoder:
+        """Its decoder, or one with another encoding or attention temperature that has its weights."""
+        plan = self.plan
+        self._unchanged()
+        config = plan.model if temperature is None else plan.model.model_copy(update={"temperature": temperature})
+        if encoding is None:
+            listed = plan.encodings
+        else:
+            named = encodings_of(encoding, config.layers)
+            listed = list(named) * config.layers if len(named) == 1 else list(named)
+        decoder = Decoder(config, listed, seed=plan.seeds.init)
+        fill(decoder, self.weights(checkpoint), allow, self.id)
+        decoder.effective()  # an option that did not arrive is told now
+        return decoder
+
+    def _unchanged(self) -> None:
+        """Refuse to go on with code or data that is not what was run."""
+        if self.plan.id == self.id:
+            return
+        before, now = self.record["identity"], json.loads(json.dumps(self.plan.identity()))
+        parts = [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
+        raise SpecError(
+            f"run {self.id} was made with another {' and '.join(parts) or 'version'} than there is now (code or data "
+            "from outside has changed); its rows can be read, its weights cannot be used with what is there"
+        )
+
+    def subject(self) -> tuple[Decoder, Positions, tuple[str, ...]]:
+        """What `evaluate` examines: decoder, positions, and the symbols it knows."""
+        return self.decoder(), self.plan.positions, self.task.vocabulary.symbols
+
+    def trained_tokens(self) -> int:
+        """Tokens that a model was given of (about) the longest sequence in training: all but the end."""
+        return len(self.plan.longest()) - 1
+
+    def evaluate(
+        self,
+        lengths: Sequence[int] | None = None,
+        *,
+        checkpoint: str = "last",
+        encoding: str | None = None,
+        scale: str | None = None,
+        allow: Iterable[str] = (),
+        examples: int | None = None,
+        decoding: str = "checked",
+        progress: Callable[[str], None] | None = None,
+    ) -> EvaluationResult:
+        """Evaluate the stored weights anew, also with another encoding or scale; rows say what was changed."""
+        temperature = None if scale is None else scale_with_trained(scale, self.trained_tokens)
+        encoding = None if encoding is None else with_trained(encoding, self.plan.longest_budget)
+        changed = {"encoding": encoding, "scale": temperature, "examples": examples}
+        name = " ".join(f"{key}={value}" for key, value in changed.items() if value is not None) or AS_TRAINED
+        decoder = self.decoder(checkpoint, encoding=encoding, temperature=temperature, allow=allow)
+        found = evaluate_decoder(
+            decoder,
+            self.task,
+            lengths,
+            examples=examples,
+            positions=self.plan.positions,
+            labels={"run": self.id, "evaluation": name, "checkpoint": checkpoint},
+            decoding=decoding,
+            progress=progress,
+        )
+        return replace(found, effective=decoder.effective())
+
+    def keep(self, found: EvaluationResult) -> str:
+        """Put the rows of a later evaluation beside the others; returns the file's name."""
+        name = f"rows-{found.rows.hash_rows(seed=0).sum():016x}.parquet"
+        self.folder.write(name, to_parquet(found.rows))
+        return name
+
+
+def with_trained(encoding: str, tokens: Callable[[], int]) -> str:
+    """The encodings, with the trained length where a scaling of rope needs one and names none."""
+    found, filled = specs(encoding), False
+    for number, spec in enumerate(found):
+        given = dict(spec.options)
+        by_length = given.get("scaling") in {"dynamic", "yarn", "llama3"} or "factor" not in given
+        if spec.name == "rope" and given.get("scaling") is not None and "trained" not in given and by_length:
+            found[number] = Spec("rope", (*spec.options, ("trained", tokens())))
+            filled = True
+    return ",".join(map(str, found)) if filled else encoding
+
+
+def scale_with_trained(scale: str, tokens: Callable[[], int]) -> str:
+    """The attention temperature, with the trained length where log-n names none."""
+    spec = Spec.of(scale)
+    return f"{scale}:trained={tokens()}" if spec.name == "log-n" and "trained" not in dict(spec.options) else scale
+
+
+def fill(decoder: Decoder, weights: Mapping[str, Tensor], allow: Iterable[str], source: str) -> None:
+    """Load weights; what is missing or left over must be allowed by name, and nothing may have another shape."""
+    own, patterns = decoder.state_dict(), list(allow)
+    missing, surplus = sorted(set(own) - set(weights)), sorted(set(weights) - set(own))
+    refused = [name for name in (*missing, *surplus) if not any(fnmatch.fnmatch(name, one) for one in patterns)]
+    if refused:
+        parts = []
+        for what, names in (("missing", missing), ("left over", surplus)):
+            if listed := [name for name in names if name in refused]:
+                parts.append(f"{what}: {', '.join(listed)}")
+        raise SpecError(
+            f"the weights of {source} do not fit this model; {'; '.join(parts)}. "
+            f"If that is meant, allow it by name: --allow {refused[0].rpartition('.')[0]}.*"
+        )
+    for name in set(own) & set(weights):
+        if own[name].shape != weights[name].shape:
+            raise SpecError(f"{name} is {tuple(weights[name].shape)} in {source}, and {tuple(own[name].shape)} here")
+    decoder.load_state_dict({**own, **{name: weights[name] for name in set(own) & set(weights)}})
+
+
+def attempts_of(home: Folder) -> list[Folder]:
+    """The attempts of a run, oldest first."""
+    return [home / name for name in sorted((name for name in home.names() if name.isdigit()), key=int)]

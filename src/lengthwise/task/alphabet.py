@@ -1,0 +1,23 @@
+"""The symbols that copy, reverse and sort are made of."""
+
+from __future__ import annotations
+
+from string import ascii_lowercase, ascii_uppercase, digits
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lengthwise.task.base import Task
+
+LETTERS = (*digits, *ascii_lowercase, *ascii_uppercase)
+# The original tries these characters too and keeps what T5 writes as one token: all but `<`, which T5 lacks.
+ASCII = (*LETTERS, *"!$%&()*+,-./:;=>")
+
+
+def letters(task: Task, size: int, first: tuple[str, ...] = ASCII) -> tuple[str, ...]:
+    """The first `size` symbols: ASCII characters, then numbered words `w78`, `w79`, ... in place of T5's vocabulary.
+
+    Under `paper`, with a tokenizer, it is the original's alphabet: what that tokenizer keeps as one token.
+    """
+    if task.protocol == "paper" and task.pieces is not None:
+        return task.pieces.alphabet(first, size)
+    return (*first[:size], *(f"w{number}" for number in range(len(first), size)))

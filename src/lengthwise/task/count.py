@@ -1,0 +1,71 @@
+"""Count how often a letter occurs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import comb
+from string import ascii_lowercase
+from typing import ClassVar
+
+from lengthwise.spec import SpecError
+from lengthwise.task.base import Example, Task
+from lengthwise.task.numbers import DIGITS, number
+from lengthwise.task.random_source import RandomSource
+
+
+@dataclass(frozen=True, kw_only=True)
+class Count(Task):
+    """`b a b b c : b =` → `3`
+
+    `length` is the number of letters; they and the asked one are uniform over the alphabet. Weiss et al. 2021's
+    histogram, asked for one letter.
+    """
+
+    alphabet: int = 4
+
+    paper: ClassVar[str] = "Weiss et al. 2021, arXiv:2106.06981"
+    unit: ClassVar[str] = "letters"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 2 <= self.alphabet <= 26:
+            raise SpecError(f"the alphabet has 2 to 26 letters, not {self.alphabet}")
+
+    @cached_property
+    def letters(self) -> tuple[str, ...]:
+        """The letters that are counted."""
+        return tuple(ascii_lowercase[: self.alphabet])
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        return (*self.letters, *DIGITS, ":", "=")
+
+    def draw(self, rng: RandomSource, length: int) -> tuple[str, str]:
+        *letters, asked = rng.choice(self.letters, length + 1)
+        return "".join(letters), asked
+
+    def render(self, instance: tuple[str, str]) -> Example:
+        letters, asked = instance
+        return Example((*letters, ":", asked, "="), tuple(str(letters.count(asked))))
+
+    def check(self, instance: tuple[str, str], said: Sequence[str]) -> bool:
+        """By what is left when the letter is taken out."""
+        letters, asked = instance
+        if not said or not set(said) <= set(DIGITS) or (len(said) > 1 and said[0] == "0"):
+            return False
+        return number("".join(said)) == len(letters) - len([letter for letter in letters if letter != asked])
+
+    def asked(self, prompt: Sequence[str]) -> tuple[int, tuple[str, str]] | None:
+        *letters, one = [word for word in prompt if word in self.letters] or [""]
+        return (len(letters), ("".join(letters), one)) if letters else None
+
+    def worst(self, length: int) -> tuple[str, str]:
+        return self.letters[0] * length, self.letters[0]
+
+    def space(self, length: int) -> int:
+        return self.alphabet ** (length + 1)
+
+    def chance(self, length: int) -> float:
+        """The mode of a binomial distribution."""
+        mode, other = (length + 1) // self.alphabet, self.alphabet - 1
+        return comb(length, mode) * other ** (length - mode) / self.alphabet**length

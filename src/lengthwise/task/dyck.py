@@ -1,0 +1,93 @@
+"""Close the open brackets."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from lengthwise.spec import SpecError
+from lengthwise.task.base import Example, Task
+from lengthwise.task.copy import SEP
+from lengthwise.task.random_source import RandomSource
+
+PAIRS = ("()", "[]", "{}", "<>")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dyck(Task):
+    """`( [ ( ) [SEP]` → `] )`
+
+    `length` is the number of brackets in the prompt, the beginning of a balanced string over `kinds` pairs. The first
+    bracket stays open; each later one opens or, where another is open, closes it, equally often.
+    """
+
+    kinds: int = 2
+    longest: int = 20
+
+    paper: ClassVar[str] = "Hewitt et al. 2020, arXiv:2010.07515"
+    unit: ClassVar[str] = "brackets"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.kinds <= len(PAIRS):
+            raise SpecError(f"there are 1 to {len(PAIRS)} kinds of brackets, not {self.kinds}")
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        return (*"".join(PAIRS[: self.kinds]), SEP)
+
+    def draw(self, rng: RandomSource, length: int) -> str:
+        written, open_ = [], list[str]()
+        for _ in range(length):
+            if len(open_) > 1 and rng.below(2):
+                written.append(open_.pop())
+            else:
+                opening, closing = PAIRS[rng.below(self.kinds)]
+                written.append(opening)
+                open_.append(closing)
+        return "".join(written)
+
+    def render(self, instance: str) -> Example:
+        open_: list[str] = []
+        for bracket in instance:
+            if open_ and bracket == open_[-1]:
+                open_.pop()
+            else:
+                open_.append(next(pair[1] for pair in PAIRS if pair[0] == bracket))
+        return Example((*instance, SEP), tuple(reversed(open_)))
+
+    def check(self, instance: str, said: Sequence[str]) -> bool:
+        """By taking out neighbouring pairs until nothing is left."""
+        if not set(said) <= {pair[1] for pair in PAIRS}:
+            return False
+        whole, before = instance + "".join(said), ""
+        while whole != before:
+            before = whole
+            for pair in PAIRS:
+                whole = whole.replace(pair, "")
+        return not whole
+
+    def worst(self, length: int) -> str:
+        return PAIRS[0][0] * length
+
+    def space(self, length: int) -> int:
+        """By ballot numbers: all walks of the brackets behind the first one that never close it."""
+        total, walks, before = 0, 1, 0
+        for closing in range((length - 1) // 2 + 1):
+            total += (walks - before) * self.kinds ** (length - closing)
+            before, walks = walks, walks * (length - 1 - closing) // (closing + 1)
+        return total
+
+    def chance(self, length: int) -> float:
+        """All answers of one depth are equally likely: the likeliest depth, divided by its answers."""
+        share = np.zeros(length + 2)
+        share[1] = 1.0
+        for _ in range(length - 1):
+            closes = share / 2
+            closes[:2] = 0.0
+            opens = share - closes
+            share = np.zeros_like(share)
+            share[1:] += opens[:-1]
+            share[:-1] += closes[1:]
+        return float(max(share[1:] * float(self.kinds) ** -np.arange(1, length + 2)))

@@ -1,0 +1,73 @@
+"""Read the bit that was written last."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from lengthwise.spec import SpecError
+from lengthwise.task.base import Example, Task
+from lengthwise.task.random_source import RandomSource
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flipflop(Task):
+    """`w 1 i 0 r 1 i 0 r` → `1`
+
+    `length` is the number of instructions: write, ignore, read, each with a bit. The first writes, the last reads; of
+    those between, a share `ignore` is ignored and the others write or read equally often. A read shows the right bit.
+    """
+
+    ignore: float = 0.8
+    longest: int = 20
+
+    paper: ClassVar[str] = "Liu et al. 2023, arXiv:2306.00946"
+    unit: ClassVar[str] = "instructions"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.ignore < 1:
+            raise SpecError(f"ignore is a probability from 0 to below 1, not {self.ignore}")
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        return ("w", "i", "r", "0", "1")
+
+    @property
+    def lengths(self) -> range:
+        return range(2, 1_000_001)
+
+    def draw(self, rng: RandomSource, length: int) -> str:
+        kept = str(rng.below(2))
+        written, bounds = ["w", kept], (self.ignore, (1 + self.ignore) / 2, 1.0)
+        for _ in range(length - 2):
+            instruction = "iwr"[rng.weighted(bounds)]
+            bit = kept if instruction == "r" else str(rng.below(2))
+            if instruction == "w":
+                kept = bit
+            written += [instruction, bit]
+        return "".join(written)
+
+    def render(self, instance: str) -> Example:
+        last = instance.rindex("w")
+        return Example((*instance, "r"), (instance[last + 1],))
+
+    def check(self, instance: str, said: Sequence[str]) -> bool:
+        """By running the memory."""
+        memory = ""
+        for instruction, bit in zip(instance[::2], instance[1::2], strict=True):
+            if instruction == "w":
+                memory = bit
+            elif instruction == "r" and bit != memory:
+                return False
+        return list(said) == [memory]
+
+    def worst(self, length: int) -> str:
+        return "w0" + "i0" * (length - 2)
+
+    def space(self, length: int) -> int:
+        """Two bits for each write and ignore, one for each read."""
+        middle = (4 if self.ignore else 2) + 1
+        return 2 * middle ** (length - 2)
+
+    def chance(self, length: int) -> float:
+        return 0.5

@@ -1,0 +1,121 @@
+"""Evaluate a polynomial modulo 10."""
+
+from collections import Counter
+from dataclasses import dataclass
+from itertools import product
+from typing import ClassVar
+
+from lengthwise.task.base import Example, Published
+from lengthwise.task.numbers import DIGITS, signed
+from lengthwise.task.random_source import RandomSource
+from lengthwise.task.scratchpad import MARKS, Step, Stepwise, between
+
+Terms = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Polynomial(Stepwise):
+    """`-2 : 3 x^0 + -1 x^1 =` → `5`, which is 3 − 1 · (−2) modulo 10
+
+    `length` is the number of terms. Coefficients are −3, ..., 3, degrees 0, ..., 3 in any order, x is −2, ..., 2.
+    """
+
+    paper: ClassVar[str] = "Kazemnejad et al. 2023, arXiv:2305.19466"
+    unit: ClassVar[str] = "terms"
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        if self.protocol == "paper":
+            frame = ("Evaluate", "at", "x", "=", "-", "in", "*", "**", "+", "?", "The", "answer", "is", "##.")
+        else:
+            frame = (":", "+", "=", *(str(c) for c in range(-3, 0)), *(f"x^{degree}" for degree in range(4)))
+        steps = () if self.pad is None else (*MARKS, "x", "*", "**", "-", "+", "=", "sum:")
+        return tuple(dict.fromkeys((*DIGITS, *frame, *steps)))
+
+    def draw(self, rng: RandomSource, length: int) -> tuple[int, Terms]:
+        x, *rest = rng.below(5), *rng.integers(0, 28, length)
+        return x - 2, tuple((one // 4 - 3, one % 4) for one in rest)
+
+    def render(self, instance: tuple[int, Terms]) -> Example:
+        x, terms = instance
+        answer = str(sum(coefficient * x**degree for coefficient, degree in terms) % 10)
+        if self.protocol == "paper":
+            body = between("+", [_term(*term) for term in terms])
+            return self.told(instance, ("Evaluate", "at", "x", "=", *signed(x), "in", *body, "?"), (answer,))
+        body = between("+", [(str(coefficient), f"x^{degree}") for coefficient, degree in terms])
+        return self.told(instance, (str(x), ":", *body, "="), (answer,))
+
+    def right(self, instance: tuple[int, Terms], answer: tuple[str, ...]) -> bool:
+        """By Horner's rule on the collected coefficients."""
+        x, terms = instance
+        collected = [0, 0, 0, 0]
+        for coefficient, degree in terms:
+            collected[degree] += coefficient
+        value = 0
+        for coefficient in reversed(collected):
+            value = value * x + coefficient
+        return answer == (str(value % 10),)
+
+    def steps(self, instance: tuple[int, Terms]) -> list[Step]:
+        x, terms = instance
+        steps, total = [], 0
+        for place, (coefficient, degree) in enumerate(terms):
+            power, value = x**degree, coefficient * x**degree
+            before, total = total, (total + value) % 10
+            steps.append(
+                Step(
+                    _term(coefficient, degree),
+                    (
+                        *(*signed(coefficient), "*", *signed(x), "**", str(degree)),
+                        *("=", *signed(coefficient), "*", *signed(power)),
+                    ),
+                    signed(value),
+                    ("sum:", str(before), "+", *signed(value), "=", str(total)),
+                    between("+", [_term(*term) for term in terms[place + 1 :]]),
+                )
+            )
+        return steps
+
+    def worst(self, length: int) -> tuple[int, Terms]:
+        return -2, ((-3, 2),) * length  # −12: a sign and two digits
+
+    def space(self, length: int) -> int:
+        return 5 * 28**length
+
+    def chance(self, length: int) -> float:
+        """The likeliest answer, exactly: convolution of the terms' values modulo 10, over x."""
+        answers = dict.fromkeys(range(10), 0.0)
+        for x in range(-2, 3):
+            term = Counter(coefficient * x**degree % 10 for coefficient, degree in product(range(-3, 4), range(4)))
+            for value, share in residues(term, length).items():
+                answers[value] += share / 5
+        return max(answers.values())
+
+    @property
+    def published(self) -> Published:
+        return Published(
+            "s2s_poly n_terms_tr8_ts16",
+            (1, 8),
+            (9, 16),
+            ("off: with a scratchpad the original generates at most 1,500 tokens; full ones of 15 terms need more",),
+        )
+
+
+def _term(coefficient: int, degree: int) -> tuple[str, ...]:
+    return (*signed(coefficient), "*", "x", "**", str(degree))
+
+
+def residues(value: Counter[int], times: int) -> dict[int, float]:
+    """The distribution modulo 10 of a sum of `times` independent values with these counts, by repeated squaring."""
+    total = sum(value.values())
+    base = [value[residue] / total for residue in range(10)]
+    result = [1.0] + [0.0] * 9
+    while times:
+        if times & 1:
+            result = _convolved(result, base)
+        base, times = _convolved(base, base), times >> 1
+    return dict(enumerate(result))
+
+
+def _convolved(a: list[float], b: list[float]) -> list[float]:
+    return [sum(a[i] * b[(k - i) % 10] for i in range(10)) for k in range(10)]

@@ -1,0 +1,111 @@
+"""A process that makes training examples while another trains: `python -m lengthwise.task.prefetch TASK SEED`.
+
+It reads `START STOP` lines and answers each with a header line of JSON and the block's arrays as raw bytes. It needs no
+torch, and a block is the same whoever makes it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import IO
+
+import numpy as np
+
+from lengthwise.spec import SpecError
+from lengthwise.task.base import Task
+from lengthwise.task.block import Block, training_block
+
+ARRAYS = ("ids", "starts_N", "prompts_N", "lengths_N", "indices_N")
+
+
+class Prefetcher:
+    """Blocks of training examples, the next one made by another process while this one is used.
+
+    `Prefetcher("copy", task, seed, blocks)` is told beforehand which blocks will be asked for, in which order. Where
+    the process fails, blocks are made here: later, but the same.
+    """
+
+    def __init__(self, spec: str, task: Task, seed: int, blocks: list[tuple[int, int]]) -> None:
+        self.task, self.seed = task, seed
+        self._coming = blocks[1:]  # the first is made here, while the other process begins
+        self._asked: list[tuple[int, int]] = []
+        self._held: dict[tuple[int, int], Block] = {}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "lengthwise.task.prefetch", spec, str(seed)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for the one who trains
+        )
+        self._ask()
+
+    def __call__(self, start: int, stop: int) -> Block:
+        """Examples start, ..., stop − 1."""
+        wanted = (start, stop)
+        if wanted not in self._held:
+            block = self._take() if self._asked[:1] == [wanted] else None
+            self._held = {wanted: training_block(self.task, start, stop, self.seed) if block is None else block}
+            self._ask()
+        return self._held[wanted]
+
+    def close(self) -> None:
+        """Let the process go."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+
+    def _ask(self) -> None:
+        if not self._coming or self._asked:
+            return
+        start, stop = self._coming.pop(0)
+        try:
+            assert self._process.stdin is not None
+            self._process.stdin.write(f"{start} {stop}\n".encode())
+            self._process.stdin.flush()
+            self._asked.append((start, stop))
+        except OSError:
+            self._coming.clear()
+
+    def _take(self) -> Block | None:
+        self._asked.clear()
+        assert self._process.stdout is not None
+        try:
+            header = json.loads(self._process.stdout.readline())
+            return Block(**{name: _array(self._process.stdout, *header[name]) for name in ARRAYS})
+        except (ValueError, OSError, TypeError, KeyError):
+            self._coming.clear()
+            return None
+
+
+def _array(stream: IO[bytes], kind: str, count: int) -> np.ndarray:
+    data = stream.read(np.dtype(kind).itemsize * count)
+    return np.frombuffer(bytearray(data), dtype=kind, count=count)
+
+
+def serve(task: Task, seed: int, asked: IO[bytes], answers: IO[bytes]) -> None:
+    """Answer until nobody asks."""
+    for line in asked:
+        start, stop = map(int, line.split())
+        block = training_block(task, start, stop, seed)
+        arrays = {name: getattr(block, name) for name in ARRAYS}
+        header = {name: (array.dtype.str, len(array)) for name, array in arrays.items()}
+        answers.write(json.dumps(header).encode() + b"\n")
+        for array in arrays.values():
+            answers.write(array.tobytes())
+        answers.flush()
+
+
+if __name__ == "__main__":
+    from lengthwise.task import build_task
+
+    os.nice(5)  # who trains comes first
+    answers, sys.stdout = sys.stdout.buffer, sys.stderr  # what a stranger's task prints is no answer
+    try:
+        serve(build_task(sys.argv[1]), int(sys.argv[2]), sys.stdin.buffer, answers)
+    except (SpecError, OSError) as error:
+        sys.exit(str(error))

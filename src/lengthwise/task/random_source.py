@@ -1,0 +1,140 @@
+"""Random values from raw words, keyed and counted: any worker makes any example, in any order, in any NumPy.
+
+NumPy promises the raw words of a bit generator, not the values its `Generator` makes of them; so these are our own.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+Item = TypeVar("Item")
+_AHEAD = 32
+_DEEPEST = 100_000
+
+
+class RandomSource:
+    """The random values of one set of examples, seated at one example: `RandomSource(key).seat(index=7)`.
+
+    One Philox per key; example i, attempt a, starts at counter (0, i, a, 0). A value below n is a word of 64 bits
+    modulo n, so it is biased by less than n / 2^64.
+    """
+
+    def __init__(self, key: int) -> None:
+        self._philox = np.random.Philox(key=key)
+        self._state = self._philox.state
+        self._counter = self._state["state"]["counter"]
+        self.index = 0
+        self._words: list[int] = []
+        self._next = 0
+
+    def seat(self, index: int, attempt: int = 0) -> RandomSource:
+        """Start at example `index`, attempt `attempt`: what was drawn before does not matter."""
+        self._counter[:] = (0, index, attempt, 0)
+        self._state["buffer_pos"] = 4  # the buffer of four words is used up
+        self._philox.state = self._state
+        self.index = index
+        self._words, self._next = self._philox.random_raw(_AHEAD).tolist(), 0
+        return self
+
+    def below(self, n: int) -> int:
+        """A number in 0, ..., n − 1."""
+        if self._next == len(self._words):
+            self._words, self._next = self._philox.random_raw(_AHEAD).tolist(), 0
+        self._next += 1
+        return self._words[self._next - 1] % n
+
+    def integers(self, low: int, high: int, size: int) -> list[int]:
+        """`size` numbers in low, ..., high − 1: the same as drawing them one by one."""
+        span = high - low
+        return [low + word % span for word in self._take(size)]
+
+    def each(self, bounds: Sequence[int]) -> list[int]:
+        """A number below each of the bounds."""
+        return [word % bound for word, bound in zip(self._take(len(bounds)), bounds, strict=True)]
+
+    def _take(self, size: int) -> list[int]:
+        missing = size - (len(self._words) - self._next)
+        if missing > 0:
+            # A multiple of four words, so that the same words come whether asked for at once or one by one.
+            more = -(-missing // _AHEAD) * _AHEAD
+            self._words, self._next = self._words[self._next :] + self._philox.random_raw(more).tolist(), 0
+        self._next += size
+        return self._words[self._next - size : self._next]
+
+    def choice(self, items: Sequence[Item], size: int) -> list[Item]:
+        """`size` of the items, drawn with replacement."""
+        return [items[index] for index in self.integers(0, len(items), size)]
+
+    def shuffle(self, items: Sequence[Item], size: int | None = None) -> list[Item]:
+        """The items in random order, or the first `size` of them."""
+        many = len(items)
+        size = many if size is None else size
+        moved: dict[int, int] = {}  # where an item no longer lies at its own place; a few of many cost a few
+        chosen = []
+        for place, further in enumerate(self.each(range(many, many - size, -1))):
+            other = place + further
+            chosen.append(items[moved.get(other, other)])
+            moved[other] = moved.get(place, place)
+        return chosen
+
+    def weighted(self, bounds: Sequence[float]) -> int:
+        """An index drawn in proportion to weights, given as their running sums: `[8, 9, 10]` for 8 : 1 : 1."""
+        return bisect_right(bounds, self.below(2**53) / 2**53 * bounds[-1])
+
+
+class TooManyChoices(Exception):
+    """A draw meets more sequences of choices than it may, or one without an end."""
+
+
+class _Tree(RandomSource):
+    """Walks the tree of all choices instead of drawing one."""
+
+    def __init__(self) -> None:
+        self.path: list[tuple[int, int]] = []  # (chosen, out of), from the root
+        self.depth = 0
+        self.index = 0
+
+    def seat(self, index: int, attempt: int = 0) -> RandomSource:
+        """All choices are met from any seat."""
+        return self
+
+    def below(self, n: int) -> int:
+        if self.depth == len(self.path):
+            self.path.append((0, n))
+            if self.depth > _DEEPEST:  # who rejects what was chosen, and here always meets the same choice, never ends
+                raise TooManyChoices
+        self.depth += 1
+        return self.path[self.depth - 1][0]
+
+    def integers(self, low: int, high: int, size: int) -> list[int]:
+        return [low + self.below(high - low) for _ in range(size)]
+
+    def each(self, bounds: Sequence[int]) -> list[int]:
+        return [self.below(bound) for bound in bounds]
+
+    def weighted(self, bounds: Sequence[float]) -> int:
+        possible = [at for at, bound in enumerate(bounds) if bound > (bounds[at - 1] if at else 0)]
+        return possible[self.below(len(possible))]
+
+
+def every(draw: Callable[[RandomSource], Item], most: int | None = None) -> Iterator[Item]:
+    """What `draw` can return, once for each sequence of choices it can meet, `most` of them: all of a small space.
+
+    `list(every(lambda words: tuple(words.integers(0, 2, 2))))` is `[(0, 0), (0, 1), (1, 0), (1, 1)]`.
+    """
+    tree, met = _Tree(), 0
+    while True:
+        if met == most:
+            raise TooManyChoices
+        tree.depth, met = 0, met + 1
+        yield draw(tree)
+        while tree.path and tree.path[-1][0] + 1 == tree.path[-1][1]:
+            tree.path.pop()
+        if not tree.path:
+            return
+        chosen, out_of = tree.path[-1]
+        tree.path[-1] = (chosen + 1, out_of)

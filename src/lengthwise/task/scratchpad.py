@@ -1,0 +1,229 @@
+"""Scratchpads: steps the model writes before its answer, made of five components that can each be switched off.
+
+Kazemnejad et al. 2023, section 6 and appendix D; the markers are those of the experiments. A component that is off
+disappears with its marker.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import ClassVar, NamedTuple
+
+from lengthwise.spec import SpecError, did_you_mean
+from lengthwise.task.base import Example, Instance, Task
+
+MARKERS = {"input": "in", "computation": "comp", "output": "out", "variables": "[", "remaining": "re"}
+NEXT, END = "#", "Thus,"
+MARKS = ("Thinking", "step", "by", "step:", *MARKERS.values(), "]", NEXT, ".", END)
+"""Every symbol a scratchpad adds by itself."""
+
+
+class Step(NamedTuple):
+    """What each component of one step says; `variables` is None for a task that keeps none."""
+
+    input: tuple[str, ...]
+    computation: tuple[str, ...]
+    output: tuple[str, ...]
+    variables: tuple[str, ...] | None
+    remaining: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Scratchpad:
+    """Which components are written: any of 32 combinations. `str` gives its code, e.g. `i1c1o1v0r1`."""
+
+    input: bool = True
+    computation: bool = True
+    output: bool = True
+    variables: bool = True
+    remaining: bool = True
+
+    def __str__(self) -> str:
+        return "".join(f"{name[0]}{int(getattr(self, name))}" for name in MARKERS)
+
+    @property
+    def on(self) -> tuple[str, ...]:
+        """The components that are written, in their order."""
+        return tuple(name for name in MARKERS if getattr(self, name))
+
+    def write(self, steps: Sequence[Step], thinking: bool) -> tuple[str, ...]:
+        """The steps as symbols, up to and including `Thus,`; `thinking` with the original's opening words."""
+        said: list[str] = ["Thinking", "step", "by", "step:"] if thinking else []
+        for number, step in enumerate(steps):
+            if number:
+                said.append(NEXT)
+            for name in self.on:
+                said += [MARKERS[name], *getattr(step, name)]
+                if name == "variables":
+                    said.append("]")
+        return (*said, *((".", END) if thinking else (END,)))
+
+    def read(self, said: Sequence[str]) -> list[dict[str, tuple[str, ...]]]:
+        """What each component of each step says, in what a model wrote, right or wrong; a missing one is absent."""
+        until = list(said[: said.index(END)] if END in said else said)
+        if until[:4] == ["Thinking", "step", "by", "step:"]:
+            until = until[4:]
+            if until and until[-1] == ".":
+                until.pop()
+        parts: list[list[str]] = [[]]
+        for symbol in until:
+            if symbol == NEXT:
+                parts.append([])
+            else:
+                parts[-1].append(symbol)
+        return [self._components(part) for part in parts]
+
+    def _components(self, part: list[str]) -> dict[str, tuple[str, ...]]:
+        found, rest = {}, part
+        for place, name in enumerate(self.on):
+            if not rest or rest[0] != MARKERS[name]:
+                break
+            later = [MARKERS[other] for other in self.on[place + 1 : place + 2]]
+            stop = next((at for at in range(1, len(rest)) if rest[at] in later), len(rest)) if later else len(rest)
+            inside = rest[1:stop]
+            if name == "variables":
+                if not inside or inside[-1] != "]":
+                    break
+                inside = inside[:-1]
+            found[name], rest = tuple(inside), rest[stop:]
+        return found
+
+
+NAMED = {
+    "full": Scratchpad(),
+    "minimal": Scratchpad(input=False, variables=False, remaining=False),
+    **{f"full-{name}": Scratchpad(**{name: False}) for name in MARKERS},
+}
+"""The published formats beside `none`: full, minimal, and full without one component."""
+
+
+class Fault(NamedTuple):
+    """The first thing that is wrong in a target: `step` counts from 1 and is None for the answer."""
+
+    step: int | None
+    component: str
+    expected: tuple[str, ...]
+    said: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stepwise(Task):
+    """A task that can think step by step: `scratchpad` is `none`, a published format's name, or a code.
+
+    A code switches the five components input, computation, output, variables, remaining: `i1c1o1v0r1`. Tasks that keep
+    no variables have no such component: there `full` is the other four.
+    """
+
+    scratchpad: str = "none"
+
+    shown: ClassVar[tuple[str, ...]] = (*Task.shown, "scratchpad")
+    keeps: ClassVar[bool] = True
+    """Whether its steps have variables."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.pad  # an unknown format is an error now, not at the first example
+
+    @classmethod
+    def formats(cls) -> tuple[str, ...]:
+        """The published formats by name: eight, or seven for a task without variables."""
+        return ("none", *(name for name in NAMED if cls.keeps or name != "full-variables"))
+
+    @cached_property
+    def pad(self) -> Scratchpad | None:
+        """The components of the scratchpad, or None."""
+        name = self.scratchpad
+        if name == "none":
+            return None
+        if name in self.formats():
+            pad = NAMED[name]
+            values = {field.name: getattr(pad, field.name) for field in fields(pad)}
+            return pad if self.keeps else Scratchpad(**{**values, "variables": False})
+        if re.fullmatch(r"i[01]c[01]o[01]v[01]r[01]", name):
+            if name[7] == "1" and not self.keeps:
+                raise SpecError(f"the steps of {self.name} have no variables; write v0 in {name!r}")
+            return Scratchpad(*(digit == "1" for digit in name[1::2]))
+        if name == "full-variables":
+            raise SpecError(f"the steps of {self.name} have no variables; 'full' is already without them")
+        raise SpecError(
+            f"unknown scratchpad {name!r}, neither a format nor a code such as i1c1o1v0r1."
+            f"{did_you_mean(name, self.formats())}"
+        )
+
+    @property
+    def judged(self) -> bool:
+        return self.pad is not None and self.pieces is None
+
+    def steps(self, instance: Instance) -> list[Step]:
+        """The steps of the computation, each with all its components."""
+        raise NotImplementedError
+
+    @property
+    def sentence(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What stands before and behind an answer: the original answers in a sentence, we do not."""
+        return (("The", "answer", "is"), ("##.",)) if self.protocol == "paper" else ((), ())
+
+    def right(self, instance: Instance, answer: tuple[str, ...]) -> bool:
+        """Whether the symbols of an answer, without its sentence, are right; found another way than `render` does."""
+        raise NotImplementedError
+
+    def told(self, instance: Instance, prompt: Sequence[str], answer: Sequence[str]) -> Example:
+        """The example with its sentence and, where there is a scratchpad, its steps."""
+        before, behind = self.sentence
+        steps = () if self.pad is None else self.pad.write(self.steps(instance), self.protocol == "paper")
+        return Example(tuple(prompt), (*before, *answer, *behind), steps)
+
+    def digit_run(self, prompt: Sequence[str]) -> int:
+        """Steps and answers part digits, or sort them: never more in a row than the prompt has symbols."""
+        return len(prompt) + self.overhang
+
+    def extract(self, said: Sequence[str]) -> tuple[str, ...] | None:
+        """The answer in what a model wrote: what follows the first `Thus,`, or all of it, without its sentence."""
+        before, behind = self.sentence
+        rest = tuple(said[list(said).index(END) + 1 :] if END in said else said)
+        if len(rest) < len(before) + len(behind) or rest[: len(before)] != before:
+            return None
+        if behind and rest[-len(behind) :] != behind:
+            return None
+        return rest[len(before) : len(rest) - len(behind)]
+
+    def check(self, instance: Instance, said: Sequence[str]) -> bool:
+        answer = self.extract(said)
+        return answer is not None and self.right(instance, answer)
+
+    def fault(self, instance: Instance, said: Sequence[str]) -> Fault | None:
+        """The first wrong component of the first wrong step, or the answer, or None if all is right."""
+        if self.pad is not None:
+            gold, told = self.pad.read(self.render(instance).steps), self.pad.read(said)
+            for number, (right, here) in enumerate(zip(gold, told, strict=False), 1):
+                for name in self.pad.on:
+                    if here.get(name) != right[name]:
+                        return Fault(number, name, right[name], here.get(name, ()))
+            if len(told) != len(gold):
+                return Fault(min(len(told), len(gold)) + 1, "missing" if len(told) < len(gold) else "surplus", (), ())
+        if not self.check(instance, said):
+            return Fault(None, "answer", self.render(instance).answer, self.extract(said) or ())
+        return None
+
+    def step_accuracy(self, instance: Instance, said: Sequence[str]) -> dict[str, float] | None:
+        """The share of steps whose component is right, per component; None where the number of steps is wrong."""
+        if self.pad is None:
+            return None
+        gold, told = self.pad.read(self.render(instance).steps), self.pad.read(said)
+        if len(gold) != len(told):
+            return None
+        pairs = list(zip(gold, told, strict=True))
+        return {name: sum(here.get(name) == right[name] for right, here in pairs) / len(pairs) for name in self.pad.on}
+
+
+def between(separator: str, parts: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """The parts with a separator between them: `between("+", [("1",), ("2",)])` is `("1", "+", "2")`."""
+    joined: list[str] = []
+    for number, part in enumerate(parts):
+        if number:
+            joined.append(separator)
+        joined += part
+    return tuple(joined)

@@ -1,0 +1,360 @@
+"""Which examples a split has: disjoint by content, without coordination.
+
+The content of an instance decides its split, `hash(task, variant, length, instance) mod 100`; a split draws by index,
+with the next attempt, until the instance is its own. So overlap is 0 at every length, also in small spaces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from itertools import islice
+
+import numpy as np
+
+from lengthwise.spec import SpecError, did_you_mean
+from lengthwise.task.base import Instance, Task
+from lengthwise.task.random_source import RandomSource, TooManyChoices, every
+
+BUCKETS = {
+    "train": range(0, 80),
+    "validation": range(80, 85),
+    "dev_unseen": range(85, 90),
+    "test_seen": range(90, 100),
+    "test_unseen": range(90, 100),
+    "test_far": range(90, 100),
+}
+PAPER_SPLITS = ("train", "validation", "test_unseen")
+EXAMPLES = 256
+"""Distinct examples of a length in an evaluation, where there are so many."""
+EXHAUSTED = 8
+"""With fewer than these, a length of a split is exhausted: left out of the seen-length score."""
+SMALL = 8192
+"""Spaces up to this size are enumerated; in a larger one even the twentieth that validation has is above 256."""
+BLOCK = 65_536
+_ATTEMPTS = 10_000
+_PATIENCE, _SMALL_PATIENCE = 1000, 5
+VERSION = 2
+"""Rises when evaluation sets are chosen otherwise although tasks draw as before; training does not depend on it."""
+PAPER_TRAIN, PAPER_POOL, PAPER_TEST = 100_000, 115_000, 10_000
+
+
+def splits(task: Task) -> tuple[str, ...]:
+    """The splits of the task's protocol."""
+    return PAPER_SPLITS if task.protocol == "paper" else tuple(BUCKETS)
+
+
+def lengths_of(task: Task, split: str) -> list[int]:
+    """The lengths of a split: up to L seen, L+1 to 2L unseen, and three far ones, as far as the task makes them."""
+    return [length for length in _wanted(task, split) if length in task.lengths]
+
+
+def missing(task: Task, split: str) -> list[int]:
+    """The lengths that a split should have and the task cannot make."""
+    return [length for length in _wanted(task, split) if length not in task.lengths]
+
+
+def _wanted(task: Task, split: str) -> Iterable[int]:
+    _known(task, split)
+    longest = task.longest
+    if task.protocol == "paper":
+        assert task.published is not None
+        low, high = task.published.test if split == "test_unseen" else task.published.train
+        return range(low, high + 1)
+    if split == "test_far":
+        return [length for length in task.far if length > 2 * longest]
+    if split.endswith("unseen"):
+        return range(longest + 1, 2 * longest + 1)
+    return range(task.lengths[0], longest + 1)
+
+
+def _known(task: Task, split: str) -> None:
+    if split in splits(task):
+        return
+    if split in BUCKETS:
+        raise SpecError(
+            f"the original study has no split {split!r}: its seen-length score is on 'validation', "
+            "its unseen one on 'test_unseen'"
+        )
+    raise SpecError(f"there is no split {split!r}.{did_you_mean(split, BUCKETS)}")
+
+
+def belongs(task: Task, split: str, length: int) -> None:
+    """Refuse a length that the split does not have."""
+    task.needs(length)
+    there = lengths_of(task, split)
+    if length not in there:
+        nearest = f"the nearest is {min(there, key=lambda other: abs(other - length))}" if there else "it has none"
+        raise SpecError(f"{split!r} of {task.name} has no length {length} ({task.unit}); {nearest}")
+
+
+def owns(task: Task, split: str, length: int, instance: Instance) -> bool:
+    """Whether the instance's content puts it into this split."""
+    return task.bucket(length, instance) in BUCKETS[split]
+
+
+@lru_cache(maxsize=4096)
+def owned(task: Task, split: str, length: int) -> tuple[Instance, ...] | None:
+    """All instances of a split and length, in an order of their content, or None where the space is not small."""
+    there = everything(task, length)
+    if there is None:
+        return None
+    mine = [(instance, task.bucket(length, instance)) for instance in there]
+    order = np.random.Philox(key=task.key("order", length)).random_raw(len(mine))
+    own = [(word, one) for (one, bucket), word in zip(mine, order.tolist(), strict=True) if bucket in BUCKETS[split]]
+    return tuple(one for _, one in sorted(own, key=lambda pair: pair[0]))
+
+
+@lru_cache(maxsize=512)
+def everything(task: Task, length: int) -> tuple[Instance, ...] | None:
+    """All instances of a length, or None where there are too many to enumerate."""
+    task.needs(length)
+    listed = task.listed(length)
+    if listed is not None:
+        return tuple(listed)
+    if task.space(length) > SMALL or task.protocol == "paper":  # the original's rows depend on their number too
+        return None
+    most = 100 * task.space(length) + 10_000
+    try:
+        return tuple(dict.fromkeys(every(lambda words: task.draw(words, length), most)))
+    except TooManyChoices:
+        return _found(task, length, most)
+
+
+def _found(task: Task, length: int, most: int) -> tuple[Instance, ...]:
+    """All instances of a length by drawing them: of a task that draws, looks, and draws again."""
+    found, words, space = dict[Instance, None](), RandomSource(task.key("all", length)), task.space(length)
+    for index in range(most):
+        found.setdefault(task.draw(words.seat(index), length), None)
+        if len(found) == space:
+            return tuple(found)
+    raise SpecError(
+        f"{task.name} has {space} instances of length {length} by its space, but {most:,} draws found {len(found)}: "
+        "correct space, or return all instances from listed(length)"
+    )
+
+
+def maker(task: Task, split: str, length: int, seed: int = 0) -> Callable[[int], Instance]:
+    """The function from an index to an instance: in training drawn for the seed, elsewhere the i-th of `evaluation`."""
+    _known(task, split)
+    task.needs(length)
+    if split != "train":
+        if seed:
+            raise SpecError(f"evaluation sets are the same for every run: {split!r} has no seed {seed}")
+        return _of_evaluation(task, split, length)
+    if task.protocol == "paper":
+        return _of_pool(task, length)
+    if task.listed(length) is not None:
+        return _from_list(task, split, length, seed)
+    return _by_rejection(task, split, length, seed)
+
+
+def _of_evaluation(task: Task, split: str, length: int) -> Callable[[int], Instance]:
+    """Drawn as far as asked for: the first of a far length need not wait for the others."""
+    if task.protocol == "paper":
+        belongs(task, split, length)
+        length_N, index_N = rows(task, split)
+        here = index_N[length_N == length].tolist()
+        draw = _drawn(task, split, length)
+        return _bounded(task, split, length, len(here), lambda index: draw(here[index]))
+    more, made = islice(_distinct(task, split, length), EXAMPLES), list[Instance]()
+
+    def make(index: int) -> Instance:
+        wanted = index + 1 if 0 <= index < EXAMPLES else EXAMPLES
+        made.extend(islice(more, max(wanted - len(made), 0)))
+        if 0 <= index < len(made):
+            return made[index]
+        raise _past(task, split, length, len(made), index) if made else _empty(task, split, length)
+
+    return make
+
+
+def _of_pool(task: Task, length: int) -> Callable[[int], Instance]:
+    """Row `index` of the original's pool, of which most rows are train and the others validation."""
+    belongs(task, "train", length)
+    many = _pool(task, "train")[0].get(length, 0)
+    return _bounded(task, "train", length, many, _drawn(task, "train", length))
+
+
+def _drawn(task: Task, split: str, length: int) -> Callable[[int], Instance]:
+    words = RandomSource(task.key("test" if split == "test_unseen" else "pool", length))
+    return lambda index: task.draw(words.seat(index), length)
+
+
+def _bounded(
+    task: Task, split: str, length: int, many: int, make: Callable[[int], Instance]
+) -> Callable[[int], Instance]:
+    def bounded(index: int) -> Instance:
+        if not 0 <= index < many:
+            raise _past(task, split, length, many, index)
+        return make(index)
+
+    return bounded
+
+
+def _by_rejection(task: Task, split: str, length: int, seed: int) -> Callable[[int], Instance]:
+    words = RandomSource(task.key(split, length, seed=seed))
+    seat, draw, bucket, mine = words.seat, task.draw, task.bucket, frozenset(BUCKETS[split])
+
+    def make(index: int) -> Instance:
+        for attempt in range(_ATTEMPTS):
+            instance = draw(seat(index, attempt), length)
+            if bucket(length, instance) in mine:
+                return instance
+        raise _empty(task, split, length)
+
+    return make
+
+
+def _from_list(task: Task, split: str, length: int, seed: int) -> Callable[[int], Instance]:
+    own = owned(task, split, length)
+    assert own is not None
+    if not own:
+        raise _empty(task, split, length)
+    # Again and again through the list, each time in another order.
+    orders: dict[int, list[int]] = {}
+
+    def make(index: int) -> Instance:
+        turn, place = divmod(index, len(own))
+        if turn not in orders:
+            raw = np.random.Philox(key=task.key(split, length, turn, seed=seed)).random_raw(len(own))
+            orders[turn] = np.argsort(raw, kind="stable").tolist()
+        return own[orders[turn][place]]
+
+    return make
+
+
+def _empty(task: Task, split: str, length: int) -> SpecError:
+    return SpecError(
+        f"no instance of {task.name} of length {length} is in {split!r}: all {task.space(length)} are in other splits"
+    )
+
+
+def _past(task: Task, split: str, length: int, many: int, index: int) -> SpecError:
+    return SpecError(
+        f"there is no example {index} of {task.name}, {split}, length {length}: it has {many}, counted from 0"
+    )
+
+
+def instances(
+    task: Task, split: str, lengths: Iterable[int], indices: Iterable[int], seed: int = 0
+) -> Iterator[Instance]:
+    """The instances at (length, index), one after the other."""
+    makers: dict[int, Callable[[int], Instance]] = {}
+    for length, index in zip(lengths, indices, strict=True):
+        make = makers.get(length)
+        if make is None:
+            make = makers[length] = maker(task, split, length, seed)
+        yield make(index)
+
+
+def evaluation(task: Task, split: str, length: int, examples: int | None = None) -> tuple[Instance, ...]:
+    """The evaluation set of a length: 256 distinct instances, or all there are; under `paper`, all its rows."""
+    if task.protocol == "paper":
+        length_N, index_N = rows(task, split)
+        return tuple(map(_drawn(task, split, length), index_N[length_N == length][:examples].tolist()))
+    return tuple(islice(_distinct(task, split, length), EXAMPLES if examples is None else examples))
+
+
+def _distinct(task: Task, split: str, length: int) -> Iterator[Instance]:
+    """The instances of a split and length, each once, in the order they are drawn in; where they are few, all of them.
+
+    So a short length has the distribution of a long one, as far as there are enough, and 20 examples begin 256.
+    """
+    small = owned(task, split, length)
+    if small is not None and task.listed(length) is not None:
+        yield from small
+        return
+    make, found, index = _by_rejection(task, split, length, 0), set[Instance](), 0
+    if small is not None:
+        patience = _SMALL_PATIENCE * min(len(small), EXAMPLES)
+        while len(found) < len(small) and index < patience:
+            if (one := make(index)) not in found:
+                found.add(one)
+                yield one
+            index += 1
+        yield from (one for one in small if one not in found)  # so unlikely that they were not drawn
+        return
+    while index < _PATIENCE * max(EXAMPLES, len(found) + 1):
+        if (one := make(index)) not in found:
+            found.add(one)
+            yield one
+        index += 1
+    # A stranger's task may say it has more instances than it draws.
+    raise SpecError(
+        f"{task.name}, {split}, length {length}: {len(found)} distinct instances in {index:,} draws, "
+        f"but space({length}) says {task.space(length)}"
+    )
+
+
+def training(task: Task, start: int, stop: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """The length and the index of training examples start, ..., stop − 1, whatever was asked for before."""
+    if task.protocol == "paper":
+        return _epochs(task, start, stop, seed)
+    lengths = trained_lengths(task)
+    if not lengths:
+        raise SpecError(f"{task.name} has nothing to train on up to length {task.longest}")
+    bounds = np.cumsum([task.weight(length) for length in lengths])
+    parts = []
+    for block in range(start // BLOCK, -(-stop // BLOCK)):
+        # One word per example; the block is the counter, so any example's length is found without the earlier ones.
+        words = np.random.Philox(key=task.key("lengths", seed=seed), counter=[0, block, 0, 0]).random_raw(BLOCK)
+        first = block * BLOCK
+        words = words[max(start - first, 0) : stop - first]
+        parts.append(np.searchsorted(bounds, (words >> np.uint64(11)) * 2.0**-53 * bounds[-1], side="right"))
+    chosen = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+    return np.array(lengths)[chosen], np.arange(start, stop)
+
+
+def trained_lengths(task: Task) -> list[int]:
+    """The lengths that have at least one training instance."""
+    return [length for length in lengths_of(task, "train") if owned(task, "train", length) != ()]
+
+
+@lru_cache(maxsize=64)
+def rows(task: Task, split: str) -> tuple[np.ndarray, np.ndarray]:
+    """Under `paper`: the length and pool index of each row of a split, as the original makes and cuts its sets.
+
+    A pool of 1.15 × 100,000 rows, equally many per bin, is shuffled; the first 100,000 are train, the rest validation.
+    """
+    _known(task, split)
+    counts, cut = _pool(task, split)
+    length_N = np.repeat(list(counts), list(counts.values()))
+    index_N = np.concatenate([np.arange(count) for count in counts.values()])
+    if split == "test_unseen":
+        listed = task.paper_lists
+        if listed is not None:  # rows of a longer list, at random
+            picked = [
+                np.argsort(np.random.Philox(key=task.key("test rows", length)).random_raw(listed), kind="stable")[
+                    :count
+                ]
+                for length, count in counts.items()
+            ]
+            index_N = np.concatenate(picked)
+        return length_N, index_N
+    order_N = np.argsort(np.random.Philox(key=task.key("pool order")).random_raw(len(length_N)), kind="stable")
+    part = order_N[:cut] if split == "train" else order_N[cut:]
+    return length_N[part], index_N[part]
+
+
+def _pool(task: Task, split: str) -> tuple[dict[int, int], int]:
+    """Rows of each length of the original's pool (or test set), and how many of all are train."""
+    corpus = task.paper_pool(split)
+    if corpus is not None:
+        return corpus
+    lengths = lengths_of(task, split)
+    bins = sum(task.paper_bins(length, split) for length in lengths)
+    per_bin = (PAPER_TEST if split == "test_unseen" else PAPER_POOL) // bins
+    return {length: task.paper_rows(length, split, per_bin) for length in lengths}, PAPER_TRAIN
+
+
+def _epochs(task: Task, start: int, stop: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    length_N, index_N = rows(task, "train")
+    size = len(length_N)
+    chosen = []
+    for epoch in range(start // size, -(-stop // size)):
+        words = np.random.Philox(key=task.key("epoch", epoch, seed=seed)).random_raw(size)
+        order_N = np.argsort(words, kind="stable")
+        chosen.append(order_N[max(start - epoch * size, 0) : stop - epoch * size])
+    picked = np.concatenate(chosen) if chosen else np.zeros(0, dtype=np.int64)
+    return length_N[picked], index_N[picked]

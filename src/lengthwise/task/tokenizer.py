@@ -1,0 +1,166 @@
+"""A Hugging Face tokenizer in place of the word-level vocabulary. Needs `pip install 'lengthwise[hf]'`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from lengthwise.spec import SpecError
+from lengthwise.task.vocabulary import text
+
+
+class HuggingFaceTokenizer:
+    """The tokenizer in a folder: `HuggingFaceTokenizer("t5")` reads `t5/tokenizer.json` and its special tokens.
+
+    It never adds tokens by itself and never cuts. A sequence is tokenized as one text; where the prompt's last piece
+    would merge with the answer's first, the example is refused, because the loss could not begin at the answer.
+    """
+
+    def __init__(self, folder: str) -> None:
+        try:
+            from tokenizers import Tokenizer
+        except ImportError as error:
+            raise SpecError("a tokenizer needs: pip install 'lengthwise[hf]'") from error
+        where = Path(folder)
+        file = where / "tokenizer.json" if where.is_dir() else where
+        if not where.exists():
+            raise SpecError(f"there is no folder {folder!r}; give the one that the tokenizer's save_pretrained wrote")
+        if not file.is_file():
+            raise SpecError(f"there is no tokenizer.json in {folder!r}; give the folder that save_pretrained wrote")
+        read = file.read_bytes()
+        try:
+            self._tokenizer: Any = Tokenizer.from_buffer(read)
+        except Exception as error:  # the library raises nothing narrower
+            raise SpecError(f"{str(file)!r} is no tokenizer: {error}") from error
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self.digest = hashlib.blake2b(read, digest_size=8).hexdigest()
+        special = _special(file.parent)
+        self.content = f"{self.digest} {json.dumps(special, sort_keys=True)}"
+        self.bos = self._id(special, "bos_token", ("<s>", "<bos>", "<|begin_of_text|>"))
+        eos = self._id(special, "eos_token", ("</s>", "<eos>", "<|endoftext|>", "<|end_of_text|>"))
+        if eos is None:
+            raise SpecError(f"{folder!r} names no end token; add eos_token to its tokenizer_config.json")
+        self.eos: int = eos
+        self.pad = self._id(special, "pad_token", ("<pad>",)) or 0
+
+    def _id(self, special: dict[str, str], role: str, usual: tuple[str, ...]) -> int | None:
+        for name in (special.get(role), *usual):
+            if name is not None and (found := self._tokenizer.token_to_id(name)) is not None:
+                return found
+        return None
+
+    def __len__(self) -> int:
+        return self._tokenizer.get_vocab_size()
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """The piece of each id."""
+        return tuple(self._tokenizer.id_to_token(number) or "" for number in range(len(self)))
+
+    def read(self, ids: Iterable[int]) -> list[str]:
+        """The pieces of ids."""
+        raise SpecError("positions that look at symbols need the word-level vocabulary; leave out tokenizer")
+
+    def say(self, ids: Iterable[int]) -> str:
+        """Ids as a person reads them, without beginning and end tokens."""
+        return self._tokenizer.decode([number for number in ids if number not in {self.bos, self.eos}])
+
+    def encode(self, words: str) -> list[int]:
+        """The ids of a text, without special tokens."""
+        return self._tokenizer.encode(words, add_special_tokens=False).ids
+
+    def count(self, words: str) -> int:
+        """How many tokens a text has."""
+        return len(self.encode(words))
+
+    def most(self, symbols: Iterable[str]) -> int:
+        """The most tokens that one of the symbols adds to a text: alone, behind a space, and behind another symbol."""
+        return max(
+            max(
+                self.count(text(("", symbol))),
+                self.count(text((symbol,))),
+                self.count(text(("0", symbol, symbol))) - self.count(text(("0", symbol))),
+            )
+            for symbol in symbols
+        )
+
+    def sequence(self, prompt: Sequence[str], target: Sequence[str], starts: bool) -> tuple[list[int], int]:
+        """The ids of one whole sequence, and how many of them are the prompt's."""
+        asked, whole = text(prompt), text((*prompt, *target))
+        head, ids = self.encode(asked), self.encode(whole)
+        if ids[: len(head)] != head:
+            shown = [self._tokenizer.id_to_token(number) for number in ids[max(len(head) - 2, 0) : len(head) + 2]]
+            raise SpecError(
+                f"the tokenizer merges the end of the prompt {asked[-20:]!r} with the answer, in pieces {shown}: "
+                "the loss cannot begin at the answer; use another tokenizer or another format"
+            )
+        if starts and self.bos is None:
+            raise SpecError("the tokenizer has no beginning token; write bos=false")
+        begin = [self.bos] if starts and self.bos is not None else []
+        return [*begin, *ids, self.eos], len(begin) + len(head)
+
+    def digits(self) -> dict[str, object]:
+        """How it splits digits: the pieces of numbers written together and apart, and the rule in words."""
+        together = {number: self._shown(number) for number in ("7", "42", "365", "1234", "1234567", "00700")}
+        apart = self._shown("1 2 3 4 5 6 7")
+        sizes = [len(piece.strip("▁Ġ ")) for piece in self._shown("1234567")]
+        sizes = [size for size in sizes if size]
+        if sizes == [1] * 7:
+            rule = "one token per digit"
+        elif len(sizes) == 1:
+            rule = "a number may be one token"
+        else:
+            rule = f"digits merge, 1234567 in groups of {'-'.join(map(str, sizes))}"
+        return {"rule": rule, "apart": apart, **together}
+
+    def _shown(self, words: str) -> list[str]:
+        return [self._tokenizer.id_to_token(number) for number in self.encode(words)]
+
+    def alphabet(self, first: Sequence[str], size: int) -> tuple[str, ...]:
+        """The original's alphabet: characters, then vocabulary entries, that stay one token each when repeated."""
+        found = [word for word in first if self._single(word)]
+        known = set(found)
+        for piece in self.symbols:
+            if len(found) >= size:
+                break
+            word = piece.removeprefix("▁").removeprefix("Ġ")
+            if word not in known and self._single(word):
+                found.append(word)
+                known.add(word)
+        if len(found) < size:
+            raise SpecError(
+                f"the tokenizer has {len(found)} words that stay one token when repeated; {size} are needed"
+            )
+        return tuple(found[:size])
+
+    def _single(self, word: str) -> bool:
+        if not word or any(character.isspace() for character in word) or word.startswith("##"):
+            return False
+        ids = self.encode(f"{word} {word} {word}")
+        if len(ids) != 3 or len(set(ids)) != 1 or ids[0] in self._special_ids:
+            return False
+        return self._tokenizer.id_to_token(ids[0]).strip("▁Ġ") == word
+
+    @cached_property
+    def _special_ids(self) -> set[int | None]:
+        """Special tokens, and what an unknown character becomes: one token too, but not its own."""
+        unknown = self.encode("\ue000")
+        return {self.bos, self.eos, self.pad, *unknown, *self._tokenizer.get_added_tokens_decoder()}
+
+
+def _special(folder: Path) -> dict[str, str]:
+    """The special tokens that the folder names, by their role."""
+    named: dict[str, str] = {}
+    for file in ("special_tokens_map.json", "tokenizer_config.json"):
+        path = folder / file
+        if path.is_file():
+            for role, value in json.loads(path.read_text()).items():
+                content = value.get("content") if isinstance(value, dict) else value
+                if role in {"bos_token", "eos_token", "pad_token"} and isinstance(content, str):
+                    named[role] = content
+    return named

@@ -1,0 +1,90 @@
+"""One measurement in a process of its own: how much memory it takes at its peak, and whether it ends in time."""
+
+from __future__ import annotations
+
+import gc
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from lengthwise.model.config import DecoderConfig
+from lengthwise.spec import Spec, SpecError, one_line
+
+STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+WARM = 8
+"""Tokens of the first, small call, in which libraries load and pools fill."""
+
+
+@dataclass(frozen=True)
+class Alone:
+    """What one call took: seconds with all that belongs to it, MiB above what was there; or why there is nothing."""
+
+    seconds: float = 0.0
+    peak_mib: float | None = None
+    failed: str | None = None
+
+
+def alone(
+    config: DecoderConfig, encoding: Spec, what: str, length: int, batch: int, threads: int, limit: float
+) -> Alone:
+    """Do it once, elsewhere; the process is ended when `limit` seconds are over."""
+    # A server that has imported torch forks a process in milliseconds, and none inherits what we hold.
+    # Optimizers import torch._dynamo, which takes seconds.
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["lengthwise.timing.work", "torch._dynamo"])
+    here, there = context.Pipe(duplex=False)
+    child = context.Process(target=_child, args=(there, config, encoding, what, length, batch, threads), daemon=True)
+    child.start()
+    there.close()
+    try:
+        if not here.poll(limit):
+            return Alone(failed=f"not done after {limit:g} s")
+        return here.recv()
+    except EOFError:
+        child.join(5)
+        return Alone(failed=f"its process ended (exit code {child.exitcode}): out of memory?")
+    finally:
+        child.kill()
+        child.join()
+        here.close()
+
+
+def _child(
+    there: Connection, config: DecoderConfig, encoding: Spec, what: str, length: int, batch: int, threads: int
+) -> None:
+    import torch
+
+    from lengthwise.timing.work import Work
+
+    torch.set_num_threads(threads)
+    try:
+        Work(config, encoding, what, WARM, 1)()
+        work = Work(config, encoding, what, length, batch)
+        gc.collect()
+        before = _restart()
+        start = time.perf_counter()
+        work()
+        seconds = time.perf_counter() - start
+        peak = None if before is None else _status("VmHWM") - before
+        there.send(Alone(seconds, peak))
+    except SpecError as error:
+        there.send(Alone(failed=str(error)))
+    except Exception as error:  # noqa: BLE001 - whatever a user's encoding raises is told, not taken for lack of memory
+        there.send(Alone(failed=f"{type(error).__name__}: {one_line(str(error))}"[:200]))
+
+
+def _restart() -> float | None:
+    """Let the high-water mark start again from here; the MiB now in use, or none where there is no such mark."""
+    with suppress(OSError):
+        # Not ru_maxrss: a child inherits its parent's, and a large parent would hide everything.
+        CLEAR.write_text("5")
+        return _status("VmRSS")
+    return None
+
+
+def _status(field: str) -> float:
+    lines = STATUS.read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:")) / 1024

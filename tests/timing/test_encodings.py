@@ -1,0 +1,133 @@
+"""`lengthwise bench encodings`: turns, ratios, memory, and cases that would not end."""
+
+import json
+from dataclasses import fields
+
+import pytest
+from typer.testing import CliRunner
+
+from lengthwise.cli import app
+from lengthwise.model import preset
+from lengthwise.spec import Spec, SpecError
+from lengthwise.timing import encodings as bench
+from lengthwise.timing.alone import Alone, alone
+from lengthwise.timing.encodings import Row, side_by_side
+
+CONFIG = preset("laptop", vocabulary=32)
+SECONDS = {"nope": 0.1, "rope": 0.2, "t5": 0.5, "alibi": 0.05}
+
+
+@pytest.fixture
+def turns(monkeypatch):
+    """Measurements without a machine: each encoding takes its seconds, and twice them in the second round."""
+    order = []
+
+    class Fake:
+        def __init__(self, config, spec, what, length, batch):
+            self.at, self.calls = (str(spec), what, length), 0
+
+        def __call__(self):
+            self.calls += 1
+            order.append(self.at[0])
+            return SECONDS[self.at[0]] * (2 if self.calls == 3 else 1)
+
+    monkeypatch.setattr(bench, "Work", Fake)
+    monkeypatch.setattr(bench, "WHAT", ("forward",))
+    monkeypatch.setattr(bench, "alone", lambda config, spec, *rest: Alone(SECONDS[str(spec)], 10 * SECONDS[str(spec)]))
+    return order
+
+
+def test_rounds_are_interleaved_and_ratios_are_those_of_a_round(turns, monkeypatch):
+    monkeypatch.setattr(bench, "SMALLEST", 0.5)
+    rows = side_by_side(CONFIG, [Spec("t5"), Spec("rope")], [16], repeat=3)
+    assert turns == [*["nope", "t5", "rope"] * 2, "rope", "t5", "nope", "nope", "t5", "rope"]
+    assert [row.encoding for row in rows] == ["nope", "t5", "rope"]  # nope although it was not asked for
+    # The second round was slow for all: ratios are those of the round, times the median of rounds.
+    assert [row.ratio for row in rows] == [1.0, 5.0, 2.0]
+    assert [(row.ratio_low, row.ratio_high) for row in rows] == [(1.0, 1.0), (5.0, 5.0), (2.0, 2.0)]
+    assert [row.ms for row in rows] == [100.0, 500.0, 200.0]
+    assert [row.peak_ratio for row in rows] == [1.0, 5.0, 2.0]
+
+
+def test_what_is_quick_is_done_several_times_and_what_is_slow_not_at_all(turns, monkeypatch):
+    monkeypatch.setitem(SECONDS, "nope", 0.005)
+    rows = {row.encoding: row for row in side_by_side(CONFIG, [Spec("t5"), Spec("alibi")], [16], repeat=2, limit=1.0)}
+    assert turns.count("nope") == turns.count("alibi") == 1 + 2 * 4  # 4 × 5 ms in each round
+    assert "t5" not in turns
+    assert rows["t5"].ms is None and rows["t5"].ratio is None and rows["t5"].rounds == 0
+    assert rows["t5"].skipped == "3 calls of about 0.5 s are more than the limit, 1 s"
+    assert rows["t5"].peak_mib == 5.0
+    turns.clear()
+    rows = {row.encoding: row for row in side_by_side(CONFIG, [Spec("alibi")], [16], repeat=2, limit=0.01)}
+    assert turns == []
+    assert rows["alibi"].skipped.startswith("3 calls of about 0.05 s")
+
+
+def test_models_that_do_not_fit_together_take_turns_with_nope(turns, monkeypatch):
+    monkeypatch.setattr(bench, "TOGETHER", 1)
+    side_by_side(CONFIG, [Spec("t5"), Spec("rope")], [16], repeat=1)
+    assert turns == ["nope", "t5"] * 2 + ["nope", "rope"] * 2
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"batch": 0}, {"repeat": 0}, {"threads": 0}, {"limit": 0.0}, {"lengths": []}, {"lengths": [1]}]
+)
+def test_what_cannot_be_measured_is_refused(wrong):
+    with pytest.raises(SpecError, match=r"not"):
+        side_by_side(CONFIG, [], **{"lengths": [8], **wrong})
+
+
+@pytest.mark.slow
+def test_the_peak_is_that_of_the_call_alone(figure):
+    held = bytearray(2**27)  # what we hold is not inherited
+    flat, square = (alone(CONFIG, Spec(name), "forward", 1024, 1, 1, 60.0) for name in ("nope", "t5"))
+    figure(f"peak of a forward pass at 1,024 tokens: nope {flat.peak_mib:.0f} MiB, t5 {square.peak_mib:.0f} MiB")
+    assert 0 < flat.peak_mib < 16 < square.peak_mib < len(held) / 2**20  # t5: 4 heads × 1024² × 4 bytes
+    assert flat.seconds > 0
+
+
+def test_what_does_not_end_or_dies_is_said(tmp_path):
+    assert alone(CONFIG, Spec("nope"), "train", 4096, 4, 1, 0.05).failed == "not done after 0.05 s"
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "from lengthwise.encoding.base import Encoding\n"
+        "class Mine(Encoding):\n    def embed(self, x, positions):\n"
+        "        raise TypeError('no such thing,\\non two lines')\n"
+    )
+    told = alone(CONFIG, Spec(f"{mine}:Mine"), "forward", 16, 1, 1, 60.0).failed
+    assert told == "TypeError: no such thing, on two lines"
+    assert "past the last one" in alone(CONFIG, Spec.of("learned:limit=8"), "forward", 16, 1, 1, 60.0).failed
+    (tmp_path / "my_pe.py").write_text(
+        "import os\nfrom lengthwise.encoding.base import Encoding\n"
+        "class Fatal(Encoding):\n    def embed(self, x, positions):\n        os._exit(3)\n"
+    )
+    dead = alone(CONFIG, Spec(f"{tmp_path}/my_pe.py:Fatal"), "forward", 16, 1, 1, 60.0)
+    assert dead.failed == "its process ended (exit code 3): out of memory?"
+
+
+@pytest.mark.slow
+def test_the_command_prints_a_table_and_a_line_of_json():
+    asked = ["bench", "encodings", "--encodings", "rope,learned:limit=20", "--lengths", "8,24", "--repeat", "2"]
+    done = CliRunner().invoke(app, [*asked, "--batch", "1"], env={"COLUMNS": "160"})
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert set(told) == {"bench", "cpu", "torch", "load", "model", "batch", "repeat", "threads", "rows"}
+    assert len(told["rows"]) == 3 * 2 * 3
+    for row in told["rows"]:
+        assert set(row) == {field.name for field in fields(Row)}
+        assert row["what"] in {"train", "forward", "generate"}
+        if (row["encoding"], row["length"]) == ("learned:limit=20", 24):
+            assert row["ratio"] is None and "past the last one" in row["skipped"]
+            continue
+        assert row["skipped"] is None
+        assert row["ms"] > 0 and row["ratio_low"] <= row["ratio"] <= row["ratio_high"] and row["rounds"] == 2
+        assert row["encoding"] != "nope" or row["ratio"] == 1
+    assert "skipped: learned:limit=20, train at 24: position 23 is past the last one" in done.stdout
+    assert done.stdout.startswith("encoding")
+
+
+def test_mistakes_on_the_command_line_are_told():
+    for arguments, message in ((["--lengths", "8,x"], "--lengths are whole"), (["--encodings", "rop"], "rope")):
+        done = CliRunner().invoke(app, ["bench", "encodings", *arguments])
+        assert isinstance(done.exception, SpecError)
+        assert message in str(done.exception)
