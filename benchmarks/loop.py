@@ -54,7 +54,9 @@ def ours(plan: Plan) -> float:
         decoder = plan.decoder()
         with attempt._supply(0) as supply:
             loop = Loop(decoder, supply, plan.training, plan.positions, plan.seeds)
-            supply(0, min(plan.training.span, plan.training.steps) * plan.training.batch)  # as bare has its batches
+            supply(
+                0, min(plan.training.span, plan.training.steps) * plan.training.batch_size
+            )  # as bare has its batches
             start = time.perf_counter()
             attempt._train(loop)
             whole = time.perf_counter() - start
@@ -67,12 +69,12 @@ def bare(plan: Plan, feeds: list[Batch]) -> float:
     """Seconds of the shortest loop that does the same."""
     decoder, training = plan.decoder(), plan.training
     optimizer = torch.optim.AdamW(
-        decoder.parameters(), training.rate, (training.beta1, training.beta2), training.epsilon, 0.0, fused=True
+        decoder.parameters(), training.lr, (training.beta1, training.beta2), training.eps, 0.0, fused=True
     )
     start = time.perf_counter()
     for step, feed in enumerate(feeds):
         for group in optimizer.param_groups:
-            group["lr"] = training.rate_at(step)
+            group["lr"] = training.lr_at(step)
         optimizer.zero_grad()
         logits = decoder(feed.ids_BT[:, :-1], lengths=(feed.tokens_B - 1).tolist(), only_BT=feed.loss_BT[:, 1:])
         loss = F.cross_entropy(logits, feed.ids_BT[feed.loss_BT])
@@ -86,11 +88,11 @@ def bare(plan: Plan, feeds: list[Batch]) -> float:
 def naive(plan: Plan, feeds: list[Batch]) -> float:
     """Seconds of the usual loop: mixed batches, all logits, prompt and padding masked with −100."""
     decoder, training = plan.decoder(), plan.training
-    optimizer = torch.optim.AdamW(decoder.parameters(), training.rate, fused=True)
+    optimizer = torch.optim.AdamW(decoder.parameters(), training.lr, fused=True)
     start = time.perf_counter()
     for step, feed in enumerate(feeds):
         for group in optimizer.param_groups:
-            group["lr"] = training.rate_at(step)
+            group["lr"] = training.lr_at(step)
         optimizer.zero_grad()
         logits = decoder(feed.ids_BT[:, :-1], lengths=(feed.tokens_B - 1).tolist())
         targets = torch.where(feed.loss_BT, feed.ids_BT, -100)[:, 1:]

@@ -13,7 +13,7 @@ from lengthwise.reporting.findings import Findings, labelled
 from lengthwise.reporting.page import Page
 from lengthwise.spec import SpecError, show
 from lengthwise.study.file import Study
-from lengthwise.study.plan import Cell, Item, prove
+from lengthwise.study.plan import GridPoint, Item, prove
 from lengthwise.study.store import kinds_of, record_of, some_wrong
 
 if TYPE_CHECKING:
@@ -91,14 +91,14 @@ def compare(runs: Sequence[Run]) -> Comparison:
         raise SpecError(f"only runs on one task can be compared, not on {' and '.join(sorted(tasks))}")
     listed = list({run.id: run for run in runs}.values())  # one run given twice is one run
     items = _items(listed)
-    task = items[0].cell.task
-    names = list(dict.fromkeys(item.cell.encoding for item in items))
+    task = items[0].point.task
+    names = list(dict.fromkeys(item.point.encoding for item in items))
     study = Study.of(
         {
             "name": "compare",
             "question": f"How far beyond its training length does each encoding carry {task}?",
             "vary": {"task": [task], "encoding": names},
-            "seeds": sorted({item.cell.seed for item in items}),
+            "seeds": sorted({item.point.seed for item in items}),
         }
     )
     return Comparison(Page(_findings(study, items, listed)))
@@ -134,8 +134,10 @@ def _items(runs: Sequence[Run]) -> list[Item]:
         rest = ":".join(part for part in (axes.pop("start"), axes.pop("streams")) if part)
         positions = str(plan.positions_spec)
         axes["training"] = ":".join(part for part in (axes["training"], rest) if part)
-        cell = Cell(str(plan.task_spec), ",".join(map(str, plan.encoding_specs)), positions, seed=plan.seed, **axes)
-        made.append(Item(run.id, "run", cell, plan))
+        point = GridPoint(
+            str(plan.task_spec), ",".join(map(str, plan.encoding_specs)), positions, seed=plan.seed, **axes
+        )
+        made.append(Item(run.id, "run", point, plan))
     return made
 
 

@@ -304,10 +304,12 @@ def checked_options(kind: str, cls: type, spec: Spec, arguments: int = 0) -> dic
 
 
 def known_fields(kind: str, name: str, model: type[BaseModel], fields: Iterable[str]) -> None:
-    """Refuse fields that a preset's model does not have."""
+    """Refuse fields that a preset's model does not have; `also_called` of the model has other names for them."""
     for field in fields:
         if field not in model.model_fields:
-            raise SpecError(f"{kind} {name!r} has no option {field!r}.{did_you_mean(field, model.model_fields)}")
+            known = getattr(model, "also_called", {}).get(field)
+            hint = f" It is called {known!r}." if known else did_you_mean(field, model.model_fields)
+            raise SpecError(f"{kind} {name!r} has no option {field!r}.{hint}")
 
 
 def validated(kind: str, name: str, model: type[M], fields: Mapping[str, object]) -> M:

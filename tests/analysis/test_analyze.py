@@ -63,7 +63,7 @@ def store(tmp_path_factory):
     where = str(tmp_path_factory.mktemp("analyze") / "store")
     ids = {
         (encoding, seed): train(
-            TASK, encoding, training="laptop:steps=2:batch=4", seed=seed, store=where, quiet=True
+            TASK, encoding, training="laptop:steps=2:batch_size=4", seed=seed, store=where, quiet=True
         ).id
         for encoding in ("nope", "t5")
         for seed in range(2)

@@ -356,7 +356,7 @@ def test_the_command_probes_runs_writes_rows_and_goes_on_where_it_was(tmp_path):
             "copy:variant=same:longest=3",
             "nope",
             model="laptop:layers=1",
-            training="laptop:steps=2:batch=8",
+            training="laptop:steps=2:batch_size=8",
             seed=seed,
             store=str(store),
             quiet=True,

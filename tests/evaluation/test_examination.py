@@ -23,7 +23,7 @@ COLUMNS = ["examples", "correct", "correct_content", "early", "late", "wrong", "
 def trained(task, encoding="nope", steps=150, positions="consecutive", model=SMALL, rate=3e-3):
     """A model that knows some answers and not others."""
     built = build_task(task)
-    training = training_preset("laptop", steps=steps, batch=32, rate=rate, warmup=10)
+    training = training_preset("laptop", steps=steps, batch_size=32, lr=rate, warmup=10)
     decoder = Decoder(preset(model, vocabulary=len(built.vocabulary)), encoding)
     supply = inline(lambda start, stop: training_block(built, start, stop, 0))
     list(Loop(decoder, supply, training, build_positions(positions).of(built), Seeds.of(0)))
@@ -282,7 +282,7 @@ def test_rows_have_their_types_and_their_sums(encoding):
 def test_cells_are_counted_apart():
     decoder = Decoder(preset(SMALL, vocabulary=len(build_task("addition").vocabulary)), "nope")
     rows = evaluate(decoder, "addition", [3])
-    assert len(rows) > 1 and set(rows["cell"]) > {"3-by-3"}
+    assert len(rows) > 1 and set(rows["subgroup"]) > {"3-by-3"}
     assert rows["examples"].sum() == 256
 
 

@@ -12,7 +12,9 @@ def run(tmp_path_factory):
     """Trained on copy same up to 16, which is the laptop's setting and not the task's default of 20."""
     store = str(tmp_path_factory.mktemp("interface"))
     model = "laptop:width=16:heads=2:head_width=8"
-    return train("copy:variant=same", "nope", model=model, training="laptop:steps=3:batch=4", store=store, quiet=True)
+    return train(
+        "copy:variant=same", "nope", model=model, training="laptop:steps=3:batch_size=4", store=store, quiet=True
+    )
 
 
 def seen(rows):

@@ -39,15 +39,21 @@ def rows_of(
     known: dict[str, list[tuple[str, int]]] = {}
     for item in items:
         task = item.plan.task
-        tested = known.setdefault(item.cell.task, grid(task))
-        edge = task.longest * STRENGTH.get(item.cell.encoding, 1.15) * dice.normal(1, 0.05)
+        tested = known.setdefault(item.point.task, grid(task))
+        edge = task.longest * STRENGTH.get(item.point.encoding, 1.15) * dice.normal(1, 0.05)
         for split, length in tested:
             p = 0.999 / (1 + np.exp((length - edge) / (0.05 * task.longest + 0.1)))
             right = int(dice.binomial(256, p))
             early, late, wrong, cut = (int(n) for n in dice.multinomial(256 - right, [0.4, 0.2, 0.3, 0.1]))
             counts = {"examples": 256, "correct": right, "correct_content": right + late, "early": early, "late": late}
             for label in labels:
-                line = {"run": item.key, "evaluation": "as trained", "checkpoint": label, "split": split, "cell": None}
+                line = {
+                    "run": item.key,
+                    "evaluation": "as trained",
+                    "checkpoint": label,
+                    "split": split,
+                    "subgroup": None,
+                }
                 line |= {
                     "seen": length <= task.longest,
                     "length": length,
@@ -80,7 +86,7 @@ def evil(script: str) -> Findings:
     made = study(TASKS[:2], FIVE[:3], question=f"{script} which?", deviations=[f"{script}"])
     plain = "<script>window.planted=1</script>"  # an option has no colon
     items = [
-        replace(item, cell=replace(item.cell, task=f"{item.cell.task}:note={plain}", encoding=item.cell.encoding))
+        replace(item, cell=replace(item.point, task=f"{item.point.task}:note={plain}", encoding=item.point.encoding))
         for item in Planned(made).items({})[0]
     ]
     wrong = pl.DataFrame(

@@ -59,7 +59,7 @@ def test_a_claim_about_all_tasks_is_not_judged_on_some():
     from lengthwise.study.plan import Planned
 
     made = study(TASKS, FIVE, seeds=3)
-    some = [item for item in Planned(made).items({})[0] if item.cell.task != TASKS[0]]
+    some = [item for item in Planned(made).items({})[0] if item.point.task != TASKS[0]]
     found = findings(made, some)
     assert judge(claim(), found, numbers(found)).ours == "only 2 of its 3 tasks are there"
 

@@ -118,7 +118,7 @@ def test_missing_runs_are_missing_and_not_zero():
 
     made = study(TASKS[:2], FIVE[:3])
     items = Planned(made).items({})[0]
-    lost = [item for item in items if not (item.cell.encoding == "nope" and item.cell.task == TASKS[0])]
+    lost = [item for item in items if not (item.point.encoding == "nope" and item.point.task == TASKS[0])]
     page = Page(findings(made, lost))
     (line,) = [line for line in page.rank_table() if line["encoding"] == "NoPE"]
     whole = Page(findings(made, items))
@@ -142,11 +142,11 @@ def test_planned_runs_that_are_not_there_are_counted_as_missing():
 
     made = study(TASKS[:2], FIVE[:3])
     items = Planned(made).items({})[0]
-    lost = [item for item in items if not (item.cell.encoding == "nope" and item.cell.seed == 2)]
+    lost = [item for item in items if not (item.point.encoding == "nope" and item.point.seed == 2)]
     page = Page(findings(made, lost, wanted=items))
     (line,) = [line for line in page.rank_table() if line["encoding"] == "NoPE"]
     assert line["missing"] == 2
-    whole = [item for item in items if not (item.cell.encoding == "t5" and item.cell.task == TASKS[0])]
+    whole = [item for item in items if not (item.point.encoding == "t5" and item.point.task == TASKS[0])]
     told = Page(findings(made, whole, wanted=items)).warnings()
     assert any("In no mean" in words and "copy same" in words for words in told)
 

@@ -24,7 +24,7 @@ from lengthwise.spec import SpecError
 GOLDEN = Path(__file__).parent.parent / "golden" / "ids.json"
 TASK = "copy:variant=same:alphabet=40:longest=4"
 MODEL = "laptop:width=32:heads=2:feed_forward_width=64:dropout=0.1"
-TRAINING = "laptop:steps=60:batch=16:warmup=5:validations=4:validation_examples=40"
+TRAINING = "laptop:steps=60:batch_size=16:warmup=5:validations=4:validation_examples=40"
 OPTIONS = {"model": MODEL, "training": TRAINING, "threads": 1, "quiet": True}
 
 
@@ -69,14 +69,14 @@ def test_no_split_but_validation_is_seen_in_training(tmp_path, monkeypatch):
     from lengthwise.run import attempt
 
     asked = []
-    real = attempt.examine
+    real = attempt.evaluate_decoder
 
     def spy(decoder, task, lengths=None, **options):
         asked.append(sorted({split for split, _ in options["splits"]}) if "splits" in options else "all")
         return real(decoder, task, lengths, **options)
 
-    monkeypatch.setattr(attempt, "examine", spy)
-    small(tmp_path, training="laptop:steps=8:batch=8:validations=2")
+    monkeypatch.setattr(attempt, "evaluate_decoder", spy)
+    small(tmp_path, training="laptop:steps=8:batch_size=8:validations=2")
     end = asked.index("all")
     assert asked[:end] == [["validation"]] * 2 and set(map(str, asked[end:])) == {"all"}
 
@@ -243,8 +243,8 @@ def test_a_run_can_begin_with_another_runs_weights(run, tmp_path):
 
 
 def test_stored_weights_are_evaluated_with_another_encoding_without_training(run):
-    anew = run.evaluate([3, 5, 20], encoding="nope", scale="log-n")
-    assert set(anew.rows["evaluation"]) == {"encoding=nope scale=log-n:trained=10"}
+    anew = run.evaluate([3, 5, 20], encoding="nope", temperature="log-n")
+    assert set(anew.rows["evaluation"]) == {"encoding=nope temperature=log-n:trained=10"}
     assert anew.rows["split"].to_list() == ["test_seen", "test_unseen", "test_far"]
     as_trained = run.evaluate([3, 5])
     stored = run.rows().filter((pl.col("checkpoint") == "last") & pl.col("length").is_in([3, 5]))
@@ -263,7 +263,7 @@ def test_a_run_is_found_by_its_folder_and_the_beginning_of_its_id(run):
         assert Run.open(where, store).id == run.id
     with pytest.raises(SpecError, match="there is no run 'copy-rop-s0'"):
         Run.open("copy-rop-s0", store)
-    small(store, "nope", training="laptop:steps=4:batch=8:validations=1")
+    small(store, "nope", training="laptop:steps=4:batch_size=8:validations=1")
     with pytest.raises(SpecError, match="is the beginning of"):
         Run.open("copy", store)
 
@@ -278,7 +278,7 @@ def test_a_damaged_record_is_told_in_one_line(run, tmp_path, content):
 
 
 def test_any_fsspec_path():
-    run = small("memory://run-test", training="laptop:steps=12:batch=8:validations=2")
+    run = small("memory://run-test", training="laptop:steps=12:batch_size=8:validations=2")
     assert run.done and len(run.log()) == 4
     assert Run.open("memory://run-test/runs/" + run.id).rows().equals(run.rows())
     Folder("memory://run-test").fs.rm("/run-test", recursive=True)

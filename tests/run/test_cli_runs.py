@@ -14,7 +14,7 @@ import pytest
 from lengthwise.cli import main
 
 MODEL = "laptop:width=32:heads=2:feed_forward_width=64"
-TRAINING = "laptop:steps=30:batch=16:warmup=5:validations=2:validation_examples=40"
+TRAINING = "laptop:steps=30:batch_size=16:warmup=5:validations=2:validation_examples=40"
 FAST = ["--model", MODEL, "--training", TRAINING, "--threads", "1", "--quiet"]
 TASK = "copy:variant=same:alphabet=120:longest=4"
 
@@ -95,8 +95,8 @@ def test_evaluate_takes_lengths_an_encoding_and_a_scale(place):
     run = run_of(place)
     rows = json.loads(cli("evaluate", run, "--lengths", "2,5-7", "--json", cwd=place).stdout)
     assert [row["length"] for row in rows] == [2, 5, 6, 7] and {row["evaluation"] for row in rows} == {"as trained"}
-    other = cli("evaluate", run, "--encoding", "nope", "--scale", "log-n", "--checkpoint", "best", cwd=place)
-    assert "encoding=nope scale=log-n:trained=10, best: reach" in other.stdout
+    other = cli("evaluate", run, "--encoding", "nope", "--temperature", "log-n", "--checkpoint", "best", cwd=place)
+    assert "encoding=nope temperature=log-n:trained=10, best: reach" in other.stdout
     assert "--allow encodings.0.*" in cli("evaluate", run, "--encoding", "t5", cwd=place).stderr
     allowed = cli("evaluate", run, "--encoding", "t5", "--allow", "encodings.*", "--lengths", "3", cwd=place)
     assert allowed.returncode == 0

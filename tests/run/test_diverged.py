@@ -40,7 +40,7 @@ class Shrinks(Encoding):
         return -(distances_N.abs()[None] ** self.p_H[:, None])
 """
 MODEL = "laptop:width=16:heads=2:head_width=8"
-TRAINING = "laptop:steps=30:batch=8:rate=0.02:warmup=1:validations=1:validation_examples=8"
+TRAINING = "laptop:steps=30:batch_size=8:lr=0.02:warmup=1:validations=1:validation_examples=8"
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from lengthwise.statistics.reach import Reach, reach
 
 OPTIONS = {
     "model": "laptop:width=32:heads=2:feed_forward_width=64",
-    "training": "laptop:steps=6:batch=8:validations=1:validation_examples=20",
+    "training": "laptop:steps=6:batch_size=8:validations=1:validation_examples=20",
     "threads": 1,
     "quiet": True,
 }

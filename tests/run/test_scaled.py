@@ -10,7 +10,7 @@ from tests.run.test_cli_runs import cli
 
 TASK = "copy:variant=same:alphabet=40:longest=4"
 MODEL = "laptop:width=32:heads=2:feed_forward_width=64"
-TRAINING = "laptop:steps=40:batch=16:warmup=5:validations=1:validation_examples=20"
+TRAINING = "laptop:steps=40:batch_size=16:warmup=5:validations=1:validation_examples=20"
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +69,12 @@ def test_the_published_dynamic_scaling_is_decoded_for_real_without_a_cache(run, 
 
 
 def test_temperatures_at_test_time(run):
-    found = run.evaluate([12], scale="yarn:factor=4", examples=8)
-    assert set(found.rows["evaluation"]) == {"scale=yarn:factor=4 examples=8"}
-    both = run.evaluate([12], encoding="rope,nope", scale="log-n:layers=nope", examples=8)
-    assert set(both.rows["evaluation"]) == {"encoding=rope,nope scale=log-n:layers=nope:trained=10 examples=8"}
+    found = run.evaluate([12], temperature="yarn:factor=4", examples=8)
+    assert set(found.rows["evaluation"]) == {"temperature=yarn:factor=4 examples=8"}
+    both = run.evaluate([12], encoding="rope,nope", temperature="log-n:layers=nope", examples=8)
+    assert set(both.rows["evaluation"]) == {"encoding=rope,nope temperature=log-n:layers=nope:trained=10 examples=8"}
     with pytest.raises(SpecError, match="write it with layers=all"):
-        run.evaluate([12], scale="llama4")
+        run.evaluate([12], temperature="llama4")
 
 
 def test_the_command_prints_what_is_in_force(run, tmp_path):
@@ -96,7 +96,7 @@ def test_the_command_prints_what_is_in_force(run, tmp_path):
 
 
 def test_a_mixture_is_trained_by_its_list(tmp_path):
-    options = {"model": MODEL, "training": "laptop:steps=4:batch=8:warmup=1:validations=1:validation_examples=8"}
+    options = {"model": MODEL, "training": "laptop:steps=4:batch_size=8:warmup=1:validations=1:validation_examples=8"}
     mixed = train(TASK, "local:window=4,nope", threads=1, quiet=True, store=str(tmp_path), **options)
     assert mixed.id.startswith("copy-local+nope-s0-") and mixed.done
     again = mixed.evaluate([3], encoding="local:window=6,nope", examples=8)

@@ -14,7 +14,7 @@ from lengthwise.spec import SpecError
 from tests.run.test_cli_runs import cli
 
 MODEL = "laptop:width=16:heads=2:head_width=8:layers=2"
-TRAINING = "laptop:steps=40:batch=16:rate=0.005:validations=1"
+TRAINING = "laptop:steps=40:batch_size=16:lr=0.005:validations=1"
 
 
 @pytest.fixture(scope="module")

@@ -173,7 +173,7 @@ def test_labels_of_a_planned_study():
     found = labels(*Planned(study).items({}))
     assert found.height == 8 and found.columns == ["run", "task", "encoding", "positions", "model", "training", "seed"]
     assert set(found["encoding"]) == {"nope", "rope"} and found["run"].n_unique() == 8
-    waiting = labels([], Planned(study).cells)
+    waiting = labels([], Planned(study).points)
     assert waiting["run"].null_count() == 8
     assert scores(made({KEY: 0.5}), waiting)["unseen"].null_count() == 8
 

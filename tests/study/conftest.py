@@ -16,7 +16,7 @@ TINY = {
     "base": {
         "task": "copy:variant=same:longest=3",
         "model": "laptop:width=16:heads=2:head_width=8:layers=1",
-        "training": "laptop:steps=4:batch=4:validations=1:validation_examples=8",
+        "training": "laptop:steps=4:batch_size=4:validations=1:validation_examples=8",
     },
     "vary": {"encoding": ["nope", "alibi"]},
     "seeds": 2,

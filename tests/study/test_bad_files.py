@@ -91,8 +91,8 @@ CASES = {
         ["pair.0.seed: there is no such field. Did you mean 'seeds'?"],
     ),
     "unknown in rate": (
-        with_(rate={"chose": [0.1, 0.2]}),
-        ["rate.chose: there is no such field. Did you mean 'choose'?"],
+        with_(lr={"chose": [0.1, 0.2]}),
+        ["lr.chose: there is no such field. Did you mean 'choose'?"],
     ),
     "unknown in evaluations": (
         with_(evaluations=[{"length": "8"}]),
@@ -150,7 +150,7 @@ CASES = {
     "too many seeds": (with_(seeds=1001), ["seeds: write how many, 1 to 1000"]),
     "too many listed seeds": (with_(seeds=list(range(1001))), ["seeds: write how many, 1 to 1000"]),
     "an enormous seed": (with_(seeds=[2**31]), ["whole numbers from 0, not '[2147483648]'"]),
-    "the tuning seed": (with_(seeds=[0, 1000], rate={}), ["seeds: 1000 is the tuning seed, which no run may use"]),
+    "the tuning seed": (with_(seeds=[0, 1000], lr={}), ["seeds: 1000 is the tuning seed, which no run may use"]),
     "more seeds in a pair": (
         with_(pair=[{"training": "laptop:steps=3", "seeds": 5}]),
         ["pair.0.seeds: the study has 2 seeds, not 5; write fewer"],
@@ -276,8 +276,8 @@ CASES = {
         ["evaluations.0: length 8 is listed twice in '8,5-9'"],
     ),
     "unknown scale": (
-        with_(evaluations=[{"scale": "log-m"}]),
-        ["evaluations.0.scale: unknown temperature 'log-m'. Did"],
+        with_(evaluations=[{"temperature": "log-m"}]),
+        ["evaluations.0.temperature: unknown temperature 'log-m'. Did"],
     ),
     "unknown encoding at test": (
         with_(evaluations=[{"encoding": "alibbi"}]),
@@ -288,26 +288,26 @@ CASES = {
         ["evaluations.0.checkpoint: should be 'last'"],
     ),
     # --- the learning rate
-    "one rate": (with_(rate={"choose": [0.001]}), ["rate.choose: the list has too few entries, not '[0.001]'"]),
-    "a negative rate": (with_(rate={"choose": [0.001, -1.0]}), ["rate.choose.1: should be greater than 0, not '-1.0'"]),
-    "a rate twice": (with_(rate={"choose": [0.001, 0.001]}), ["rate: 0.001 is listed twice in choose"]),
-    "a rate that is none": (with_(rate={"choose": [0.001, float("nan")]}), ["rate.choose.1: write a finite number"]),
-    "a group of another task": (with_(rate={"groups": [["sort"]]}), ["rate.groups: 'sort' is no task of the study."]),
+    "one rate": (with_(lr={"choose": [0.001]}), ["lr.choose: the list has too few entries, not '[0.001]'"]),
+    "a negative rate": (with_(lr={"choose": [0.001, -1.0]}), ["lr.choose.1: should be greater than 0, not '-1.0'"]),
+    "a rate twice": (with_(lr={"choose": [0.001, 0.001]}), ["lr: 0.001 is listed twice in choose"]),
+    "a rate that is none": (with_(lr={"choose": [0.001, float("nan")]}), ["lr.choose.1: write a finite number"]),
+    "a group of another task": (with_(lr={"groups": [["sort"]]}), ["lr.groups: 'sort' is no task of the study."]),
     "a task in two groups": (
-        with_(base={"task": "copy", "encoding": "rope"}, rate={"groups": [["copy"], ["copy"]]}),
-        ["rate: task 'copy' is in groups twice"],
+        with_(base={"task": "copy", "encoding": "rope"}, lr={"groups": [["copy"], ["copy"]]}),
+        ["lr: task 'copy' is in groups twice"],
     ),
     "a group whose first has other encodings": (
         with_(
             base={},
             pair=[{"task": "copy", "encoding": "rope"}, {"task": "sort", "encoding": "nope"}],
-            rate={"groups": [["copy", "sort"]]},
+            lr={"groups": [["copy", "sort"]]},
         ),
-        ["rate.groups: the rate of 'sort' is chosen on 'copy', which has no run with encoding 'nope'"],
+        ["lr.groups: the rate of 'sort' is chosen on 'copy', which has no run with encoding 'nope'"],
     ),
     "a rate and a rule": (
-        with_(base={"task": "copy", "encoding": "rope", "training": "laptop:rate=0.5"}, rate={}),
-        ["training 'laptop:rate=0.5' has a rate, and rate chooses one; leave out one of them"],
+        with_(base={"task": "copy", "encoding": "rope", "training": "laptop:lr=0.5"}, lr={}),
+        ["training 'laptop:lr=0.5' has an lr, and lr chooses one; leave out one of them"],
     ),
     "unknown quick": (with_(quick=["sort"]), ["quick: 'sort' is no task of the study."]),
     # --- YAML
@@ -364,11 +364,11 @@ CASES = {
     "many that belong together": (
         with_(
             seeds=[1, 1000, 1],
-            rate={"groups": [["sort"]]},
+            lr={"groups": [["sort"]]},
             quick=["parity"],
             evaluations=[{"examples": 1}, {"examples": 1}],
         ),
-        ["seeds: 1 is listed", "seeds: 1000 is the", "rate.groups: 'sort'", "quick: 'parity'", "evaluations.1"],
+        ["seeds: 1 is listed", "seeds: 1000 is the", "lr.groups: 'sort'", "quick: 'parity'", "evaluations.1"],
     ),
     "many names": (
         with_(
@@ -384,11 +384,11 @@ CASES = {
         with_(
             base={"task": "copy:longest=4"},
             vary={"encoding": ["learned:limit=3", "rope:fraction=0.1", "nope", "alibi", "alibi:slopes=authors"]},
-            evaluations=[{"lengths": "0"}, {"scale": "x"}],
+            evaluations=[{"lengths": "0"}, {"temperature": "x"}],
         ),
         [
             *("copy:longest=4, learned:limit=3: ", "rope:fraction=0.1 in model laptop: "),
-            *("evaluations.0.lengths, ", "evaluations.1.scale: ", "alibi:slopes=authors are the same run: "),
+            *("evaluations.0.lengths, ", "evaluations.1.temperature: ", "alibi:slopes=authors are the same run: "),
         ],
     ),
 }
@@ -490,11 +490,15 @@ FOREIGN = {
     "a mapping": with_(base={"task": COPY, "encoding": {"name": "evil.py:Evil", "strength": 2}}),
     "positions": with_(base={"task": COPY, "encoding": "rope", "positions": "evil.py:Evil"}),
     "an encoding at test time": with_(base={"task": COPY, "encoding": "rope"}, evaluations=[{"encoding": "evil:Evil"}]),
-    "a scale at test time": with_(base={"task": COPY, "encoding": "rope"}, evaluations=[{"scale": "evil.py:Evil"}]),
-    "a scale without its class": with_(base={"task": COPY, "encoding": "rope"}, evaluations=[{"scale": "evil.py"}]),
+    "a scale at test time": with_(
+        base={"task": COPY, "encoding": "rope"}, evaluations=[{"temperature": "evil.py:Evil"}]
+    ),
+    "a scale without its class": with_(
+        base={"task": COPY, "encoding": "rope"}, evaluations=[{"temperature": "evil.py"}]
+    ),
     "a model's temperature": with_(base={"task": COPY, "encoding": "rope", "model": "laptop:temperature=evil.py"}),
     "the task of a rate": with_(
-        base={"encoding": "rope"}, vary={"task": [COPY, "evil.py:Evil"]}, rate={"groups": [["evil.py:Evil", COPY]]}
+        base={"encoding": "rope"}, vary={"task": [COPY, "evil.py:Evil"]}, lr={"groups": [["evil.py:Evil", COPY]]}
     ),
 }
 FILTERED = {"a task", "a task in a pair"}
@@ -548,7 +552,7 @@ def grid(many):
 
 
 def test_a_study_of_as_many_runs_as_there_may_be_is_planned_and_of_more_refused():
-    assert len(Planned(Study.of(grid(RUNS // 100))).cells) == RUNS
+    assert len(Planned(Study.of(grid(RUNS // 100))).points) == RUNS
     with pytest.raises(SpecError, match="would have 100,100 runs; 100,000 are the most"):
         Study.of(grid(RUNS // 100 + 1))
 
@@ -582,8 +586,8 @@ VALID = [
         "base": {"model": {"name": "laptop", "layers": 2}, "training": "laptop:steps=20"},
         "vary": {"encoding": ["rope:fraction=0.5", {"name": "t5"}, ["nope", "rope"]]},
         "pair": [{"task": COPY}, {"task": "sort:longest=4", "seeds": 1, "positions": "randomized:limit=256"}],
-        "rate": {"choose": [0.001, 0.002], "groups": [[COPY]], "seed": 99},
-        "evaluations": [{"lengths": "5-8,12"}, {"scale": "log-n", "checkpoint": "best"}, {"encoding": "alibi"}],
+        "lr": {"choose": [0.001, 0.002], "groups": [[COPY]], "seed": 99},
+        "evaluations": [{"lengths": "5-8,12"}, {"temperature": "log-n", "checkpoint": "best"}, {"encoding": "alibi"}],
         "resources": {"cpus": 1, "gpus": 0.5, "memory": "2 GiB", "threads": 2, "custom": {"a100": 1}},
         "deviations": ["none"],
     },
@@ -734,7 +738,7 @@ def plan_or_mistakes(there, text):
         study = Study.read("bad.yaml")
         assert Study.of(study.model_dump()) == study
         planned = Planned(study)
-        assert len(planned.cells) == study.runs
+        assert len(planned.points) == study.runs
         if planned.outside():
             ended = "foreign"
         else:

@@ -91,9 +91,9 @@ def test_flops_are_those_pytorch_counts(encoding, model, figure):
     "training",
     [
         "laptop:steps=200",
-        "laptop:steps=150:batching=mixed:accumulate=3",
-        "laptop:steps=900:batch=16",
-        "laptop:steps=20:batch=1024",
+        "laptop:steps=150:batching=mixed:accumulation=3",
+        "laptop:steps=900:batch_size=16",
+        "laptop:steps=20:batch_size=1024",
     ],
 )
 def test_tokens_are_those_that_are_fed(training):
@@ -102,7 +102,7 @@ def test_tokens_are_those_that_are_fed(training):
     fed = counted = 0
     for feed in batches(supply, asked.training, asked.positions, asked.seeds):
         counted += int(feed.tokens_B.sum()) - len(feed.tokens_B)
-        for rows in np.array_split(np.arange(len(feed.tokens_B)), asked.training.accumulate):
+        for rows in np.array_split(np.arange(len(feed.tokens_B)), asked.training.accumulation):
             fed += len(rows) * (int(feed.tokens_B[rows].max()) - 1)
     cost = cost_of(asked, A100)
     assert near(cost.tokens, fed, 0.02)
@@ -126,7 +126,7 @@ def test_more_of_anything_costs_more():
         {"model": "laptop:layers=4"},
         {"model": "laptop:width=128:heads=8"},
         {"training": "laptop:steps=4000"},
-        {"training": "laptop:batch=256"},
+        {"training": "laptop:batch_size=256"},
     ):
         cost = cost_of(plan(**more), A100)
         assert cost.flops > base.flops and cost.seconds > base.seconds

@@ -21,7 +21,7 @@ from lengthwise.study.store import Bundle, Store
 from lengthwise.study.work import Outcome, work
 from tests.study.conftest import lengthwise, tiny
 
-ORDER = ["run", "evaluation", "checkpoint", "split", "length", "cell"]
+ORDER = ["run", "evaluation", "checkpoint", "split", "length", "subgroup"]
 
 
 def driven(study, where, **options):
@@ -56,7 +56,7 @@ def test_a_run_of_a_study_is_a_run(undisturbed, tmp_path):
     planned, store = undisturbed
     item = planned.items({})[0][0]
     study = planned.study
-    command = ["train", study.base.task, "--encoding", item.cell.encoding, "--model", study.base.model]
+    command = ["train", study.base.task, "--encoding", item.point.encoding, "--model", study.base.model]
     command += ["--training", study.base.training, "--seed", "0", "--threads", "1", "--store", tmp_path, "--json"]
     made = json.loads(lengthwise(*command).stdout)
     assert made["run"] == item.key
@@ -135,7 +135,10 @@ def test_workers_without_ray_are_drivers(written, tmp_path, undisturbed):
 
 
 def test_ctrl_c_leaves_everything_to_go_on_with(written, tmp_path):
-    path, store = written(base={**tiny().base.model_dump(), "training": "laptop:steps=3000:batch=4"}), tmp_path / "s"
+    path, store = (
+        written(base={**tiny().base.model_dump(), "training": "laptop:steps=3000:batch_size=4"}),
+        tmp_path / "s",
+    )
     command = [sys.executable, "-m", "lengthwise", "study", "run", str(path), "--inline", "--store", str(store)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     until = time.monotonic() + 60
@@ -153,7 +156,7 @@ def test_ctrl_c_leaves_everything_to_go_on_with(written, tmp_path):
 def test_an_evaluation_is_work_of_its_own_and_never_trains(tmp_path):
     study = tiny(seeds=1)
     planned, store, _ = driven(study, tmp_path)
-    more = tiny(seeds=1, evaluations=[{"lengths": "4-6", "examples": 8}, {"scale": "log-n"}])
+    more = tiny(seeds=1, evaluations=[{"lengths": "4-6", "examples": 8}, {"temperature": "log-n"}])
     planned = Planned(more)
     jobs = []
 
@@ -180,13 +183,13 @@ def summary(correct: int, loss: float) -> dict:
 
 
 def test_the_rate_is_chosen_by_rule_and_equally_for_every_encoding():
-    study = tiny(rate={"choose": [1e-3, 2e-3, 4e-3]})
+    study = tiny(lr={"choose": [1e-3, 2e-3, 4e-3]})
     planned = Planned(study)
     assert planned.counted() == {"tuning": 6, "runs": 4, "evaluations": 0}
     tried = [item for items in planned.tuning.values() for item in items]
     assert {item.plan.seed for item in tried} == {1000} and {item.plan.training.steps for item in tried} == {2}
     for items in planned.tuning.values():  # T50: the same grid and budget
-        assert [item.plan.training.rate for item in items] == [1e-3, 2e-3, 4e-3]
+        assert [item.plan.training.lr for item in items] == [1e-3, 2e-3, 4e-3]
     items, waiting = planned.items({})
     assert [item.kind for item in items] == ["tuning"] * 6 and len(waiting) == 4
     first, second = planned.tuning.values()
@@ -194,39 +197,39 @@ def test_the_rate_is_chosen_by_rule_and_equally_for_every_encoding():
     scores |= dict(zip([item.key for item in second], [summary(990, 3), summary(100, 1), summary(984, 0)], strict=True))
     items, waiting = planned.items(scores)
     assert not waiting
-    assert {item.plan.training.rate for item in items if item.cell.encoding == "nope" and item.kind == "run"} == {2e-3}
-    assert {item.plan.training.rate for item in items if item.cell.encoding == "alibi" and item.kind == "run"} == {1e-3}
+    assert {item.plan.training.lr for item in items if item.point.encoding == "nope" and item.kind == "run"} == {2e-3}
+    assert {item.plan.training.lr for item in items if item.point.encoding == "alibi" and item.kind == "run"} == {1e-3}
     nope, alibi = planned.choices(scores).values()
     assert not nope.edge and alibi.edge
     proof = prove(items)
-    assert not proof.holds and list(proof.differs) == ["training.rate"]
+    assert not proof.holds and list(proof.differs) == ["training.lr"]
 
 
 def test_tasks_of_a_group_share_the_rate_of_the_first():
     study = tiny(
         vary={"encoding": ["nope"], "task": ["copy:variant=same:longest=3", "copy:variant=same2:longest=3", "sort"]},
         base={key: value for key, value in tiny().base.model_dump().items() if key not in {"task", "encoding"}},
-        rate={"groups": [["copy:longest=3:variant=same", "copy:longest=3:variant=same2"]]},
+        lr={"groups": [["copy:longest=3:variant=same", "copy:longest=3:variant=same2"]]},
         seeds=1,
     )
     planned = Planned(study)
-    assert [cell.task for cell in planned.tuning] == ["copy:longest=3:variant=same", "sort"]
+    assert [point.task for point in planned.tuning] == ["copy:longest=3:variant=same", "sort"]
     scores = {items[1].key: summary(999, 1) for items in planned.tuning.values()}
     scores |= {items[n].key: summary(1, 1) for items in planned.tuning.values() for n in (0, 2)}
     items, _ = planned.items(scores)
-    assert {item.plan.training.rate for item in items if item.kind == "run"} == {2e-3}
+    assert {item.plan.training.lr for item in items if item.kind == "run"} == {2e-3}
     # Chosen for some tasks alone, the rate still comes from the first of the group.
     some, _ = Planned(study, tasks=["copy:longest=3:variant=same2"]).items(scores)
     assert [item.key for item in some if item.kind == "run"] == [
-        item.key for item in items if "same2" in item.cell.task
+        item.key for item in items if "same2" in item.point.task
     ]
 
 
 def test_a_tuned_study_runs_from_end_to_end(tmp_path):
-    planned, store, tally = driven(tiny(seeds=1, rate={"choose": [1e-3, 2e-3]}), tmp_path)
+    planned, store, tally = driven(tiny(seeds=1, lr={"choose": [1e-3, 2e-3]}), tmp_path)
     assert len(tally.done) == tally.total == 6 and not tally.waiting
     found = status(planned, store)
-    assert found.complete and all(choice.rate in {1e-3, 2e-3} for choice in found.choices)
+    assert found.complete and all(choice.lr in {1e-3, 2e-3} for choice in found.choices)
     assert (
         set(store.rows([item.key for item in planned.items(store.summaries(store.done()))[0]])["run"]) == store.done()
     )
@@ -236,7 +239,7 @@ def test_runs_whose_tuning_failed_wait_and_the_study_ends(tmp_path):
     def do(job, watch):
         return Outcome(job.key, "failed", "no") if "-s1000-" in job.key and "alibi" in job.key else work(job, watch)
 
-    planned = Planned(tiny(seeds=1, rate={"choose": [1e-3, 2e-3]}))
+    planned = Planned(tiny(seeds=1, lr={"choose": [1e-3, 2e-3]}))
     tally = Driver(planned, Store(tmp_path), Inline(do)).run()
     assert tally.waiting == 1 and len(tally.failed) == 2 and len(tally.done) == 3
 
@@ -251,22 +254,22 @@ def test_between_encodings_only_the_encoding_differs_and_a_planted_difference_is
     paired = tiny(
         vary={},
         pair=[
-            {"encoding": "nope", "training": "laptop:steps=4:batch=4"},
-            {"encoding": "alibi", "training": "laptop:steps=9:batch=4"},
+            {"encoding": "nope", "training": "laptop:steps=4:batch_size=4"},
+            {"encoding": "alibi", "training": "laptop:steps=9:batch_size=4"},
         ],
     )
-    cells = Planned(paired).items({})[0]
+    points = Planned(paired).items({})[0]
     # One label for both, as a careless author would write it.
     from dataclasses import replace
 
-    items = [replace(item, cell=replace(item.cell, training="laptop")) for item in cells]
+    items = [replace(item, point=replace(item.point, training="laptop")) for item in points]
     proof = prove(items)
     assert not proof.holds and "training.steps" in proof.sentence
 
 
 def test_the_order_of_work_is_seed_by_seed():
     items, _ = Planned(tiny(seeds=3)).items({})
-    assert [(item.cell.seed, item.cell.encoding) for item in items] == [
+    assert [(item.point.seed, item.point.encoding) for item in items] == [
         (seed, name) for seed in range(3) for name in ("nope", "alibi")
     ]
 

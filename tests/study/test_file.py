@@ -14,7 +14,7 @@ import lengthwise
 from lengthwise.spec import Spec
 from lengthwise.study import Study
 from lengthwise.study.check import check
-from lengthwise.study.file import Base, LinkedOptions, Rate, Vary, lengths_of, schema
+from lengthwise.study.file import Base, LearningRateRule, LinkedOptions, Vary, lengths_of, schema
 from lengthwise.study.plan import Planned
 from tests.study.conftest import tiny
 
@@ -31,7 +31,7 @@ pair:
   - task: copy:variant=same:longest=4
   - {task: {name: sort, longest: 4}, seeds: 1}
 seeds: [0, 7]
-rate: {choose: [1e-3, 2E-3, 4.0e-3], groups: [["copy:longest=4:variant=same", "sort:longest=4"]]}
+lr: {choose: [1e-3, 2E-3, 4.0e-3], groups: [["copy:longest=4:variant=same", "sort:longest=4"]]}
 evaluations: [{lengths: "5-7,12"}]
 """
 
@@ -58,10 +58,10 @@ def test_yaml_and_python_give_the_same(tmp_path):
         vary=Vary(encoding=["nope", "rope:fraction=0.25", "nope,rope"]),
         pair=[LinkedOptions(task="copy:variant=same:longest=4"), LinkedOptions(task="sort:longest=4", seeds=1)],
         seeds=[0, 7],
-        rate=Rate(choose=[0.001, 0.002, 0.004], groups=[["copy:longest=4:variant=same", "sort:longest=4"]]),
+        lr=LearningRateRule(choose=[0.001, 0.002, 0.004], groups=[["copy:longest=4:variant=same", "sort:longest=4"]]),
         evaluations=[{"lengths": "5-7,12"}],
     )
-    assert made == written and Planned(made).cells == Planned(written).cells
+    assert made == written and Planned(made).points == Planned(written).points
     assert ids(made) == ids(written) and len(ids(made)) == 9
     assert Study.of(made.model_dump()) == made
 
@@ -72,7 +72,7 @@ def test_a_mapping_and_a_string_give_the_same_cells_and_ids():
         {"encoding": [{"name": "rope", "fraction": 0.5, "theta": 500.0}, {"name": "nope"}]},
     ]
     text, mapping = (simple(vary=vary) for vary in both)
-    assert text == mapping and Planned(text).cells == Planned(mapping).cells and ids(text) == ids(mapping)
+    assert text == mapping and Planned(text).points == Planned(mapping).points and ids(text) == ids(mapping)
     base = {"task": "copy:longest=4", "model": "laptop:layers=2"}
     listed = [simple(base={**base, "encoding": one}) for one in ("nope,rope", ["nope", {"name": "rope"}])]
     assert listed[0] == listed[1] and ids(listed[0]) == ids(listed[1])
@@ -82,24 +82,24 @@ def test_a_mapping_and_a_string_give_the_same_cells_and_ids():
 def test_a_number_without_a_point_before_its_exponent_is_a_number(tmp_path):
     """YAML 1.1 would read 1e-3 as a word."""
     study = read(tmp_path, TEXT)
-    assert study.rate is not None and study.rate.choose == [0.001, 0.002, 0.004]
-    text = "name: a\nquestion: b\nbase: {task: copy, encoding: rope, training: {name: laptop, rate: 5e-4}}\nseeds: 1\n"
-    assert Spec.of(Planned(read(tmp_path, text)).cells[0].training) == Spec("laptop", (("rate", 0.0005),))
+    assert study.lr is not None and study.lr.choose == [0.001, 0.002, 0.004]
+    text = "name: a\nquestion: b\nbase: {task: copy, encoding: rope, training: {name: laptop, lr: 5e-4}}\nseeds: 1\n"
+    assert Spec.of(Planned(read(tmp_path, text)).points[0].training) == Spec("laptop", (("lr", 0.0005),))
 
 
 def test_seeds_are_a_number_or_a_list():
     assert simple(vary={"encoding": ["nope"]}).seed_list == [0, 1, 2]
     assert simple(vary={"encoding": ["nope"]}, seeds=2) != simple(vary={"encoding": ["nope"]}, seeds=[0, 1])
     number, listed = (simple(vary={"encoding": ["nope"]}, seeds=seeds) for seeds in (2, [0, 1]))
-    assert Planned(number).cells == Planned(listed).cells and ids(number) == ids(listed)
-    assert [cell.seed for cell in Planned(simple(vary={"encoding": ["nope"]}, seeds=[9, 3])).cells] == [9, 3]
+    assert Planned(number).points == Planned(listed).points and ids(number) == ids(listed)
+    assert [point.seed for point in Planned(simple(vary={"encoding": ["nope"]}, seeds=[9, 3])).points] == [9, 3]
 
 
 def test_runs_come_seed_by_seed_and_a_pair_may_have_fewer_seeds(tmp_path):
-    cells = Planned(read(tmp_path, TEXT)).cells
+    points = Planned(read(tmp_path, TEXT)).points
     copy, sort = "copy:longest=4:variant=same", "sort:longest=4"
     first = [(task, encoding, 0) for task in (copy, sort) for encoding in ("nope", "rope:fraction=0.25", "nope,rope")]
-    assert [(cell.task, cell.encoding, cell.seed) for cell in cells] == [
+    assert [(point.task, point.encoding, point.seed) for point in points] == [
         *first,
         *((copy, encoding, 7) for encoding in ("nope", "rope:fraction=0.25", "nope,rope")),
     ]
@@ -107,7 +107,7 @@ def test_runs_come_seed_by_seed_and_a_pair_may_have_fewer_seeds(tmp_path):
 
 def test_what_is_counted_is_what_is_made(tmp_path):
     study = read(tmp_path, TEXT)
-    assert study.runs == len(Planned(study).cells) == 9
+    assert study.runs == len(Planned(study).points) == 9
     assert simple(vary={"encoding": ["nope", "t5"], "positions": ["offset", "abacus"]}, seeds=5).runs == 20
 
 
@@ -121,12 +121,12 @@ def test_lengths_are_listed_or_a_range():
 
 def test_a_rate_is_chosen_on_the_first_task_of_a_group():
     fields = {"base": {"encoding": "rope"}, "vary": {"task": ["copy:longest=4", "sort:longest=4", "parity"]}}
-    planned = Planned(
-        simple(**fields, rate={"choose": [0.001, 0.002], "groups": [["sort:longest=4", "copy:longest=4"]]})
-    )
-    assert sorted({cell.task for cell in planned.tuning}) == ["parity", "sort:longest=4"]
+    planned = Planned(simple(**fields, lr={"choose": [0.001, 0.002], "groups": [["sort:longest=4", "copy:longest=4"]]}))
+    assert sorted({point.task for point in planned.tuning}) == ["parity", "sort:longest=4"]
     some = Planned(planned.study, ["copy:longest=4"])
-    assert [cell.task for cell in some.tuning] == ["sort:longest=4"] and {cell.seed for cell in some.tuning} == {1000}
+    assert [point.task for point in some.tuning] == ["sort:longest=4"] and {point.seed for point in some.tuning} == {
+        1000
+    }
 
 
 # --- the schema ------------------------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def test_the_schema_and_the_reader_accept_every_study(validator, path):
         {"seeds": -1},
         {"seeds": []},
         {"name": "Good"},
-        {"rate": {"choose": [1.0]}},
+        {"lr": {"choose": [1.0]}},
     ],
     ids=str,
 )
@@ -237,7 +237,7 @@ def test_ten_thousand_runs_with_groups_of_tasks_are_quick(figure):
     """Each run's tuning run is found by its labels, not by looking at all runs."""
     tasks = [f"copy:longest={longest}" for longest in range(4, 14)]
     fields = {"base": {}, "vary": {"task": tasks, "encoding": yaml.safe_load(BIG)["vary"]["encoding"]}, "seeds": 100}
-    planned = Planned(simple(**fields, rate={"choose": [0.001, 0.002], "groups": [tasks]}))
+    planned = Planned(simple(**fields, lr={"choose": [0.001, 0.002], "groups": [tasks]}))
     began = time.process_time()
     items, waiting = planned.items({})
     seconds = time.process_time() - began
@@ -247,19 +247,21 @@ def test_ten_thousand_runs_with_groups_of_tasks_are_quick(figure):
 
 def test_a_plan_made_of_anothers_is_the_one_that_is_made_alone():
     study = simple(vary={"encoding": ["rope", "nope"]}, seeds=[5, 2])
-    for cell in Planned(study).cells:
-        assert Planned(study).plan(cell).id == Planned(study)._plan(cell, {}).id
+    for point in Planned(study).points:
+        assert Planned(study).plan(point).id == Planned(study)._plan(point, {}).id
     planned = Planned(study)
-    assert [planned.plan(cell).id for cell in planned.cells] == [planned._plan(cell, {}).id for cell in planned.cells]
-    cell = planned.cells[0]
-    assert planned.plan(cell, steps=3).training.steps == 3 and planned.plan(cell).training.steps != 3
+    assert [planned.plan(point).id for point in planned.points] == [
+        planned._plan(point, {}).id for point in planned.points
+    ]
+    point = planned.points[0]
+    assert planned.plan(point, steps=3).training.steps == 3 and planned.plan(point).training.steps != 3
 
 
 MIXED = {
     "base": {
         "task": "copy:variant=same:longest=20",
         "model": "laptop:width=16:heads=2:head_width=8:layers=4",
-        "training": "laptop:steps=4:batch=4:validations=1:validation_examples=8",
+        "training": "laptop:steps=4:batch_size=4:validations=1:validation_examples=8",
     },
     "vary": {"encoding": ["rope", "3*rope,nope", "stick_breaking", "t5"]},
     "seeds": 1,
@@ -270,15 +272,15 @@ MIXED = {
     ("evaluation", "said"),
     [
         ({"encoding": "rope:scaling=dynamic:factor=0.5"}, ["evaluations.0, rope: ", "factor"]),
-        ({"scale": "llama4:floor=4"}, ["evaluations.0, rope: temperature", "layers=all"]),
+        ({"temperature": "llama4:floor=4"}, ["evaluations.0, rope: temperature", "layers=all"]),
         ({"encoding": "xpos:base=0.5"}, ["evaluations.0, rope: 'xpos:base=0.5' has positions up to 30", "larger base"]),
         ({"encoding": "rope"}, ["evaluations.0, t5: the weights of a run with t5", "left over: encodings.0.table"]),
         ({"encoding": "learned", "allow": ["encodings.*"]}, ["evaluations.0, t5: encodings.0.table is (32, 2)"]),
         ({"encoding": "nope", "allow": ["encodings.*"]}, []),
         ({"encoding": "xpos:base=0.5", "lengths": "3", "allow": ["encodings.*"]}, []),
         ({"encoding": "rope:scaling=yarn:factor=2", "allow": ["encodings.*"]}, []),
-        ({"encoding": "3*rope,nope", "scale": "llama4:floor=4", "allow": ["encodings.*"]}, []),
-        ({"scale": "log-n"}, []),
+        ({"encoding": "3*rope,nope", "temperature": "llama4:floor=4", "allow": ["encodings.*"]}, []),
+        ({"temperature": "log-n"}, []),
     ],
 )
 def test_an_evaluation_that_would_fail_after_all_training_is_told_before(evaluation, said):

@@ -35,7 +35,7 @@ question: Does a study end when a host is lost?
 base:
   task: copy:variant=same:longest=4
   model: laptop:width=32:heads=2:feed_forward_width=64
-  training: laptop:steps=400:batch=32:validations=2
+  training: laptop:steps=400:batch_size=32:validations=2
 vary:
   encoding: [nope, t5, alibi, rope]
 seeds: 3

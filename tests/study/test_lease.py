@@ -176,7 +176,7 @@ def slow(self):
     return found
 Loop.tensors = slow
 train("copy:variant=same:longest=4", "nope", model="laptop:width=16:heads=2:head_width=8",
-      training="laptop:steps=8:batch=8", store=sys.argv[1], quiet=True, threads=1, checkpoint_every=2)
+      training="laptop:steps=8:batch_size=8", store=sys.argv[1], quiet=True, threads=1, checkpoint_every=2)
 """
 
 

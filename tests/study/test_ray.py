@@ -21,7 +21,7 @@ from lengthwise.study.plan import Planned
 from lengthwise.study.store import Store
 from tests.study.conftest import TINY, lengthwise, tiny
 
-ORDER = ["run", "evaluation", "checkpoint", "split", "length", "cell"]
+ORDER = ["run", "evaluation", "checkpoint", "split", "length", "subgroup"]
 ray = pytest.importorskip("ray")
 
 
@@ -202,7 +202,7 @@ def test_chaos_200_runs(tmp_path, figure):
 @pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
 def test_a_stopped_driver_saves_what_is_running(tmp_path, sent):
-    base = {**TINY["base"], "training": "laptop:steps=20000:batch=4"}
+    base = {**TINY["base"], "training": "laptop:steps=20000:batch_size=4"}
     path, store = tmp_path / "tiny.yaml", tmp_path / "store"
     path.write_text(json.dumps({**TINY, "base": base, "seeds": 1}))
     command = Command(path, store, "--workers", "2")

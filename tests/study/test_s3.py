@@ -31,7 +31,7 @@ question: Does the store hold?
 base:
   task: copy:variant=same:longest=2
   model: laptop:width=32:heads=2:feed_forward_width=64
-  training: laptop:steps=3:batch=8:validations=1
+  training: laptop:steps=3:batch_size=8:validations=1
 vary:
   encoding: [{encodings}]
 seeds: {seeds}

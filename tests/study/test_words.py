@@ -115,7 +115,7 @@ def test_a_longer_run_is_expected_to_take_longer():
         Planned(Study.of({**TINY, "base": {**TINY["base"], "training": f"laptop:steps={n}:batch=4:validations=1"}}))
         for n in (10, 1000)
     )
-    plans = [planned.plan(planned.cells[0]) for planned in (short, long)]
+    plans = [planned.plan(planned.points[0]) for planned in (short, long)]
     seconds = expected_seconds(plans)
     assert seconds[plans[1].id] > 1.5 * seconds[plans[0].id]
 

@@ -33,7 +33,7 @@ def fed(task, training, seeds=None, positions=CONSECUTIVE, first=0, last=None):
 @pytest.mark.parametrize("name", ["addition", "scan", "copy:variant=same:longest=16"])
 def test_every_window_holds_exactly_the_examples_of_mixed_batches(name, figure):
     task = build_task(name)
-    sizes = {"steps": 70, "batch": 16, "window": 32}
+    sizes = {"steps": 70, "batch_size": 16, "window": 32}
     sorted_, mixed = (fed(task, training_preset("laptop", batching=kind, **sizes)) for kind in ("length", "mixed"))
     assert len(sorted_) == len(mixed) == 70
     for start in range(0, 70, 32):
@@ -51,17 +51,17 @@ def test_every_window_holds_exactly_the_examples_of_mixed_batches(name, figure):
 
 def test_batches_do_not_come_in_order_of_length():
     task = build_task("addition")
-    means = [feed.tokens_B.mean() for feed in fed(task, training_preset("laptop", steps=32, batch=16))]
+    means = [feed.tokens_B.mean() for feed in fed(task, training_preset("laptop", steps=32, batch_size=16))]
     assert means != sorted(means)
 
 
 def test_a_window_is_no_larger_than_a_block():
-    training = training_preset("laptop", steps=40, batch=4096)
+    training = training_preset("laptop", steps=40, batch_size=4096)
     assert training.span == 16 and list(windows(training, 20)) == [(16, 16), (32, 8)]
 
 
 def test_a_batch_depends_on_its_step_alone():
-    task, training = build_task("addition"), training_preset("laptop", steps=40, batch=8, window=16)
+    task, training = build_task("addition"), training_preset("laptop", steps=40, batch_size=8, window=16)
     whole = fed(task, training)
     for first in (0, 1, 15, 16, 17, 39):
         for one, other in zip(fed(task, training, first=first), whole[first:], strict=True):
@@ -69,7 +69,7 @@ def test_a_batch_depends_on_its_step_alone():
 
 
 def test_each_stream_changes_only_what_it_should():
-    task, training = build_task("addition"), training_preset("laptop", steps=32, batch=8)
+    task, training = build_task("addition"), training_preset("laptop", steps=32, batch_size=8)
     base = fed(task, training)
     order = fed(task, training, Seeds.of(0, order=1))
     data = fed(task, training, Seeds.of(0, data=1))
@@ -85,7 +85,7 @@ def test_random_positions_are_keyed_by_the_example_not_by_its_batch():
     positions = build_positions("randomized:limit=64")
     found = []
     for batching in ("length", "mixed"):
-        training = training_preset("laptop", steps=8, batch=8, window=8, batching=batching)
+        training = training_preset("laptop", steps=8, batch_size=8, window=8, batching=batching)
         seen = {}
         for feed in fed(task, training, positions=positions):
             for row, places, count in zip(rows(feed), feed.positions_BT, feed.tokens_B, strict=True):
@@ -96,7 +96,7 @@ def test_random_positions_are_keyed_by_the_example_not_by_its_batch():
 
 
 def test_another_process_supplies_the_same_blocks():
-    task, training = build_task("addition"), training_preset("laptop", steps=40, batch=64, window=16)
+    task, training = build_task("addition"), training_preset("laptop", steps=40, batch_size=64, window=16)
     blocks = [(begin * 64, (begin + steps) * 64) for begin, steps in windows(training)]
     supplier = Prefetcher("addition", task, 3, blocks)
     try:
@@ -109,7 +109,7 @@ def test_another_process_supplies_the_same_blocks():
 
 
 def test_a_supplier_that_dies_is_replaced_by_oneself():
-    task, training = build_task("addition"), training_preset("laptop", steps=64, batch=64, window=16)
+    task, training = build_task("addition"), training_preset("laptop", steps=64, batch_size=64, window=16)
     blocks = [(begin * 64, (begin + steps) * 64) for begin, steps in windows(training)]
     supplier = Prefetcher("addition", task, 0, blocks)
     supplier(*blocks[0])
@@ -131,7 +131,7 @@ def test_a_supplier_asked_out_of_order_still_gives_what_is_asked():
 
 def test_no_loss_on_the_prompt_and_all_of_the_answer():
     task = build_task("addition")
-    for feed in islice(fed(task, training_preset("laptop", steps=2, batch=8)), 2):
+    for feed in islice(fed(task, training_preset("laptop", steps=2, batch_size=8)), 2):
         for ids, mask, count in zip(feed.ids_BT, feed.loss_BT, feed.tokens_B, strict=True):
             said = task.vocabulary.read(ids[:count].tolist())
             begin = said.index("=") + 1

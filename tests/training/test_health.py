@@ -34,7 +34,7 @@ class BadGradient(Shrinking):
 
 
 def test_a_loss_that_is_not_finite_ends_the_training_and_names_the_encoding():
-    one = loop("copy:longest=4", Shrinking, rate=0.02, steps=60)
+    one = loop("copy:longest=4", Shrinking, lr=0.02, steps=60)
     seen = []
     with pytest.raises(Diverged) as caught:
         seen.extend(one)

@@ -24,7 +24,7 @@ def loop(
     name="addition", encoding="nope", seeds=None, model="laptop:width=32:heads=2:feed_forward_width=64", **options
 ):
     task, seeds = build_task(name), seeds or Seeds.of(0)
-    training = training_preset("laptop", **{"steps": 20, "batch": 16, "warmup": 5, **options})
+    training = training_preset("laptop", **{"steps": 20, "batch_size": 16, "warmup": 5, **options})
     decoder = Decoder(preset(model, vocabulary=len(task.vocabulary)), encoding, seed=seeds.init)
     supply = inline(lambda start, stop: training_block(task, start, stop, seeds.data))
     return Loop(decoder, supply, training, build_positions("consecutive"), seeds)
@@ -39,20 +39,26 @@ def equal(a, b):
 
 
 def test_rates_rise_and_fall_as_the_schedules_say():
-    cosine = training_preset("laptop", steps=110, warmup=10, rate=1.0, floor=0.1)
-    assert [cosine.rate_at(step) for step in (0, 4, 9)] == pytest.approx([0.1, 0.5, 1.0])
-    assert cosine.rate_at(60) == pytest.approx(0.55)
-    assert cosine.rate_at(109) == pytest.approx(0.1, abs=1e-3)
-    linear = training_preset("laptop", steps=110, warmup=10, rate=1.0, schedule="linear")
-    assert [linear.rate_at(step) for step in (10, 60, 109)] == pytest.approx([1.0, 0.5, 0.01])
-    assert training_preset("laptop", schedule="constant", warmup=0).rate_at(1999) == 1e-3
+    cosine = training_preset("laptop", steps=110, warmup=10, lr=1.0, min_lr=0.1)
+    assert [cosine.lr_at(step) for step in (0, 4, 9)] == pytest.approx([0.1, 0.5, 1.0])
+    assert cosine.lr_at(60) == pytest.approx(0.55)
+    assert cosine.lr_at(109) == pytest.approx(0.1, abs=1e-3)
+    linear = training_preset("laptop", steps=110, warmup=10, lr=1.0, schedule="linear")
+    assert [linear.lr_at(step) for step in (10, 60, 109)] == pytest.approx([1.0, 0.5, 0.01])
+    assert training_preset("laptop", schedule="constant", warmup=0).lr_at(1999) == 1e-3
 
 
 def test_the_paper_preset_is_the_published_training():
     paper = training_preset("paper")
-    assert (paper.steps, paper.batch, paper.rate, paper.decay, paper.clip) == (40_000, 64, 3e-5, 0.05, 1.0)
-    assert (paper.schedule, paper.warmup, paper.floor, paper.beta1, paper.beta2) == ("linear", 2400, 1e-7, 0.9, 0.999)
-    assert paper.decay_all and paper.batching == "mixed"
+    assert (paper.steps, paper.batch_size, paper.lr, paper.weight_decay, paper.grad_clip) == (
+        40_000,
+        64,
+        3e-5,
+        0.05,
+        1.0,
+    )
+    assert (paper.schedule, paper.warmup, paper.min_lr, paper.beta1, paper.beta2) == ("linear", 2400, 1e-7, 0.9, 0.999)
+    assert paper.decay_norms and paper.batching == "mixed"
     assert paper.validated == list(range(2000, 40_001, 2000))
 
 
@@ -81,21 +87,21 @@ def test_the_loss_is_that_of_all_logits_where_there_are_targets():
 
 @pytest.mark.parametrize("parts", [2, 3, 16])
 def test_accumulation_has_the_gradient_of_the_whole_batch(parts):
-    one, other = loop(steps=3), loop(steps=3, accumulate=parts)
+    one, other = loop(steps=3), loop(steps=3, accumulation=parts)
     told = [list(one), list(other)]
     assert [a.loss for a in told[0]] == pytest.approx([b.loss for b in told[1]], rel=1e-4)
     assert [a.norm for a in told[0]] == pytest.approx([b.norm for b in told[1]], rel=1e-3)
 
 
 def test_norms_are_not_decayed_unless_the_paper_says_so():
-    groups = loop(decay=0.1).optimizer.param_groups
+    groups = loop(weight_decay=0.1).optimizer.param_groups
     assert [group["weight_decay"] for group in groups] == [0.1, 0.0]
     assert all(parameter.ndim == 1 for parameter in groups[1]["params"])
-    assert [group["weight_decay"] for group in loop(decay=0.1, decay_all=True).optimizer.param_groups] == [0.1]
+    assert [group["weight_decay"] for group in loop(weight_decay=0.1, decay_norms=True).optimizer.param_groups] == [0.1]
 
 
 def test_gradients_are_clipped():
-    one = loop(clip=1e-3, steps=1)
+    one = loop(grad_clip=1e-3, steps=1)
     (told,) = one
     norm = torch.nn.utils.get_total_norm([p.grad for p in one.decoder.parameters()])
     assert told.norm > 0.1 and float(norm) == pytest.approx(1e-3, rel=1e-3)

@@ -103,7 +103,7 @@ def _names(runs: list[str], study: str | None, encodings: str | None, store: str
     names = list(runs)
     if study is not None:
         done = status_of(planned_of(study, None, None, False), store, None).done
-        names += [item.key for item in done if item.kind == "run" and (only is None or item.cell.encoding in only)]
+        names += [item.key for item in done if item.kind == "run" and (only is None or item.point.encoding in only)]
     elif only is not None:
         raise SpecError("--encodings chooses among the runs of a study; give --study, or name the runs alone")
     if not names:

@@ -27,7 +27,7 @@ TaskName = Annotated[str, typer.Argument(help="a task, e.g. copy:variant=same or
 RunName = Annotated[str, typer.Argument(help="a run: its folder, its id, or the beginning of its id")]
 Positions = Annotated[str, typer.Option(help="the kind of positions, e.g. randomized:limit=256")]
 Model = Annotated[str, typer.Option(help="a model preset, e.g. laptop:layers=3 or paper")]
-Training = Annotated[str, typer.Option(help="a training preset, e.g. laptop:steps=500:rate=0.002 or paper")]
+Training = Annotated[str, typer.Option(help="a training preset, e.g. laptop:steps=500:lr=0.002 or paper")]
 Store = Annotated[str, typer.Option(help="where runs are kept: a folder or any fsspec path")]
 Threads = Annotated[int | None, typer.Option(min=1, help="threads of torch; recorded with the run")]
 Allow = Annotated[
@@ -263,7 +263,7 @@ def evaluate(
     encoding: Annotated[
         str | None, typer.Option(help="another encoding at test time, e.g. rope:scaling=yarn:factor=4")
     ] = None,
-    scale: Annotated[
+    temperature: Annotated[
         str | None, typer.Option(help="attention temperature at test time, e.g. log-n or yarn:factor=4")
     ] = None,
     checkpoint: Annotated[str, typer.Option(help="last, best, earliest_best, 25%, 50% or 75%")] = "last",
@@ -273,7 +273,7 @@ def evaluate(
     save: Annotated[bool, typer.Option("--save", help="put the rows beside the run's own")] = False,
     as_json: Json = False,
 ) -> None:
-    """Evaluate a run's stored weights anew: more lengths, another encoding or scale, without training."""
+    """Evaluate a run's stored weights anew: more lengths, another encoding or temperature, without training."""
     from lengthwise.run import Run
     from lengthwise.statistics.reach import reach
     from lengthwise.study.file import lengths_of
@@ -284,7 +284,7 @@ def evaluate(
             None if lengths is None else lengths_of(lengths),
             checkpoint=checkpoint,
             encoding=encoding,
-            scale=scale,
+            temperature=temperature,
             examples=examples,
             allow=allow or (),
             progress=tell,

@@ -83,9 +83,9 @@ def plan(
     listed, waiting = planned.items(tuned_of(planned, store, with_))
     done = {item.key for item in found.done}
     lines: list[dict[str, Any]] = [
-        {**item.cell.labels(), "kind": item.kind, "run": item.key, "done": item.key in done} for item in listed
+        {**item.point.labels(), "kind": item.kind, "run": item.key, "done": item.key in done} for item in listed
     ]
-    proof = prove(planned.provisional(planned.cells) if planned.study.rate is not None else listed)
+    proof = prove(planned.provisional(planned.points) if planned.study.lr is not None else listed)
     if as_json:
         told = {"study": planned.study.name, "question": planned.study.question, **planned.counted(), "runs": lines}
         told |= {"waiting": len(waiting), "proof": proof.sentence, "only the encoding differs": proof.holds}
@@ -104,7 +104,7 @@ def plan(
         screen.print(f"... and {len(lines) - len(shown):,} more; --all shows them", style="dim")
     if waiting:
         screen.print(f"{len(waiting):,} more runs get their name when their learning rate is chosen", highlight=False)
-    by_rule = "; the learning rate is set by the rule" if planned.study.rate is not None else ""
+    by_rule = "; the learning rate is set by the rule" if planned.study.lr is not None else ""
     screen.print(escape(proof.sentence) + by_rule, style="bold" if proof.holds else "bold yellow", highlight=False)
 
 
@@ -126,7 +126,7 @@ def cost(
     with working() as tell:
         machine = calibrated(planned.study.resources.threads, tell) if on == "here" else accelerator(on)
         tuning = [cost_of(item.plan, machine) for tried in planned.tuning.values() for item in tried]
-        for cell in planned.cells:
+        for cell in planned.points:
             kinds.setdefault((cell.task, cell.encoding), []).append(cost_of(planned.plan(cell), machine))
     many = workers or ((os.cpu_count() or 1) if on == "here" else 1)
     runs = [one for listed in kinds.values() for one in listed]

@@ -73,7 +73,7 @@ def show(
                 "prompt": text(example.prompt),
                 "steps": text(example.steps),
                 "answer": text(example.answer),
-                "cell": chosen.cell(instance),
+                "subgroup": chosen.subgroup(instance),
                 "prompt_tokens": prompt,
                 "answer_tokens": len(sequence) - prompt,
                 "ids": sequence,
@@ -93,7 +93,7 @@ def show(
             parts.append(f"[yellow]{escape(str(one['steps']))}[/]")
         parts.append(f"[bold green]{escape(str(one['answer']))}[/]")
         screen.print("\n" + "\n".join(parts), highlight=False)
-        what = f", {one['cell']}" if one["cell"] else ""
+        what = f", {one['subgroup']}" if one["subgroup"] else ""
         screen.print(
             f"[dim]example {one['index']}{what}: {one['prompt_tokens']} prompt tokens, "
             f"{one['answer_tokens']} to write (end token included)[/]",

@@ -165,7 +165,7 @@ def demonstrate(
         )
         found = run.rows()
         decoder = run.subject()[0].eval()
-        for row in found.filter((found["checkpoint"] == "last") & found["cell"].is_null()).iter_rows(named=True):
+        for row in found.filter((found["checkpoint"] == "last") & found["subgroup"].is_null()).iter_rows(named=True):
             copying, loss = run.task.name == "copy", None
             if row["seen"] and row["length"] > 1:
                 asked = cases(run.task, row["split"], row["length"], examples=32)

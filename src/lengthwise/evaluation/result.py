@@ -210,9 +210,9 @@ def _answers(task: Task, case: Case, words: list[int]) -> bool:
 def _rows(task: Task, judged: list[Judged], marks: dict[str, str | None], trained: set[int]) -> pl.DataFrame:
     groups: dict[tuple[str, int, str | None], list[Judged]] = defaultdict(list)
     for one in judged:
-        groups[one.case.split, one.case.length, task.cell(one.case.instance)].append(one)
+        groups[one.case.split, one.case.length, task.subgroup(one.case.instance)].append(one)
     found = []
-    for (split, length, cell), group in groups.items():
+    for (split, length, subgroup), group in groups.items():
         kinds = [one.kind for one in group]
         found.append(
             {
@@ -220,7 +220,7 @@ def _rows(task: Task, judged: list[Judged], marks: dict[str, str | None], traine
                 "split": split,
                 "seen": length in trained,
                 "length": length,
-                "cell": cell,
+                "subgroup": subgroup,
                 "tokens": max(len(one.case.ids) for one in group),
                 "examples": len(group),
                 "correct": kinds.count("right"),

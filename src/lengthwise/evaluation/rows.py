@@ -1,4 +1,4 @@
-"""Rows: one line of counts per (checkpoint, split, length, cell). The only currency between evaluation and reports.
+"""Rows: one line of counts per (checkpoint, split, length, subgroup). The only currency between evaluation and reports.
 
 Missing is null, never 0. `examples` = `correct` + `early` + `late` + `wrong` + `cut`.
 """
@@ -21,7 +21,7 @@ COLUMNS = {
     "split": "String",
     "seen": "Boolean",  # whether the length was trained on
     "length": "Int64",  # in the task's unit
-    "cell": "String",  # the task's finer unit, or null
+    "subgroup": "String",  # the task's finer unit, or null
     "tokens": "Int64",  # of the longest sequence
     "examples": "Int64",
     "correct": "Int64",

@@ -23,6 +23,15 @@ class DecoderConfig(BaseModel):
 
     version: ClassVar[int] = 1
     """Raised when the decoder's numbers change; part of a run's identity."""
+    also_called: ClassVar[dict[str, str]] = {
+        **dict.fromkeys(("d_model", "hidden_size", "n_embd", "dim"), "width"),
+        **dict.fromkeys(("n_layers", "num_layers", "n_layer", "num_hidden_layers", "depth"), "layers"),
+        **dict.fromkeys(("n_heads", "num_heads", "n_head", "num_attention_heads"), "heads"),
+        **dict.fromkeys(("head_dim", "d_head", "d_kv"), "head_width"),
+        **dict.fromkeys(("d_ff", "intermediate_size", "ffn_dim", "mlp_width"), "feed_forward_width"),
+        **dict.fromkeys(("vocab_size", "vocab"), "vocabulary"),
+    }
+    """Names that other libraries have for these options."""
     machinery: ClassVar[frozenset[str]] = frozenset({"attention"})
     """Fields that decide how the same numbers are computed; no part of a run's identity, as a device is none."""
 

@@ -200,9 +200,9 @@ def training(found: Findings) -> Drawing | None:
         log = found.records.get(item.key, {}).get("log") or []
         lines += [
             {
-                "task": item.cell.task,
+                "task": item.point.task,
                 "encoding": found.names[item.key],
-                "seed": item.cell.seed,
+                "seed": item.point.seed,
                 "step": step,
                 "loss": loss,
             }

@@ -62,7 +62,7 @@ class Findings:
     @cached_property
     def tasks(self) -> list[str]:
         """In the study's order."""
-        return list(dict.fromkeys(item.cell.task for item in self.ended))
+        return list(dict.fromkeys(item.point.task for item in self.ended))
 
     @cached_property
     def ended(self) -> list[Item]:
@@ -78,7 +78,7 @@ class Findings:
     @cached_property
     def trained(self) -> dict[str, tuple[int, str]]:
         """Task → the longest trained length, and its unit."""
-        return {item.cell.task: (item.plan.task.longest, item.plan.task.unit) for item in self.ended}
+        return {item.point.task: (item.plan.task.longest, item.plan.task.unit) for item in self.ended}
 
     @cached_property
     def labels(self) -> dict[str, str]:
@@ -86,7 +86,7 @@ class Findings:
         known: dict[str, str] = {}
         for record in self.records.values():
             known |= record["run"].get("recorded", {}).get("labels", {})
-        parts = {self.names[item.key]: item.cell.encoding for item in self.ended}
+        parts = {self.names[item.key]: item.point.encoding for item in self.ended}
         plain = unique_labels(list(dict.fromkeys(parts.values())), known)
         return {name: plain[encoding] + name.removeprefix(encoding) for name, encoding in parts.items()}
 
@@ -117,7 +117,7 @@ class Findings:
     @property
     def seeds(self) -> int:
         """The most seeds that a cell has."""
-        return len({item.cell.seed for item in self.items})
+        return len({item.point.seed for item in self.items})
 
 
 def short(task: str) -> str:
@@ -133,11 +133,11 @@ def labels_of(items: Sequence[Item]) -> dict[str, str]:
         axis
         for axis in ("positions", "model", "training")
         if any(
-            len({getattr(item.cell, axis) for item in items if item.cell.task == task}) > 1
-            for task in {item.cell.task for item in items}
+            len({getattr(item.point, axis) for item in items if item.point.task == task}) > 1
+            for task in {item.point.task for item in items}
         )
     ]
-    return {item.key: " ".join([item.cell.encoding, *(getattr(item.cell, axis) for axis in axes)]) for item in items}
+    return {item.key: " ".join([item.point.encoding, *(getattr(item.point, axis) for axis in axes)]) for item in items}
 
 
 def labelled(items: Sequence[Item], diverged: Mapping[str, Mapping[str, Any]] | None = None) -> pl.DataFrame:
@@ -146,7 +146,7 @@ def labelled(items: Sequence[Item], diverged: Mapping[str, Mapping[str, Any]] | 
 
     names = labels_of(items)
     steps = {key: told["step"] for key, told in (diverged or {}).items()}
-    lines = [(item.key, item.cell.task, names[item.key], item.cell.seed, steps.get(item.key)) for item in items]
+    lines = [(item.key, item.point.task, names[item.key], item.point.seed, steps.get(item.key)) for item in items]
     kinds = {"run": pl.String, "task": pl.String, "encoding": pl.String, "seed": pl.Int64, "diverged": pl.Int64}
     return pl.DataFrame(lines, schema=kinds, orient="row")
 
@@ -212,10 +212,10 @@ def gather(
         wrong=_together(wrong),
         kinds=_together(kinds),
         choices=list(planned.choices(summaries).values()),
-        proof=prove(planned.provisional(planned.cells) if planned.study.rate is not None else runs),
+        proof=prove(planned.provisional(planned.points) if planned.study.lr is not None else runs),
         failed={key: why for key, why in (failed or {}).items() if key not in diverged},
         diverged=diverged,
-        focus=[name for name in focus if name in {item.cell.encoding for item in runs}],
+        focus=[name for name in focus if name in {item.point.encoding for item in runs}],
         guard=guard,
         **({} if more is None else {"more": more}),
         source=" and ".join(str(one) for one in (store if mine else None, bundle and bundle.folder) if one is not None),

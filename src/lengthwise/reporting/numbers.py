@@ -134,7 +134,7 @@ def _health(found: Findings, table: pl.DataFrame) -> list[Trouble]:
     learned: dict[str, bool | None] = dict(table.select("run", "learned").iter_rows())
     told = []
     for item in found.ended:
-        where = (item.cell.task, found.names[item.key], item.cell.seed)
+        where = (item.point.task, found.names[item.key], item.point.seed)
         if item.key in found.diverged:
             told.append(Trouble(*where, "diverged", str(Diverged.read(found.diverged[item.key]))))
             continue

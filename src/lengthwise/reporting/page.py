@@ -183,9 +183,7 @@ class Page(Tables):
         """What differed between the runs."""
         if self.found.proof is None:
             return ""
-        by_rule = (
-            "; but for the learning rate, which the rule below has set" if self.found.study.rate is not None else ""
-        )
+        by_rule = "; but for the learning rate, which the rule below has set" if self.found.study.lr is not None else ""
         return f"{self.found.proof.sentence}{by_rule}."
 
     def _claims_words(self) -> str:

@@ -40,7 +40,7 @@ class Tables(Comparisons):
             told.append(f"Seen lengths with fewer than {WEAK} test examples, which say little: {few}.")
         if found.seeds == 1:
             told.append("There is one seed: no seed interval.")
-        edge = [choice for choice in found.choices if choice.rate is not None and choice.edge]
+        edge = [choice for choice in found.choices if choice.lr is not None and choice.edge]
         if edge:
             told.append(f"{len(edge)} of {len(found.choices)} learning rates lie at the edge of what was tried.")
         left = sorted({task for one in self.numbers.means.values() for task in one.left_out})
@@ -207,7 +207,7 @@ class Tables(Comparisons):
 
         if self.found.wrong is None:
             return []
-        keys = {item.key: item for item in self.found.items if item.cell.task == task}
+        keys = {item.key: item for item in self.found.items if item.point.task == task}
         own = self.found.wrong.filter(
             pl.col("run").is_in(list(keys)) & (pl.col("checkpoint") == "last") & (pl.col("split") != "validation")
         ).sort("length", "run", "first")
@@ -221,7 +221,7 @@ class Tables(Comparisons):
                 shown[name] = {
                     "encoding": self.found.label(name),
                     "length": line["length"],
-                    "seed": keys[line["run"]].cell.seed,
+                    "seed": keys[line["run"]].point.seed,
                     "kind": words,
                     **texts,
                 }
@@ -234,12 +234,12 @@ class Tables(Comparisons):
             {
                 "encoding": self.found.label(one.encoding),
                 "chosen on": ", ".join([self.found.short(one.group), *(one.rest if several else ())]),
-                "rate": "waits" if one.rate is None else f"{one.rate:g}",
+                "lr": "waits" if one.lr is None else f"{one.lr:g}",
                 "exact match of each": ", ".join(
                     f"{rate:g}: {'missing' if score is None else number(score[0])}"
                     for rate, score in zip(one.rates, one.scores, strict=True)
                 ),
-                "": "at the edge" if one.rate is not None and one.edge else "",
+                "": "at the edge" if one.lr is not None and one.edge else "",
             }
             for one in self.found.choices
         ]

@@ -166,7 +166,7 @@ def _many_tasks(found: Findings, numbers: Numbers) -> str:
 def _seeds(found: Findings) -> str:
     counts: dict[tuple[str, str], int] = {}
     for item in found.items:
-        key = (item.cell.task, found.names[item.key])
+        key = (item.point.task, found.names[item.key])
         counts[key] = counts.get(key, 0) + 1
     few, many = min(counts.values()), max(counts.values())
     return "one seed" if many == 1 else f"{few if few == many else f'{few} to {many}'} seeds"
@@ -179,8 +179,8 @@ def protocol(found: Findings) -> str:
     model, training = plan.model, plan.training
     layers = sorted({one.plan.model.layers for one in found.items})
     steps = sorted({one.plan.training.steps for one in found.items})
-    rates = sorted({one.plan.training.rate for one in found.items})
-    batches = sorted({one.plan.training.batch for one in found.items})
+    rates = sorted({one.plan.training.lr for one in found.items})
+    batches = sorted({one.plan.training.batch_size for one in found.items})
     widths = sorted({one.plan.model.width for one in found.items})
     heads = sorted({one.plan.model.heads for one in found.items})
     tested = {int(row) for row in found.cells["examples"].to_list()}
@@ -191,9 +191,9 @@ def protocol(found: Findings) -> str:
         f"{training.schedule} schedule), with {_seeds(found)} each. All encodings of a seed begin with the same shared "
         "weights and see the same batches in the same order. "
     )
-    if found.study.rate is not None:
+    if found.study.lr is not None:
         told += (
-            f"The rate was chosen per encoding and group of tasks from {_range(sorted(found.study.rate.choose))} at "
+            f"The rate was chosen per encoding and group of tasks from {_range(sorted(found.study.lr.choose))} at "
             "seen lengths, with half the steps and a seed that no run uses. "
         )
     return told + (

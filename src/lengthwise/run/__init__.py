@@ -1,4 +1,4 @@
-"""One run: what it is (`identity`), whose it is (`lease`), how it is done (`attempt`), what it left (`record`)."""
+"""One run: what it is (`identity`), whose it is (`lease`), how it is done (`attempt`), what it left (`run`)."""
 
 import typing
 from importlib import import_module
@@ -16,6 +16,6 @@ __all__ = ["STOPPED", "STORE", "Plan", "Run", "Stopped", "train"]
 
 def __getattr__(name: str) -> object:
     if name in __all__:  # naming runs needs no torch; doing them does
-        where = {"Run": "record", "train": "perform"}[name]
+        where = {"Run": "run", "train": "execute"}[name]
         return getattr(import_module(f"lengthwise.run.{where}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,7 +2,7 @@
 
     STORE/runs/ID/1/            an attempt: everything it writes, nobody else writes there
       run.json                  all options, versions, machine; creating it is what makes the attempt one's own
-      train.jsonl               loss, rate, norm, tokens, seconds; validations
+      train.jsonl               loss, lr, norm, tokens, seconds; validations
       checkpoints/000000300/    weights and moments, and manifest.json, written last, with sizes and checksums
       weights/000000300.safetensors   at 25, 50, 75 %, best and earliest best
       model.safetensors         the last weights
@@ -163,7 +163,7 @@ class Attempt:
         self.progress.step(told.step, told.loss, speed, left)
         self.lease.tell(step=told.step, steps=self.plan.training.steps, loss=told.loss, left=left)
         if told.step % _LOG_EVERY == 0 or told.step == self.plan.training.steps:
-            numbers = {"loss": told.loss, "rate": told.rate, "norm": told.norm}
+            numbers = {"loss": told.loss, "lr": told.lr, "norm": told.norm}
             lines.add({"step": told.step, **numbers, "tokens": tokens, "seconds": round(seconds, 3)})
             self.loggers.log(told.step, {**numbers, "tokens_per_second": speed})
 
@@ -287,9 +287,10 @@ class Attempt:
         plan, training = self.plan, self.plan.training
         seed = plan.seeds.data
         blocks = [
-            (begin * training.batch, (begin + steps) * training.batch) for begin, steps in windows(training, step)
+            (begin * training.batch_size, (begin + steps) * training.batch_size)
+            for begin, steps in windows(training, step)
         ]
-        if (training.steps - step) * training.batch < PREFETCH_FROM:
+        if (training.steps - step) * training.batch_size < PREFETCH_FROM:
             yield inline(lambda start, stop: training_block(plan.task, start, stop, seed))
             return
         supplier = Prefetcher(str(plan.task_spec), plan.task, seed, blocks)

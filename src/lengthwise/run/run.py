@@ -106,7 +106,7 @@ class Run:
         more = [name for name in self.folder.names() if name.startswith("rows-")]
         found = pl.concat([from_parquet(self.folder.read(name)) for name in ("rows.parquet", *more)])
         # The same evaluation done again is not more examples.
-        keys = ["evaluation", "checkpoint", "split", "length", "cell"]
+        keys = ["evaluation", "checkpoint", "split", "length", "subgroup"]
         return found.unique(subset=keys, keep="last", maintain_order=True)
 
     def predictions(self) -> pl.DataFrame:
@@ -194,16 +194,17 @@ class Run:
         *,
         checkpoint: str = "last",
         encoding: str | None = None,
-        scale: str | None = None,
+        temperature: str | None = None,
         allow: Iterable[str] = (),
         examples: int | None = None,
         decoding: str = "checked",
         progress: Callable[[str], None] | None = None,
     ) -> EvaluationResult:
-        """Evaluate the stored weights anew, also with another encoding or scale; rows say what was changed."""
-        temperature = None if scale is None else scale_with_trained(scale, self.trained_tokens)
+        """Evaluate the stored weights anew, also with another encoding or temperature; rows say what was changed."""
+        if temperature is not None:
+            temperature = temperature_with_trained(temperature, self.trained_tokens)
         encoding = None if encoding is None else with_trained(encoding, self.plan.longest_budget)
-        changed = {"encoding": encoding, "scale": temperature, "examples": examples}
+        changed = {"encoding": encoding, "temperature": temperature, "examples": examples}
         name = " ".join(f"{key}={value}" for key, value in changed.items() if value is not None) or AS_TRAINED
         decoder = self.decoder(checkpoint, encoding=encoding, temperature=temperature, allow=allow)
         found = evaluate_decoder(
@@ -237,10 +238,11 @@ def with_trained(encoding: str, tokens: Callable[[], int]) -> str:
     return ",".join(map(str, found)) if filled else encoding
 
 
-def scale_with_trained(scale: str, tokens: Callable[[], int]) -> str:
+def temperature_with_trained(temperature: str, tokens: Callable[[], int]) -> str:
     """The attention temperature, with the trained length where log-n names none."""
-    spec = Spec.of(scale)
-    return f"{scale}:trained={tokens()}" if spec.name == "log-n" and "trained" not in dict(spec.options) else scale
+    spec = Spec.of(temperature)
+    missing = spec.name == "log-n" and "trained" not in dict(spec.options)
+    return f"{temperature}:trained={tokens()}" if missing else temperature
 
 
 def fill(decoder: Decoder, weights: Mapping[str, Tensor], allow: Iterable[str], source: str) -> None:

@@ -15,7 +15,7 @@ from lengthwise.statistics.learned import EXHAUSTED, enough, learned_runs, score
 if TYPE_CHECKING:
     import polars as pl
 
-    from lengthwise.study.plan import Cell, Item
+    from lengthwise.study.plan import GridPoint, Item
 
 MEASURES = {
     "unseen": "mean accuracy at unseen lengths, L+1 to 2L",
@@ -29,14 +29,14 @@ MEASURES = {
 AXES = ("task", "encoding", "seed")
 
 
-def labels(items: Iterable[Item], waiting: Iterable[Cell] = ()) -> pl.DataFrame:
+def labels(items: Iterable[Item], waiting: Iterable[GridPoint] = ()) -> pl.DataFrame:
     """What each run of a study is called by: `run, task, encoding, positions, model, training, seed`.
 
     `labels(*Planned(study).items(summaries))`: cells that wait for their learning rate have no run yet, and no score.
     """
     import polars as pl
 
-    found = [{"run": item.run, **item.cell.labels()} for item in items if item.kind == "run"]
+    found = [{"run": item.run, **item.point.labels()} for item in items if item.kind == "run"]
     found += [{"run": None, **cell.labels()} for cell in waiting]
     words = dict.fromkeys(("run", "task", "encoding", "positions", "model", "training"), pl.String)
     return pl.DataFrame(found, schema={**words, "seed": pl.Int64}).unique(maintain_order=True)

@@ -89,11 +89,11 @@ def guards(planned: Planned, bundle: Bundle) -> list[Item]:
 
 
 def _other_both(item: Item, picked: list[Item]) -> bool:
-    return all(item.cell.encoding != one.cell.encoding and item.cell.task != one.cell.task for one in picked)
+    return all(item.point.encoding != one.point.encoding and item.point.task != one.point.task for one in picked)
 
 
 def _other_encoding(item: Item, picked: list[Item]) -> bool:
-    return all(item.cell.encoding != one.cell.encoding for one in picked)
+    return all(item.point.encoding != one.point.encoding for one in picked)
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def guarded(items: list[Item], bundle: Bundle, store: Store) -> Guard:
     keys = [item.key for item in items]
     ours, theirs = store.rows(keys), bundle.rows.filter(pl.col("run").is_in(keys))
     theirs = theirs.filter(pl.col("evaluation") == "as trained")
-    order = ["run", "evaluation", "checkpoint", "split", "length", "cell"]
+    order = ["run", "evaluation", "checkpoint", "split", "length", "subgroup"]
     missing = [key for key in keys if key not in set(ours["run"].to_list())]
     if missing:
         raise SpecError(

@@ -13,7 +13,7 @@ from lengthwise.model.config import preset
 from lengthwise.run.identity import Plan, encodings_of
 from lengthwise.spec import Spec, SpecError, blame, specs
 from lengthwise.study.file import AXES, SHOWN, Evaluation, Study, lengths_of
-from lengthwise.study.plan import Cell, Planned
+from lengthwise.study.plan import GridPoint, Planned
 from lengthwise.study.reading import cut
 from lengthwise.task import build_task
 from lengthwise.training.settings import training_preset
@@ -34,26 +34,26 @@ def check(planned: Planned, allow_code: bool = False) -> list[str]:
     """All that is wrong, each in a line; nothing is wrong where there is no line."""
     refuse_foreign(planned.outside(), allow_code)
     try:
-        cells = planned.cells
+        points = planned.points
     except SpecError as error:
         return [cut(str(error))]
-    if not cells:
+    if not points:
         return ["the study has no runs"]
     errors: list[str] = []
-    wrong = _names(planned.study, cells, errors)
-    plans = _plans(planned, [cell for cell in cells if not wrong & set(cell.labels().items())], errors)
+    wrong = _names(planned.study, points, errors)
+    plans = _plans(planned, [point for point in points if not wrong & set(point.labels().items())], errors)
     _fit(plans, errors)
     _same_run(plans, errors)
     _evaluations(planned, plans, errors)
     if not errors:
-        _told(errors, "rate", lambda: planned.tuning)
+        _told(errors, "lr", lambda: planned.tuning)
     told = list(dict.fromkeys(map(cut, errors)))
     return told[:SHOWN] + ([f"... and {len(told) - SHOWN} more mistakes"] if len(told) > SHOWN else [])
 
 
-def _names(study: Study, cells: Iterable[Cell], errors: list[str]) -> set[tuple[str, str | int]]:
+def _names(study: Study, points: Iterable[GridPoint], errors: list[str]) -> set[tuple[str, str | int]]:
     """Tell each name that is wrong where it is written; returns them with their axis."""
-    used = {label for cell in cells for label in cell.labels().items()}
+    used = {label for point in points for label in point.labels().items()}
     parts: list[tuple[str, object]] = [("base", study.base)]
     parts += [(f"pair.{number}", entry) for number, entry in enumerate(study.pair)]
     written = [(f"{place}.{axis}", axis, getattr(part, axis)) for place, part in parts for axis in AXES]
@@ -83,39 +83,39 @@ def _known(axis: str, text: str) -> bool:
     return True
 
 
-def _plans(planned: Planned, cells: Iterable[Cell], errors: list[str]) -> list[tuple[Cell, Plan]]:
-    """A plan of each cell that differs in more than its seed."""
+def _plans(planned: Planned, points: Iterable[GridPoint], errors: list[str]) -> list[tuple[GridPoint, Plan]]:
+    """A plan of each point that differs in more than its seed."""
     found, known, told = [], set[tuple[str, ...]](), set[str]()
-    for cell in cells:
-        key = tuple(str(value) for axis, value in cell.labels().items() if axis != "seed")
+    for point in points:
+        key = tuple(str(value) for axis, value in point.labels().items() if axis != "seed")
         if key in known:
             continue
         known.add(key)
         mine: list[str] = []
-        plan = _told(mine, f"{cell.task}, {cell.encoding}", partial(planned.plan, cell))
+        plan = _told(mine, f"{point.task}, {point.encoding}", partial(planned.plan, point))
         if plan is not None:
-            found.append((cell, plan))
-        elif (words := mine[0].removeprefix(f"{cell.task}, {cell.encoding}: ")) not in told:
+            found.append((point, plan))
+        elif (words := mine[0].removeprefix(f"{point.task}, {point.encoding}: ")) not in told:
             told.add(words)
             errors += mine
     return found
 
 
-def _fit(plans: Iterable[tuple[Cell, Plan]], errors: list[str]) -> None:
+def _fit(plans: Iterable[tuple[GridPoint, Plan]], errors: list[str]) -> None:
     """Build each encoding in each model, each kind of positions for each task, and see whether they have room."""
     highest: dict[object, int | None] = {}
     limits: dict[object, int | str | None] = {}
-    for cell, plan in plans:
+    for point, plan in plans:
         task = (plan.task_spec, plan.positions_spec)
         if task not in highest:
-            highest[task] = _told(errors, f"{cell.task}, positions {cell.positions}", plan.highest)
+            highest[task] = _told(errors, f"{point.task}, positions {point.positions}", plan.highest)
         model = (plan.encoding_specs, plan.model.model_copy(update={"vocabulary": 4}))
         if model not in limits:
-            found = _told(errors, f"{cell.encoding} in model {cell.model}", lambda plan=plan: (_limit(plan),))
+            found = _told(errors, f"{point.encoding} in model {point.model}", lambda plan=plan: (_limit(plan),))
             limits[model] = "wrong" if found is None else found[0]
         needed, limit = highest[task], limits[model]
         if needed is not None and not isinstance(limit, str):
-            _told(errors, f"{cell.task}, {cell.encoding}", lambda plan=plan, n=needed, m=limit: plan.fits(n, m))
+            _told(errors, f"{point.task}, {point.encoding}", lambda plan=plan, n=needed, m=limit: plan.fits(n, m))
 
 
 def _limit(plan: Plan) -> int | None:
@@ -144,21 +144,21 @@ def _told(errors: list[str], where: str, do: Callable[[], T]) -> T | None:
     return None
 
 
-def _same_run(plans: Iterable[tuple[Cell, Plan]], errors: list[str]) -> None:
-    """Two cells that are one run, because a default is written out in one of them, would be counted twice."""
-    seen: dict[str, Cell] = {}
-    for cell, plan in plans:
-        first = seen.setdefault(plan.id, cell)
-        if first is not cell:
-            both = zip(cell.labels().items(), first.labels().values(), strict=True)
+def _same_run(plans: Iterable[tuple[GridPoint, Plan]], errors: list[str]) -> None:
+    """Two points that are one run, because a default is written out in one of them, would be counted twice."""
+    seen: dict[str, GridPoint] = {}
+    for point, plan in plans:
+        first = seen.setdefault(plan.id, point)
+        if first is not point:
+            both = zip(point.labels().items(), first.labels().values(), strict=True)
             differ = [f"{axis} {there} and {axis} {here}" for (axis, here), there in both if here != there]
             errors.append(f"{'; '.join(differ)} are the same run: leave one of them out")
 
 
-def _evaluations(planned: Planned, plans: Iterable[tuple[Cell, Plan]], errors: list[str]) -> None:
+def _evaluations(planned: Planned, plans: Iterable[tuple[GridPoint, Plan]], errors: list[str]) -> None:
     """What is evaluated at test time must exist, fit the weights of every run, and have room for what was trained."""
     from lengthwise.model.temperature import build_temperature
-    from lengthwise.run.run import scale_with_trained
+    from lengthwise.run.run import temperature_with_trained
 
     plans = list(plans)
     for number, one in enumerate(planned.study.evaluations):
@@ -170,25 +170,29 @@ def _evaluations(planned: Planned, plans: Iterable[tuple[Cell, Plan]], errors: l
         if one.encoding is not None:
             for layers in dict.fromkeys(plan.model.layers for _, plan in plans):
                 _told(errors, f"{place}.encoding", partial(encodings_of, one.encoding, layers))
-        if one.scale is not None:
-            _told(errors, f"{place}.scale", partial(build_temperature, scale_with_trained(one.scale, lambda: 8)))
-        if (one.encoding is not None or one.scale is not None) and len(errors) == before:
+        if one.temperature is not None:
+            _told(
+                errors,
+                f"{place}.temperature",
+                partial(build_temperature, temperature_with_trained(one.temperature, lambda: 8)),
+            )
+        if (one.encoding is not None or one.temperature is not None) and len(errors) == before:
             _evaluated_alike(place, one, plans, errors)
 
 
-def _evaluated_alike(place: str, one: Evaluation, plans: Iterable[tuple[Cell, Plan]], errors: list[str]) -> None:
+def _evaluated_alike(place: str, one: Evaluation, plans: Iterable[tuple[GridPoint, Plan]], errors: list[str]) -> None:
     """Build what an evaluation makes of each model with each of its encodings, and tell each mistake once."""
     rooms: dict[object, int | None] = {}
     said = set[str]()
-    for cell, plan in plans:
+    for point, plan in plans:
         key = (plan.encoding_specs, plan.model.model_copy(update={"vocabulary": 4}))
         mine: list[str] = []
         if key not in rooms:
-            rooms[key] = _told(mine, f"{place}, {cell.encoding}", partial(_evaluated, plan, one))
+            rooms[key] = _told(mine, f"{place}, {point.encoding}", partial(_evaluated, plan, one))
         if (limit := rooms[key]) is not None and one.lengths is None and one.encoding is not None:
             tested = replace(plan, encoding_specs=encodings_of(one.encoding, plan.model.layers))
-            _told(mine, f"{place}, {cell.encoding}", lambda tested=tested, limit=limit: _roomy(tested, limit))
-        if mine and (words := mine[0].removeprefix(f"{place}, {cell.encoding}: ")) not in said:
+            _told(mine, f"{place}, {point.encoding}", lambda tested=tested, limit=limit: _roomy(tested, limit))
+        if mine and (words := mine[0].removeprefix(f"{place}, {point.encoding}: ")) not in said:
             said.add(words)
             errors += mine
 
@@ -197,7 +201,7 @@ def _evaluated(plan: Plan, one: Evaluation) -> int | None:
     """The first position that an evaluation's encodings do not have; refuses what cannot be built, or filled."""
     from lengthwise.evaluation.decoding import limit_of
     from lengthwise.model import Decoder
-    from lengthwise.run.run import fill, scale_with_trained, with_trained
+    from lengthwise.run.run import fill, temperature_with_trained, with_trained
 
     if _heavy(plan):
         return None
@@ -206,8 +210,8 @@ def _evaluated(plan: Plan, one: Evaluation) -> int | None:
         # Any length serves: that of the run is not what can be wrong here.
         named = list(encodings_of(with_trained(one.encoding, lambda: 8), plan.model.layers))
         wanted = named * plan.model.layers if len(named) == 1 else named
-    if one.scale is not None:
-        changed = {"temperature": scale_with_trained(one.scale, lambda: 8)}
+    if one.temperature is not None:
+        changed = {"temperature": temperature_with_trained(one.temperature, lambda: 8)}
     layers = list(dict.fromkeys(zip(plan.encodings, wanted, strict=True)))  # layers that are alike need not be built
     small = plan.model.model_copy(update={"vocabulary": 4, "feed_forward_width": 8, "layers": len(layers)})
     try:

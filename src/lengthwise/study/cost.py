@@ -207,21 +207,21 @@ def _cost(
     machine, body = held.machine, body_of(config, specs)
     fed = fed_by(
         task,
-        min(training.steps, ceil(BLOCK / training.batch)),
-        training.batch,
+        min(training.steps, ceil(BLOCK / training.batch_size)),
+        training.batch_size,
         training.batching,
         training.window,
-        training.accumulate,
+        training.accumulation,
     )
     tests = [one for one in tested_by(task) if one.split != "validated"]
     seen = [one for one in tested_by(task) if one.split == "validated"]
     amounts, flops = body.amounts(fed.step.times(training.steps), training=True)
     seconds = machine.stepping(amounts, flops, training.autocast)
     placed = placing(task, positions)
-    seconds += training.steps * training.batch * placed
+    seconds += training.steps * training.batch_size * placed
     # Examples are made beside the training, one window ahead; the first window, and all of a short run, before it.
-    making = training.steps * training.batch * fed.example_seconds
-    short = training.steps * training.batch < PREFETCH_FROM
+    making = training.steps * training.batch_size * fed.example_seconds
+    short = training.steps * training.batch_size < PREFETCH_FROM
     seconds = seconds + making if short else max(seconds, making) + making * training.span / training.steps
     weights = 4 * body.parameters
     saves = ceil(training.steps / training.saved_every)

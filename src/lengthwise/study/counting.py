@@ -176,34 +176,36 @@ def fed_by(
     from lengthwise.training.settings import Training
 
     # The sample has the batches of a window but fewer rows in each, or, where batches are mixed, fewer batches.
-    span = Training(steps=steps, batch=batch, rate=1.0, window=window).span
+    span = Training(steps=steps, batch_size=batch, lr=1.0, window=window).span
     rows_here = max(accumulate, min(batch, SAMPLE // span if batching == "length" else SAMPLE))
     span = span if batching == "length" else max(1, min(span, SAMPLE // rows_here))
-    training = Training(steps=steps, batch=rows_here, rate=1.0, batching=batching, window=span, accumulate=accumulate)
+    training = Training(
+        steps=steps, batch_size=rows_here, lr=1.0, batching=batching, window=span, accumulation=accumulate
+    )
     larger = batch / rows_here
     built, shapes, most, seconds = build_task(task), [], (0.0, 0.0, 0.0), []
     counted, by_length = 0, dict[int, list[int]]()
     for begin, here in windows(training):
         start = time.perf_counter()
-        block = training_block(built, begin * training.batch, (begin + here) * training.batch)
+        block = training_block(built, begin * training.batch_size, (begin + here) * training.batch_size)
         seconds.append((time.perf_counter() - start) / len(block))
         for length in np.unique(block.lengths_N).tolist():
             by_length.setdefault(length, []).extend(block.tokens_N[block.lengths_N == length].tolist())
         counted += int(block.tokens_N.sum()) - len(block)
         for rows in window_order(block, training, 0):
-            parts = [part for part in np.array_split(rows, training.accumulate) if len(part)]
+            parts = [part for part in np.array_split(rows, training.accumulation) if len(part)]
             wide = [(len(part), int(block.tokens_N[part].max()) - 1) for part in parts]
             targets = [int((block.tokens_N - block.prompts_N)[part].sum()) for part in parts]
             sums = [(b * t, b * t * t, n) for (b, t), n in zip(wide, targets, strict=True)]
             most = max(most, *((float(t), float(p), float(n)) for t, p, n in sums))
             shapes.append(Shape(len(parts), *map(float, np.sum(sums, axis=0))))
-        if (len(shapes) + training.span) * training.batch > SAMPLE:
+        if (len(shapes) + training.span) * training.batch_size > SAMPLE:
             break
     # Lengths are cheap to draw, examples are not: many lengths, and the mean tokens of each, are a quieter estimate.
     many = drawn(built, 0, min(steps * batch, BLOCK))[0].tolist()
     means = {length: statistics.fmean(found) for length, found in by_length.items()}
     true = statistics.fmean(means[length] for length in many if length in means) - 1
-    better = true * len(shapes) * training.batch / counted
+    better = true * len(shapes) * training.batch_size / counted
     mean = sum(shapes[1:], shapes[0]).times(1 / len(shapes))
     step = Shape(mean.calls, *(better * larger * part for part in (mean.tokens, mean.pairs, mean.targets)))
     return Fed(step, true * batch, (larger * most[0], larger * most[1], larger * most[2]), min(seconds))

@@ -80,7 +80,7 @@ class Tally:
     """What a driver has done and seen."""
 
     total: int = 0
-    """HuggingFaceTokenizer of work that are known, and cells that wait for their rate."""
+    """Items of work that are known, and points that wait for their rate."""
     done: set[str] = field(default_factory=set)
     failed: dict[str, str] = field(default_factory=dict)
     """Key → why."""
@@ -196,7 +196,7 @@ class Driver:
         return True
 
     def _items(self, done: frozenset[str]) -> tuple[list[Item], int]:
-        """All items that are known, and how many cells wait; made again only when a tuning run has ended."""
+        """All items that are known, and how many points wait; made again only when a tuning run has ended."""
         tuned = [item.key for tried in self.planned.tuning.values() for item in tried]
         ready = sum(key in done or key in self.given for key in tuned)
         if self._known is None or self._known[0] != ready:
@@ -261,12 +261,12 @@ class Driver:
 
 def kind_of(item: Item) -> tuple[str, ...]:
     """What decides how long an item takes: all but its seed."""
-    cell = item.cell
-    return (item.kind, cell.task, cell.encoding, cell.positions, cell.model, cell.training)
+    point = item.point
+    return (item.kind, point.task, point.encoding, point.positions, point.model, point.training)
 
 
 def remaining(expected: Mapping[tuple[str, ...], float], items: Sequence[Item], waiting: int) -> float:
-    """Seconds that these items and so many cells without a learning rate will take, from `kind_of` → seconds."""
+    """Seconds that these items and so many points without a learning rate will take, from `kind_of` → seconds."""
     runs = [seconds for kind, seconds in expected.items() if kind[0] == "run"]
     unknown = waiting * (sum(runs) / len(runs) if runs else 0.0)
     return sum(expected.get(kind_of(item), 0.0) for item in items) + unknown

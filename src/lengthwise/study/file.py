@@ -150,7 +150,7 @@ class Vary(Part):
         return self
 
 
-class Rate(Part):
+class LearningRateRule(Part):
     """The learning-rate rule: the same values and budget for every encoding, chosen on seen lengths alone.
 
     Per encoding and group of tasks: a run of half the steps with each value and a seed that no run uses; the highest
@@ -165,7 +165,7 @@ class Rate(Part):
     """The seed of the tuning runs."""
 
     @model_validator(mode="after")
-    def _sound(self) -> Rate:
+    def _sound(self) -> LearningRateRule:
         found = [f"{one} is listed twice in choose" for one in _twice(self.choose)]
         found += [f"task {one!r} is in groups twice" for one in _twice(task for group in self.groups for task in group)]
         Wrong.any(found)
@@ -179,7 +179,7 @@ class Evaluation(Part):
     """Lengths, e.g. `8,16,32` or `17-40`; all that are tested, unless given."""
     encoding: Named | None = None
     """Another encoding at test time."""
-    scale: Named | None = None
+    temperature: Named | None = None
     """An attention temperature at test time, e.g. `log-n`."""
     checkpoint: Literal["last", "best", "earliest_best", "25%", "50%", "75%"] = "last"
     """Which weights."""
@@ -242,7 +242,7 @@ class Study(Part):
         BeforeValidator(_seeded),
     ] = 3
     """How many (0, 1, ...), or which."""
-    rate: Rate | None = None
+    lr: LearningRateRule | None = None
     """Choose the learning rate by rule; without it, the training's own."""
     evaluations: list[Evaluation] = []
     resources: Resources = Resources()
@@ -278,14 +278,14 @@ class Study(Part):
         marks = [(str(one.model_dump(exclude_defaults=True)), number) for number, one in enumerate(self.evaluations)]
         for mark in _twice(mark for mark, _ in marks):
             yield f"evaluations.{max(number for one, number in marks if one == mark)} is listed twice; leave it out"
-        if self.rate is not None:
-            if self.rate.seed in seeds:
-                yield f"seeds: {self.rate.seed} is the tuning seed, which no run may use; change seeds or rate.seed"
-            for task in dict.fromkeys(task for group in self.rate.groups for task in group if task not in tasks):
-                yield f"rate.groups: {task!r} is no task of the study.{did_you_mean(task, tasks)}"
+        if self.lr is not None:
+            if self.lr.seed in seeds:
+                yield f"seeds: {self.lr.seed} is the tuning seed, which no run may use; change seeds or lr.seed"
+            for task in dict.fromkeys(task for group in self.lr.groups for task in group if task not in tasks):
+                yield f"lr.groups: {task!r} is no task of the study.{did_you_mean(task, tasks)}"
             for text in self._values("training"):
-                if any("rate" in dict(spec.options) for spec in specs(text)):
-                    yield f"training {text!r} has a rate, and rate chooses one; leave out one of them"
+                if any("lr" in dict(spec.options) for spec in specs(text)):
+                    yield f"training {text!r} has an lr, and lr chooses one; leave out one of them"
         for task in dict.fromkeys(task for task in self.quick if task not in tasks):
             yield f"quick: {task!r} is no task of the study.{did_you_mean(task, tasks)}"
         yield from (f"quick: {task!r} is listed twice" for task in _twice(self.quick))
@@ -386,7 +386,7 @@ def told(error: ValidationError) -> list[str]:
 
 def _fields(place: tuple[int | str, ...]) -> list[str]:
     """The fields that could have been meant at a place."""
-    parts: dict[str, type[Part]] = {"base": Base, "vary": Vary, "pair": LinkedOptions, "rate": Rate}
+    parts: dict[str, type[Part]] = {"base": Base, "vary": Vary, "pair": LinkedOptions, "lr": LearningRateRule}
     parts |= {"evaluations": Evaluation, "resources": Resources}
     return list(parts.get(str(place[0]), Study).model_fields if len(place) > 1 else Study.model_fields)
 

@@ -121,7 +121,7 @@ class Launch:
         from lengthwise.study.cost import expected_seconds
 
         tell("timing a step")
-        items = list(only) if only is not None else planned.provisional(planned.cells)
+        items = list(only) if only is not None else planned.provisional(planned.points)
         items += [] if only is not None else [item for tried in planned.tuning.values() for item in tried]
         known = expected_seconds([item.plan for item in items], planned.study.resources.threads)
         return {kind_of(item): known[item.key] for item in items}

@@ -24,7 +24,7 @@ TIE = 0.005
 
 
 @dataclass(frozen=True)
-class Cell:
+class GridPoint:
     """A run of the study before its learning rate is known: what it is called by on every axis, and its seed."""
 
     task: str
@@ -46,7 +46,7 @@ class Item:
     key: str
     """The run's id; of an evaluation, the run's id, `~` and a hash of what is evaluated."""
     kind: Kind
-    cell: Cell
+    point: GridPoint
     plan: Plan
     evaluation: Evaluation | None = None
 
@@ -71,7 +71,7 @@ class Choice:
     """Exact match and loss of each; none where it is not done."""
 
     @property
-    def rate(self) -> float | None:
+    def lr(self) -> float | None:
         """The best at seen lengths; none until all are done."""
         if any(score is None for score in self.scores):
             return None
@@ -84,7 +84,7 @@ class Choice:
     @property
     def edge(self) -> bool:
         """Whether the best is the lowest or the highest that was tried: a better one may lie beyond."""
-        return self.rate in {min(self.rates), max(self.rates)}
+        return self.lr in {min(self.rates), max(self.rates)}
 
 
 class Planned:
@@ -97,10 +97,10 @@ class Planned:
         self._tasks = None if tasks is None else set(tasks)
         self._encodings = None if encodings is None else set(encodings)
         """Only these, of all that the study has."""
-        self._plans: dict[tuple[Cell, tuple[tuple[str, object], ...]], Plan] = {}
+        self._plans: dict[tuple[GridPoint, tuple[tuple[str, object], ...]], Plan] = {}
 
     @cached_property
-    def cells(self) -> list[Cell]:
+    def points(self) -> list[GridPoint]:
         """Seed by seed, so that whatever is finished is a complete comparison with fewer seeds."""
         study, found = self.study, []
         crossed = {axis: listed for axis in ORDER if (listed := getattr(study.vary, axis)) is not None}
@@ -111,147 +111,149 @@ class Planned:
                 fixed: dict[str, Any] = {axis: getattr(study.base, axis) for axis in AXES}
                 fixed |= {axis: value for axis in AXES if (value := getattr(entry, axis, None)) is not None}
                 for values in itertools.product(*crossed.values()):
-                    cell = Cell(**{**fixed, **dict(zip(crossed, values, strict=True))}, seed=seed)
-                    if self._wanted(cell):
-                        found.append(cell)
-        twice = [cell for cell, count in _counted(found).items() if count > 1]
+                    point = GridPoint(**{**fixed, **dict(zip(crossed, values, strict=True))}, seed=seed)
+                    if self._wanted(point):
+                        found.append(point)
+        twice = [point for point, count in _counted(found).items() if count > 1]
         if twice:
             raise SpecError(f"the study has a run twice: {twice[0].task}, {twice[0].encoding}, seed {twice[0].seed}")
         return found
 
-    def _wanted(self, cell: Cell) -> bool:
-        return (self._tasks is None or cell.task in self._tasks) and (
-            self._encodings is None or cell.encoding in self._encodings
+    def _wanted(self, point: GridPoint) -> bool:
+        return (self._tasks is None or point.task in self._tasks) and (
+            self._encodings is None or point.encoding in self._encodings
         )
 
-    def plan(self, cell: Cell, **training: object) -> Plan:
-        """The plan of a cell, with changes to its training; made once, and what differs in its seed alone from it."""
-        key = (cell, tuple(training.items()))
+    def plan(self, point: GridPoint, **training: object) -> Plan:
+        """The plan of a point, with changes to its training; made once, and what differs in its seed alone from it."""
+        key = (point, tuple(training.items()))
         if key not in self._plans:
-            like = (replace(cell, seed=-1), key[1])
+            like = (replace(point, seed=-1), key[1])
             if like not in self._plans:
-                self._plans[like] = self._plan(cell, training)
-            self._plans[key] = replace(self._plans[like], seed=cell.seed)
+                self._plans[like] = self._plan(point, training)
+            self._plans[key] = replace(self._plans[like], seed=point.seed)
         return self._plans[key]
 
-    def _plan(self, cell: Cell, training: Mapping[str, object]) -> Plan:
-        given = Spec.of(cell.training)
+    def _plan(self, point: GridPoint, training: Mapping[str, object]) -> Plan:
+        given = Spec.of(point.training)
         merged = Spec(given.name, tuple({**dict(given.options), **training}.items()))  # pyrefly: ignore
         return Plan.of(
-            cell.task,
-            cell.encoding,
-            positions=cell.positions,
-            model=cell.model,
+            point.task,
+            point.encoding,
+            positions=point.positions,
+            model=point.model,
             training=merged,
-            seed=cell.seed,
+            seed=point.seed,
             check=False,
         )
 
     # --- the learning rate -------------------------------------------------------------------------------------------
 
-    def _tuned_on(self, cell: Cell) -> Cell:
-        """The cell whose tuning runs choose this cell's rate: the first task of the group, the tuning seed."""
-        rule = self.study.rate
+    def _tuned_on(self, point: GridPoint) -> GridPoint:
+        """The point whose tuning runs choose this point's rate: the first task of the group, the tuning seed."""
+        rule = self.study.lr
         assert rule is not None
-        head = self._heads.get(cell.task, cell.task)
-        first = cell if head == cell.task else self._first.get((head, self._alike(cell)))
+        head = self._heads.get(point.task, point.task)
+        first = point if head == point.task else self._first.get((head, self._alike(point)))
         if first is None:
             raise SpecError(
-                f"rate.groups: the rate of {cell.task!r} is chosen on {head!r}, which has no run with encoding "
-                f"{cell.encoding!r} and positions {cell.positions!r}; put them into different groups"
+                f"lr.groups: the rate of {point.task!r} is chosen on {head!r}, which has no run with encoding "
+                f"{point.encoding!r} and positions {point.positions!r}; put them into different groups"
             )
         return replace(first, seed=rule.seed)
 
     @cached_property
     def _heads(self) -> dict[str, str]:
         """Task → the first of its group."""
-        groups = [] if self.study.rate is None else self.study.rate.groups
+        groups = [] if self.study.lr is None else self.study.lr.groups
         return {task: group[0] for group in groups for task in group}
 
-    def _alike(self, cell: Cell) -> tuple[str, ...]:
-        """What a cell and the one that its rate is chosen on have in common."""
+    def _alike(self, point: GridPoint) -> tuple[str, ...]:
+        """What a point and the one that its rate is chosen on have in common."""
         same = [axis for axis in ORDER if axis != "task" and getattr(self.study.vary, axis) is not None]
-        return tuple(getattr(cell, axis) for axis in dict.fromkeys([*same, "encoding", "positions"]))
+        return tuple(getattr(point, axis) for axis in dict.fromkeys([*same, "encoding", "positions"]))
 
     @cached_property
-    def _first(self) -> dict[tuple[str, tuple[str, ...]], Cell]:
-        """The first cell of each task, and of what it can have in common with others."""
+    def _first(self) -> dict[tuple[str, tuple[str, ...]], GridPoint]:
+        """The first point of each task, and of what it can have in common with others."""
         whole = self if self._tasks is None else Planned(self.study, None, self._encodings)
-        found: dict[tuple[str, tuple[str, ...]], Cell] = {}
-        for cell in whole.cells:
-            found.setdefault((cell.task, self._alike(cell)), cell)
+        found: dict[tuple[str, tuple[str, ...]], GridPoint] = {}
+        for point in whole.points:
+            found.setdefault((point.task, self._alike(point)), point)
         return found
 
     @cached_property
-    def tuning(self) -> dict[Cell, tuple[Item, ...]]:
-        """For each tuned cell, a run of half the steps with each rate."""
-        rule, found = self.study.rate, dict[Cell, tuple[Item, ...]]()
+    def tuning(self) -> dict[GridPoint, tuple[Item, ...]]:
+        """For each tuned point, a run of half the steps with each rate."""
+        rule, found = self.study.lr, dict[GridPoint, tuple[Item, ...]]()
         if rule is None:
             return found
-        for cell in dict.fromkeys(self._tuned_on(cell) for cell in self.cells):
-            steps = max(1, self.plan(cell).training.steps // 2)
-            plans = [self.plan(cell, steps=steps, rate=rate) for rate in rule.choose]
-            found[cell] = tuple(Item(plan.id, "tuning", cell, plan) for plan in plans)
+        for point in dict.fromkeys(self._tuned_on(point) for point in self.points):
+            steps = max(1, self.plan(point).training.steps // 2)
+            plans = [self.plan(point, steps=steps, lr=rate) for rate in rule.choose]
+            found[point] = tuple(Item(plan.id, "tuning", point, plan) for plan in plans)
         return found
 
-    def choices(self, summaries: Mapping[str, Mapping[str, Any]]) -> dict[Cell, Choice]:
+    def choices(self, summaries: Mapping[str, Mapping[str, Any]]) -> dict[GridPoint, Choice]:
         """What the rule has chosen, from the summaries of the tuning runs that are done."""
-        rule = self.study.rate
+        rule = self.study.lr
         if rule is None:
             return {}
         return {
-            cell: Choice(
-                cell.encoding,
-                cell.task,
-                (cell.positions, cell.model, cell.training),
+            point: Choice(
+                point.encoding,
+                point.task,
+                (point.positions, point.model, point.training),
                 tried,
                 tuple(rule.choose),
                 tuple(_score(summaries.get(item.key)) for item in tried),
             )
-            for cell, tried in self.tuning.items()
+            for point, tried in self.tuning.items()
         }
 
     # --- the work ----------------------------------------------------------------------------------------------------
 
-    def items(self, summaries: Mapping[str, Mapping[str, Any]]) -> tuple[list[Item], list[Cell]]:
-        """The pieces of work that are known, in order, and the cells whose rate waits for tuning runs."""
+    def items(self, summaries: Mapping[str, Mapping[str, Any]]) -> tuple[list[Item], list[GridPoint]]:
+        """The pieces of work that are known, in order, and the points whose rate waits for tuning runs."""
         found, waiting = [item for tried in self.tuning.values() for item in tried], []
         choices = self.choices(summaries)
-        for cell in self.cells:
+        for point in self.points:
             changed: dict[str, object] = {}
-            if self.study.rate is not None:
-                rate = choices[self._tuned_on(cell)].rate
+            if self.study.lr is not None:
+                rate = choices[self._tuned_on(point)].lr
                 if rate is None:
-                    waiting.append(cell)
+                    waiting.append(point)
                     continue
-                changed["rate"] = rate
-            plan = self.plan(cell, **changed)
-            found.append(Item(plan.id, "run", cell, plan))
+                changed["lr"] = rate
+            plan = self.plan(point, **changed)
+            found.append(Item(plan.id, "run", point, plan))
             for evaluation in self.study.evaluations:
                 mark = _mark(evaluation)
-                found.append(Item(f"{plan.id}~{mark:08x}", "evaluation", cell, plan, evaluation))
+                found.append(Item(f"{plan.id}~{mark:08x}", "evaluation", point, plan, evaluation))
         return found, waiting
 
-    def provisional(self, waiting: Iterable[Cell]) -> list[Item]:
-        """The runs of cells that wait, with their training's own rate: all but the rate is what it will be."""
-        plans = [(cell, self.plan(cell)) for cell in waiting]
-        return [Item(plan.id, "run", cell, plan) for cell, plan in plans]
+    def provisional(self, waiting: Iterable[GridPoint]) -> list[Item]:
+        """The runs of points that wait, with their training's own rate: all but the rate is what it will be."""
+        plans = [(point, self.plan(point)) for point in waiting]
+        return [Item(plan.id, "run", point, plan) for point, plan in plans]
 
     def counted(self) -> dict[str, int]:
         """How many of each kind there will be."""
-        runs = len(self.cells)
+        runs = len(self.points)
         tuning = sum(len(tried) for tried in self.tuning.values())
         return {"tuning": tuning, "runs": runs, "evaluations": runs * len(self.study.evaluations)}
 
     def outside(self) -> list[str]:
         """Names of code from outside the package, without importing any of it."""
         study, found = self.study, []
-        cells = self.cells
-        if study.rate is not None:  # a rate may be chosen on a task that is not among those wanted
-            cells = [*cells, *dict.fromkeys(self._tuned_on(cell) for cell in cells)]
-        listed = [(axis, getattr(cell, axis)) for axis in ("task", "positions", "encoding", "model") for cell in cells]
+        points = self.points
+        if study.lr is not None:  # a rate may be chosen on a task that is not among those wanted
+            points = [*points, *dict.fromkeys(self._tuned_on(point) for point in points)]
+        listed = [
+            (axis, getattr(point, axis)) for axis in ("task", "positions", "encoding", "model") for point in points
+        ]
         listed += [("encoding", one.encoding) for one in study.evaluations if one.encoding is not None]
-        listed += [("scale", one.scale) for one in study.evaluations if one.scale is not None]
+        listed += [("temperature", one.temperature) for one in study.evaluations if one.temperature is not None]
         tables: dict[str, Mapping[str, str]] = {"task": TASKS, "positions": POSITIONS, "encoding": ENCODINGS}
         for kind, text in dict.fromkeys(listed):
             for spec in specs(text):
@@ -275,7 +277,7 @@ class Proof:
     """Sets of runs that have everything but the encoding in common."""
     encodings: int
     differs: dict[str, list[str]]
-    """What else differs, e.g. `training.rate` → how."""
+    """What else differs, e.g. `training.lr` → how."""
 
     @property
     def holds(self) -> bool:
@@ -303,10 +305,10 @@ def prove(items: Iterable[Item]) -> Proof:
     names: set[str] = set()
     for item in items:
         if item.kind == "run":
-            labels = {key: value for key, value in item.cell.labels().items() if key != "encoding"}
+            labels = {key: value for key, value in item.point.labels().items() if key != "encoding"}
             identity = {key: value for key, value in item.plan.identity().items() if key != "encoding"}
-            groups.setdefault(tuple(labels.values()), []).append((item.cell.encoding, identity))
-            names.add(item.cell.encoding)
+            groups.setdefault(tuple(labels.values()), []).append((item.point.encoding, identity))
+            names.add(item.point.encoding)
     differs: dict[str, list[str]] = {}
     for group in groups.values():
         if any(identity != group[0][1] for _, identity in group):
@@ -337,10 +339,10 @@ def _differing(group: list[tuple[str, dict[str, Any]]]) -> dict[str, list[tuple[
     }
 
 
-def _counted(cells: Iterable[Cell]) -> dict[Cell, int]:
-    counts: dict[Cell, int] = {}
-    for cell in cells:
-        counts[cell] = counts.get(cell, 0) + 1
+def _counted(points: Iterable[GridPoint]) -> dict[GridPoint, int]:
+    counts: dict[GridPoint, int] = {}
+    for point in points:
+        counts[point] = counts.get(point, 0) + 1
     return counts
 
 

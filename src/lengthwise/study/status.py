@@ -95,16 +95,16 @@ def _table(
 ) -> list[dict[str, Any]]:
     """A line for each encoding, and one for the tuning runs."""
     lines: dict[str, dict[str, Any]] = {}
-    if planned.study.rate is not None:
+    if planned.study.lr is not None:
         lines["(tuning)"] = _line("(tuning)")
-    for name in dict.fromkeys(cell.encoding for cell in planned.cells):
+    for name in dict.fromkeys(point.encoding for point in planned.points):
         lines[name] = _line(name)
     for item in items:
-        line = lines["(tuning)" if item.kind == "tuning" else item.cell.encoding]
+        line = lines["(tuning)" if item.kind == "tuning" else item.point.encoding]
         where = "done" if item.key in done else "running" if item.key in busy else "missing"
         line["failed" if item.key in failed else where] += 1
-    for cell in waiting:
-        lines[cell.encoding]["missing"] += 1
+    for point in waiting:
+        lines[point.encoding]["missing"] += 1
     return list(lines.values())
 
 

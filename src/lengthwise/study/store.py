@@ -244,7 +244,7 @@ class Store:
 
 _COMPACT = 32
 """Runs whose rows are worth a file of their own together."""
-_KEYS = ["run", "evaluation", "checkpoint", "split", "length", "cell"]
+_KEYS = ["run", "evaluation", "checkpoint", "split", "length", "subgroup"]
 
 
 def some_wrong(predictions: pl.DataFrame, key: str) -> pl.DataFrame:

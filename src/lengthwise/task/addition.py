@@ -84,7 +84,7 @@ class Addition(Numbers, Stepwise):
             )
         return steps
 
-    def cell(self, instance: Pair) -> str:
+    def subgroup(self, instance: Pair) -> str:
         return f"{len(instance[0])}-by-{len(instance[1])}"
 
     def asked(self, prompt: Sequence[str]) -> tuple[int, Pair] | None:

@@ -128,7 +128,7 @@ class Task:
         """The number of distinct instances of `length`."""
         raise NotImplementedError
 
-    def cell(self, instance: Instance) -> str | None:
+    def subgroup(self, instance: Instance) -> str | None:
         """The finer unit an instance is counted in beside its length, e.g. `3-by-2` digits, or None."""
         return None
 

@@ -21,7 +21,7 @@ class Lego(Stepwise):
     """`f = -1 , b = - f , q = + b , z = - q ; q =` → `+1`
 
     `length` is the number of variables, in a random order of names. The queried one is in the second half of the chain:
-    its index is ⌈length / 2⌉, ..., length − 1, counted from 0 and equally often; it is the `cell`.
+    its index is ⌈length / 2⌉, ..., length − 1, counted from 0 and equally often; it is the `subgroup`.
     """
 
     names: int = 32
@@ -116,7 +116,7 @@ class Lego(Stepwise):
             clauses.append((names[place], "=", sign, names[place - 1]))
         return clauses
 
-    def cell(self, instance: Chain) -> str:
+    def subgroup(self, instance: Chain) -> str:
         return f"query {instance[2]}"
 
     def worst(self, length: int) -> Chain:

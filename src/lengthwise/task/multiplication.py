@@ -66,7 +66,7 @@ class Multiplication(Numbers):
             return False
         return number(digits) == number(instance[0]) * number(instance[1])
 
-    def cell(self, instance: Pair) -> str:
+    def subgroup(self, instance: Pair) -> str:
         return f"{len(instance[0])}-by-{len(instance[1])}"
 
     def worst(self, length: int) -> Pair:

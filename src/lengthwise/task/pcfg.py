@@ -148,7 +148,7 @@ class Pcfg(Task):
                 stack.append({"append": [*a, *b], "prepend": [*b, *a], "remove_first": b, "remove_second": a}[word])
         return len(stack) == 1 and stack[0] == list(said)
 
-    def cell(self, instance: str) -> str:
+    def subgroup(self, instance: str) -> str:
         return f"depth {depth(instance)}"
 
     def worst(self, length: int) -> str:

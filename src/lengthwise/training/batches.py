@@ -69,7 +69,7 @@ def windows(training: Training, first: int = 0) -> Iterator[tuple[int, int]]:
 
 def window_order(block: Block, training: Training, key: int) -> list[np.ndarray]:
     """The rows of each batch of a window."""
-    size = training.batch
+    size = training.batch_size
     if training.batching == "mixed":
         return [np.arange(start, start + size) for start in range(0, len(block), size)]
     order_N = np.argsort(block.tokens_N, kind="stable")
@@ -86,10 +86,10 @@ def batches(
     for begin, steps in windows(training, first):
         if begin >= last:
             return
-        block = supply(begin * training.batch, (begin + steps) * training.batch)
+        block = supply(begin * training.batch_size, (begin + steps) * training.batch_size)
         order = window_order(block, training, digest("order", seeds.order, begin // training.span))
         for rows in order[max(first - begin, 0) : last - begin]:
-            yield feed(block, rows, positions, seeds.data, begin * training.batch)
+            yield feed(block, rows, positions, seeds.data, begin * training.batch_size)
 
 
 def feed(block: Block, rows: np.ndarray, positions: Positions, seed: int, start: int = 0) -> Batch:

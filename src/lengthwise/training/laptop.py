@@ -1,4 +1,4 @@
-"""What `laptop` means for each task: lengths, depth, steps and rate that a CPU learns in about a minute and a half.
+"""What `laptop` means for each task: lengths, depth, steps and lr that a CPU learns in about a minute and a half.
 
 Chosen on seen lengths alone, by validation exact match; what was tried is in docs/log.md.
 """
@@ -25,30 +25,30 @@ class Setting:
 
 
 LAPTOP = {
-    "copy:variant=same": Setting(16, {"layers": 2}, {"steps": 2000, "batch": 64, "rate": 2e-3}),
-    "copy:variant=random": Setting(10, {"layers": 3}, {"steps": 2500, "batch": 64, "rate": 2e-3}),
-    "reverse:variant=once": Setting(10, {"layers": 3}, {"steps": 2500, "batch": 64, "rate": 1e-3}),
-    "sort:variant=single": Setting(8, {"layers": 2}, {"steps": 4000, "batch": 64, "rate": 2e-3}),
-    "summation": Setting(5, {"layers": 2}, {"steps": 2800, "batch": 128, "rate": 2e-3}),
-    "parity": Setting(10, {"layers": 2}, {"steps": 2000, "batch": 128, "rate": 1e-3}),
-    "count": Setting(8, {"layers": 2}, {"steps": 2000, "batch": 64, "rate": 2e-3}),
+    "copy:variant=same": Setting(16, {"layers": 2}, {"steps": 2000, "batch_size": 64, "lr": 2e-3}),
+    "copy:variant=random": Setting(10, {"layers": 3}, {"steps": 2500, "batch_size": 64, "lr": 2e-3}),
+    "reverse:variant=once": Setting(10, {"layers": 3}, {"steps": 2500, "batch_size": 64, "lr": 1e-3}),
+    "sort:variant=single": Setting(8, {"layers": 2}, {"steps": 4000, "batch_size": 64, "lr": 2e-3}),
+    "summation": Setting(5, {"layers": 2}, {"steps": 2800, "batch_size": 128, "lr": 2e-3}),
+    "parity": Setting(10, {"layers": 2}, {"steps": 2000, "batch_size": 128, "lr": 1e-3}),
+    "count": Setting(8, {"layers": 2}, {"steps": 2000, "batch_size": 64, "lr": 2e-3}),
     "addition": Setting(
-        4, {"layers": 4}, {"steps": 3000, "batch": 64, "rate": 2e-3}, {"padded": True, "reversed": "all"}
+        4, {"layers": 4}, {"steps": 3000, "batch_size": 64, "lr": 2e-3}, {"padded": True, "reversed": "all"}
     ),
     "multiplication": Setting(
-        4, {"layers": 3}, {"steps": 4000, "batch": 64, "rate": 2e-3}, {"by": 1, "padded": True, "reversed": "all"}
+        4, {"layers": 3}, {"steps": 4000, "batch_size": 64, "lr": 2e-3}, {"by": 1, "padded": True, "reversed": "all"}
     ),
-    "polynomial": Setting(2, {"layers": 2}, {"steps": 4000, "batch": 128, "rate": 2e-3}),
-    "lego": Setting(3, {"layers": 3}, {"steps": 2000, "batch": 64, "rate": 2e-3}),
-    "scan": Setting(25, {"layers": 3}, {"steps": 3200, "batch": 64, "rate": 2e-3}),
-    "pcfg": Setting(2, {"layers": 3}, {"steps": 4000, "batch": 64, "rate": 2e-3}, {"alphabet": 20, "strings": 2}),
-    "dyck": Setting(12, {"layers": 3}, {"steps": 2500, "batch": 64, "rate": 2e-3}),
-    "flipflop": Setting(20, {"layers": 2}, {"steps": 2000, "batch": 64, "rate": 2e-3}),
+    "polynomial": Setting(2, {"layers": 2}, {"steps": 4000, "batch_size": 128, "lr": 2e-3}),
+    "lego": Setting(3, {"layers": 3}, {"steps": 2000, "batch_size": 64, "lr": 2e-3}),
+    "scan": Setting(25, {"layers": 3}, {"steps": 3200, "batch_size": 64, "lr": 2e-3}),
+    "pcfg": Setting(2, {"layers": 3}, {"steps": 4000, "batch_size": 64, "lr": 2e-3}, {"alphabet": 20, "strings": 2}),
+    "dyck": Setting(12, {"layers": 3}, {"steps": 2500, "batch_size": 64, "lr": 2e-3}),
+    "flipflop": Setting(20, {"layers": 2}, {"steps": 2000, "batch_size": 64, "lr": 2e-3}),
     "modular": Setting(
-        6, {"layers": 2}, {"steps": 3500, "batch": 128, "rate": 2e-3}, unlearned="modular:modulus=2 is learned"
+        6, {"layers": 2}, {"steps": 3500, "batch_size": 128, "lr": 2e-3}, unlearned="modular:modulus=2 is learned"
     ),
     "recall": Setting(
-        4, {"layers": 2}, {"steps": 3500, "batch": 128, "rate": 2e-3}, {"queries": 1, "keys": 16, "values": 8}
+        4, {"layers": 2}, {"steps": 3500, "batch_size": 128, "lr": 2e-3}, {"queries": 1, "keys": 16, "values": 8}
     ),
 }
 """Task → its setting; `studies/defaults.yaml` shows that each is learned, at seen lengths, or says that it is not."""

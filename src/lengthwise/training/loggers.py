@@ -13,7 +13,7 @@ from lengthwise.spec import SpecError, did_you_mean
 
 
 class Logger(Protocol):
-    """Receives the metrics of a step: `loss`, `rate`, `norm`, `tokens_per_second`, or those of a validation."""
+    """Receives the metrics of a step: `loss`, `lr`, `norm`, `tokens_per_second`, or those of a validation."""
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Log the metrics of one step."""

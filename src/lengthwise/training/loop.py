@@ -32,7 +32,7 @@ class Told:
     """Steps done so far."""
     loss: float
     """Mean over the batch's target tokens."""
-    rate: float
+    lr: float
     norm: float
     """Of the gradient, before it was clipped."""
     tokens: int
@@ -56,21 +56,21 @@ class Loop:
     _last_loss: float | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        if self.training.batch < self.team.size * self.training.accumulate:
+        if self.training.batch_size < self.team.size * self.training.accumulation:
             raise SpecError(
-                f"a batch of {self.training.batch} cannot be shared by {self.team.size} processes in "
-                f"{self.training.accumulate} parts"
+                f"a batch of {self.training.batch_size} cannot be shared by {self.team.size} processes in "
+                f"{self.training.accumulation} parts"
             )
         self.module = self.team.wrap(self.decoder)
         training, parameters = self.training, list(self.decoder.parameters())
-        decayed = [p for p in parameters if p.ndim > 1 or training.decay_all]
-        others = [p for p in parameters if not (p.ndim > 1 or training.decay_all)]
-        groups = [{"params": decayed, "weight_decay": training.decay}, {"params": others, "weight_decay": 0.0}]
+        decayed = [p for p in parameters if p.ndim > 1 or training.decay_norms]
+        others = [p for p in parameters if not (p.ndim > 1 or training.decay_norms)]
+        groups = [{"params": decayed, "weight_decay": training.weight_decay}, {"params": others, "weight_decay": 0.0}]
         self.optimizer = torch.optim.AdamW(
             [group for group in groups if group["params"]],
-            lr=training.rate,
+            lr=training.lr,
             betas=(training.beta1, training.beta2),
-            eps=training.epsilon,
+            eps=training.eps,
             fused=not self.team.shard,
         )
 
@@ -86,7 +86,7 @@ class Loop:
         whole = mine if whole is None else whole
         if not self.module.training:  # an evaluation came between
             self.module.train()
-        rate = self.training.rate_at(self.step)
+        rate = self.training.lr_at(self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         if self.decoder.config.dropout or self.decoder.config.attention_dropout:
@@ -110,8 +110,8 @@ class Loop:
         parameters = [p for p in self.decoder.parameters() if p.grad is not None]
         total = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         norm = self.team.norm(total)
-        if self.training.clip is not None and isfinite(norm):
-            nn.utils.clip_grads_with_norm_(parameters, self.training.clip, total)
+        if self.training.grad_clip is not None and isfinite(norm):
+            nn.utils.clip_grads_with_norm_(parameters, self.training.grad_clip, total)
         return norm
 
     def _culprit(self, feed: Batch, loss_is_finite: bool) -> str | None:
@@ -159,7 +159,7 @@ class Loop:
         return loss.item()
 
     def _parts(self, feed: Batch) -> Iterator[Batch]:
-        rows, parts = len(feed.tokens_B), self.training.accumulate
+        rows, parts = len(feed.tokens_B), self.training.accumulation
         if parts == 1:
             yield feed
             return

@@ -21,30 +21,44 @@ class Training(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     version: ClassVar[int] = 1
+    also_called: ClassVar[dict[str, str]] = {
+        **dict.fromkeys(("rate", "learning_rate", "max_lr", "peak_lr"), "lr"),
+        **dict.fromkeys(("batch", "bs", "bsz", "per_device_train_batch_size", "train_batch_size"), "batch_size"),
+        **dict.fromkeys(("max_steps", "num_steps", "iterations"), "steps"),
+        **dict.fromkeys(("decay", "wd"), "weight_decay"),
+        **dict.fromkeys(("clip", "max_grad_norm", "gradient_clip", "clip_grad_norm"), "grad_clip"),
+        **dict.fromkeys(("warmup_steps", "num_warmup_steps"), "warmup"),
+        **dict.fromkeys(("floor", "lr_min", "eta_min"), "min_lr"),
+        **dict.fromkeys(("accumulate", "gradient_accumulation_steps", "grad_accum"), "accumulation"),
+        **dict.fromkeys(("epsilon", "adam_epsilon"), "eps"),
+        **{"adam_beta1": "beta1", "adam_beta2": "beta2", "bf16": "autocast", "amp": "autocast"},
+        **{"lr_scheduler_type": "schedule", "scheduler": "schedule", "decay_all": "decay_norms"},
+    }
+    """Names that other trainers, and older versions, have for these options."""
 
     steps: int = Positive
-    batch: int = Positive
+    batch_size: int = Positive
     """Sequences of one optimizer step."""
-    rate: float = Field(gt=0)
+    lr: float = Field(gt=0)
     """The highest learning rate."""
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
-    """How the rate falls from its highest to `floor`, after `warmup` steps of a linear rise, or a tenth of all."""
+    """How the rate falls from its highest to `min_lr`, after `warmup` steps of a linear rise, or a tenth of all."""
     warmup: int = Field(default=100, ge=0)
-    floor: float = Field(default=0.0, ge=0)
+    min_lr: float = Field(default=0.0, ge=0)
     beta1: float = Field(default=0.9, ge=0, lt=1)
     beta2: float = Field(default=0.98, ge=0, lt=1)
-    epsilon: float = Field(default=1e-8, gt=0)
-    decay: float = Field(default=0.0, ge=0)
+    eps: float = Field(default=1e-8, gt=0)
+    weight_decay: float = Field(default=0.0, ge=0)
     """Weight decay, on matrices alone."""
-    decay_all: bool = False
+    decay_norms: bool = False
     """Weight decay on vectors too (norms), as the original does."""
-    clip: float | None = Field(default=1.0, gt=0)
+    grad_clip: float | None = Field(default=1.0, gt=0)
     """The largest norm of the gradient."""
     batching: Literal["length", "mixed"] = "length"
     """`length` sorts the examples of a window of batches by their tokens, `mixed` takes them as they come."""
     window: int = Field(default=32, gt=0, le=512)
     """Batches of a window: each holds exactly the examples it would hold if they were mixed."""
-    accumulate: int = Field(default=1, gt=0)
+    accumulation: int = Field(default=1, gt=0)
     """Parts a batch is computed in; the gradient is that of the whole batch."""
     autocast: bool = False
     """Matrix products in bf16."""
@@ -53,21 +67,21 @@ class Training(BaseModel):
     validation_examples: int = Field(default=512, ge=1)
     """Examples of a validation, spread over the seen lengths."""
 
-    def rate_at(self, step: int) -> float:
+    def lr_at(self, step: int) -> float:
         """The learning rate of step 0, 1, ...: a rise over `warmup` steps, then the schedule."""
         warmup = min(self.warmup, self.steps // 10)
         if step < warmup:
-            return self.rate * (step + 1) / warmup
+            return self.lr * (step + 1) / warmup
         if self.schedule == "constant":
-            return self.rate
+            return self.lr
         done = (step - warmup) / max(self.steps - warmup, 1)
         share = (1 + cos(pi * done)) / 2 if self.schedule == "cosine" else 1 - done
-        return self.floor + (self.rate - self.floor) * share
+        return self.min_lr + (self.lr - self.min_lr) * share
 
     @property
     def span(self) -> int:
         """Batches of a window, where so many examples fit into a block."""
-        return max(1, min(self.window, BLOCK // self.batch))
+        return max(1, min(self.window, BLOCK // self.batch_size))
 
     @property
     def saved_every(self) -> int:
@@ -108,18 +122,18 @@ class Seeds:
 
 PRESETS: dict[str, dict[str, object]] = {
     # About a CPU minute; `laptop.py` has what is set per task.
-    "laptop": {"steps": 2000, "batch": 64, "rate": 1e-3},
+    "laptop": {"steps": 2000, "batch_size": 64, "lr": 1e-3},
     # Kazemnejad et al. 2023: HF Trainer's AdamW, linear decay, 6 % warm-up, norms decayed too; half of validation.
     "paper": {
         "steps": 40_000,
-        "batch": 64,
-        "rate": 3e-5,
+        "batch_size": 64,
+        "lr": 3e-5,
         "schedule": "linear",
         "warmup": 2400,
-        "floor": 1e-7,
+        "min_lr": 1e-7,
         "beta2": 0.999,
-        "decay": 0.05,
-        "decay_all": True,
+        "weight_decay": 0.05,
+        "decay_norms": True,
         "batching": "mixed",
         "validations": 20,
         "validation_examples": 7498,
@@ -136,6 +150,6 @@ def training_preset(
         raise SpecError(f"unknown training {spec.name!r}.{did_you_mean(spec.name, PRESETS)}")
     fields = {**PRESETS[spec.name], **(defaults or {}), **dict(spec.options), **changes}
     known_fields("training", spec.name, Training, fields)
-    if isinstance(fields["rate"], int) and not isinstance(fields["rate"], bool):
-        fields["rate"] = float(fields["rate"])
+    if isinstance(fields["lr"], int) and not isinstance(fields["lr"], bool):
+        fields["lr"] = float(fields["lr"])
     return validated("training", spec.name, Training, fields)
