@@ -86,7 +86,7 @@ def evil(script: str) -> Findings:
     made = study(TASKS[:2], FIVE[:3], question=f"{script} which?", deviations=[f"{script}"])
     plain = "<script>window.planted=1</script>"  # an option has no colon
     items = [
-        replace(item, cell=replace(item.point, task=f"{item.point.task}:note={plain}", encoding=item.point.encoding))
+        replace(item, point=replace(item.point, task=f"{item.point.task}:note={plain}", encoding=item.point.encoding))
         for item in Planned(made).items({})[0]
     ]
     wrong = pl.DataFrame(
