@@ -115,9 +115,9 @@ def test_an_encoding_from_a_file_is_found_and_its_faults_are_its_own(tmp_path, m
     monkeypatch.chdir(tmp_path)
     (tmp_path / "good.py").write_text("from lengthwise.encoding.base import Encoding\nclass Mine(Encoding):\n  pass\n")
     (tmp_path / "syntax.py").write_text("x = 1\nclass Mine(:\n")
-    (tmp_path / "fails.py").write_text("x = 1\n\nraise RuntimeError('boom')\n")
+    (tmp_path / "fails.py").write_text("x = 1\n\nBOOM = x / 0\nclass Mine:\n    y = BOOM\n")
     (tmp_path / "needs.py").write_text("import no_such_package_at_all\n")
-    (tmp_path / "exits.py").write_text("raise SystemExit(3)\n")
+    (tmp_path / "exits.py").write_text("import sys\n\nclass Mine:\n    x = sys.exit(3)\n")
     (tmp_path / "neighbour.py").write_text("from good import Mine as Theirs\nclass Mine(Theirs):\n  pass\n")
     (tmp_path / "options.py").write_text(OPTIONS)
     assert build_encoding("neighbour.py:Mine", GEOMETRY).acts() == []
@@ -126,11 +126,11 @@ def test_an_encoding_from_a_file_is_found_and_its_faults_are_its_own(tmp_path, m
     assert resolve("encoding", ENCODINGS, "good.py:Mine") is resolve("encoding", ENCODINGS, "good.py:Mine")
     for name, said in (
         ("syntax.py:Mine", "line 2"),
-        ("fails.py:Mine", "line 3: RuntimeError: boom"),
+        ("fails.py:Mine", "line 3: ZeroDivisionError: division by zero"),
         ("needs:Mine", "No module named 'no_such_package_at_all'"),
         ("good.py", "name the class in it too, e.g. good.py:Mine"),
         ("good.py:", "names no class"),
-        ("exits.py:Mine", "could not be loaded: line 1: SystemExit"),
+        ("exits.py:Mine", "could not be loaded: line 4: SystemExit"),
         ("options.py:Positional:window=3.0", "argument 'window' of Positional cannot be an option"),
         ("options.py:Untyped:window=3.0", "argument 'window' of Untyped cannot be an option"),
         ("options.py:Anything:window=3.0", "argument 'rest' of Anything cannot be an option"),

@@ -1,17 +1,31 @@
-"""Classes from outside the package: how they are named, loaded, and what they are made of."""
+"""Classes from outside the package: how they are named, loaded, told apart, and sent to workers.
+
+Of a file, only the statements that a class needs are executed: imports, functions, other classes, constants. So
+`script.py:Mine` can be used without running the script, and editing the rest of the script does not change a run's id.
+"""
 
 from __future__ import annotations
 
+import ast
+import builtins
 import hashlib
 import importlib
 import importlib.util
-import inspect
+import linecache
+import symtable
 import sys
-from collections.abc import Iterable, Mapping
+import textwrap
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
+from typing import Any
 
-from lengthwise.spec import Spec, SpecError, blame
+from lengthwise.spec import Spec, SpecError, blame, did_you_mean
+
+_OUTSIDE = "lengthwise_outside_"
+_STANDARD = Path(ast.__file__).parent
+GIVEN: dict[str, type] = {}
+"""Classes that were handed over as objects, by the names that they have from then on."""
 
 
 def named(value: str | Mapping[str, object] | Spec | type, table: Mapping[str, str]) -> Spec:
@@ -21,86 +35,42 @@ def named(value: str | Mapping[str, object] | Spec | type, table: Mapping[str, s
     where = f"{value.__module__}:{value.__qualname__}"
     if row := next((name for name, place in table.items() if place == where), None):
         return Spec(row)
-    try:
-        file = inspect.getsourcefile(value)
-    except (TypeError, OSError):
-        file = None
-    there = file is not None and Path(file).is_file()
-    if there and (value.__module__ == "__main__" or value.__module__.startswith(_OUTSIDE)):
-        path = Path(str(file)).resolve()
-        where = f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}:{value.__qualname__}"
     if "<locals>" in value.__qualname__:
         raise SpecError(f"{value.__qualname__} is defined inside a function; move the class to the top of its file")
+    path = _file_of(value)
+    if path is not None and (value.__module__ == "__main__" or value.__module__.startswith(_OUTSIDE)):
+        where = f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}:{value.__qualname__}"
     GIVEN[where] = value
     return Spec(where)
 
 
-_OUTSIDE = "lengthwise_outside_"
-GIVEN: dict[str, type] = {}
-"""Classes that were handed over as objects, by the names that they have from then on."""
+def load_class(where: str, name: str) -> type:
+    """The class `name` of a file, `where.py`, or of a module."""
+    if not where.endswith(".py"):
+        module = load_module(where)
+        found = getattr(module, name, None)
+        if not isinstance(found, type):
+            there = [key for key, item in vars(module).items() if isinstance(item, type) and item.__module__ == where]
+            raise SpecError(f"{where!r} has no class {name!r}.{did_you_mean(name, there)}")
+        return found
+    tree, path = _parsed(where)
+    if name.partition(".")[0] not in {bound for statement in tree.body for bound in _bound(statement)}:
+        raise SpecError(f"{where!r} has no class {name!r}.{did_you_mean(name, classes(where))}")
+    found: Any = _executed(path, needed(tree, name), where)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not isinstance(found, type):
+        raise SpecError(f"{where!r} has no class {name!r}.{did_you_mean(name, classes(where))}")
+    return found
 
 
-def classes(module: ModuleType) -> list[str]:
-    """The classes a module defines itself."""
-    return [key for key, item in vars(module).items() if isinstance(item, type) and item.__module__ == module.__name__]
-
-
-def load_file(where: str) -> ModuleType:
-    path = Path(where).resolve()
-    if not path.is_file():
-        raise SpecError(f"there is no file {where!r}; give its path from the current directory")
-    source = path.read_bytes()
-    # The content is part of the name, so an edited file is a new module, and pickling finds it again.
-    name = f"{_OUTSIDE}{path.stem}_{hashlib.blake2b(bytes(path) + source, digest_size=6).hexdigest()}"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        sys.path.insert(0, str(path.parent))  # it may import its neighbours, as any script may
-        before = set(sys.modules)
-        try:
-            spec.loader.exec_module(module)
-            module.__dict__["__neighbours__"] = _neighbours(path.parent, set(sys.modules) - before)
-        except (Exception, SystemExit) as error:
-            del sys.modules[name]
-            raise SpecError(f"{where!r} could not be loaded: {blame(error, str(path))}") from error
-        finally:
-            sys.path.remove(str(path.parent))
-    return sys.modules[name]
-
-
-def _neighbours(folder: Path, names: Iterable[str]) -> list[str]:
-    """The files of modules that were imported from a folder; another file's neighbour may have the same name."""
-    files = []
-    for name in sorted(names):
-        file = getattr(sys.modules[name], "__file__", None)
-        if file is not None and Path(file).is_relative_to(folder):
-            files.append(file)
-            del sys.modules[name]
-    return files
-
-
-def sources(cls: type) -> list[str]:
-    """The files that a class from outside is made of: its own, and the neighbours it imported."""
-    return [inspect.getfile(cls), *getattr(sys.modules.get(cls.__module__), "__neighbours__", [])]
-
-
-def content(cls: type) -> bytes:
-    """What a class from outside is made of, as bytes: its files or, for one from a notebook's cell, its own source."""
-    files = [Path(file) for file in sources(cls)]
-    if all(file.is_file() for file in files):
-        return b"".join(file.read_bytes() for file in files)
-    try:
-        return inspect.getsource(cls).encode()
-    except (OSError, TypeError) as error:
-        raise SpecError(
-            f"the source of {cls.__qualname__} cannot be found, so a run of it could not be told from another; "
-            "write the class into a file"
-        ) from error
+def classes(where: str) -> list[str]:
+    """The classes that a file defines."""
+    return [node.name for node in _parsed(where)[0].body if isinstance(node, ast.ClassDef)]
 
 
 def load_module(where: str) -> ModuleType:
+    """An installed module, or one in the current directory."""
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))  # a console script does not see the current directory by itself
     try:
@@ -113,3 +83,240 @@ def load_module(where: str) -> ModuleType:
         raise SpecError(f"{where!r} could not be imported: {error}") from error
     except (Exception, SystemExit) as error:
         raise SpecError(f"{where!r} could not be imported: {blame(error, where)}") from error
+
+
+def _parsed(where: str) -> tuple[ast.Module, Path]:
+    path = Path(where).resolve()
+    if not path.is_file():
+        raise SpecError(f"there is no file {where!r}; give its path from the current directory")
+    try:
+        return ast.parse(path.read_bytes(), str(path)), path
+    except (SyntaxError, ValueError) as error:
+        raise SpecError(f"{where!r} could not be loaded: {blame(error, str(path))}") from error
+
+
+def _executed(path: Path, body: list[ast.stmt], where: str) -> ModuleType:
+    """A module of these statements of a file."""
+    # The content is part of the name, so an edited class is a new module, and pickling finds it again.
+    mark = hashlib.blake2b(bytes(path) + path.read_bytes() + plain(body).encode(), digest_size=6).hexdigest()
+    name = f"{_OUTSIDE}{path.stem}_{mark}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        sys.path.insert(0, str(path.parent))  # it may import its neighbours, as any script may
+        # Neighbours are loaded anew and let go again: another file's neighbour may have the same name.
+        hidden = {one: sys.modules.pop(one) for one in _beside(path.parent)}
+        try:
+            exec(compile(ast.Module(body, []), str(path), "exec"), vars(module))
+            module.__dict__["__neighbours__"] = list(_beside(path.parent).values())
+            module.__dict__["__needed__"] = plain(body)
+        except (Exception, SystemExit) as error:
+            del sys.modules[name]
+            raise SpecError(f"{where!r} could not be loaded: {blame(error, str(path))}") from error
+        finally:
+            sys.path.remove(str(path.parent))
+            for one in _beside(path.parent):
+                del sys.modules[one]
+            sys.modules.update(hidden)
+    return sys.modules[name]
+
+
+def _beside(folder: Path) -> dict[str, str]:
+    """The modules that were imported from a folder, by name, with their files; installed packages are none."""
+    found = {}
+    for name, module in sorted(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if (
+            name in {"__main__", "lengthwise"}
+            or name.startswith((_OUTSIDE, "lengthwise."))
+            or not isinstance(file, str)
+        ):
+            continue
+        installed = {"site-packages", "dist-packages"} & set(Path(file).parts) or Path(file).is_relative_to(_STANDARD)
+        if Path(file).is_relative_to(folder) and not installed:
+            found[name] = file
+    return found
+
+
+# --- what a class is made of -----------------------------------------------------------------------------------------
+
+
+def content(cls: type) -> bytes:
+    """What decides how a class from outside behaves: the statements it needs, without comments and docstrings.
+
+    `Mine` and `file.py:Mine` have the same content; what else is in the file does not matter.
+    """
+    if (path := _file_of(cls)) is None:
+        text = gathered(cls)
+        return plain(needed(ast.parse(text), cls.__qualname__)).encode()
+    module = sys.modules[cls.__module__]
+    if not hasattr(module, "__needed__"):
+        module = sys.modules[load_class(str(path), cls.__qualname__).__module__]
+    beside = [plain(ast.parse(Path(file).read_bytes()).body) for file in module.__dict__["__neighbours__"]]
+    return "\n".join([module.__dict__["__needed__"], *beside]).encode()
+
+
+def files_of(cls: type) -> dict[str, bytes]:
+    """The files that a worker needs to load a class from outside: its own first, then the neighbours it imports."""
+    if (path := _file_of(cls)) is None:
+        return {"notebook.py": gathered(cls).encode()}
+    loaded = sys.modules[load_class(str(path), cls.__qualname__).__module__]
+    beside = [Path(file) for file in loaded.__dict__["__neighbours__"]]
+    return {path.name: path.read_bytes(), **{str(one.relative_to(path.parent)): one.read_bytes() for one in beside}}
+
+
+def _file_of(cls: type) -> Path | None:
+    """The file that a class is written in; none for one from a notebook's cell."""
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    return Path(file).resolve() if file is not None and Path(file).is_file() else None
+
+
+def needed(tree: ast.Module, name: str) -> list[ast.stmt]:
+    """The statements of a file that one of its classes needs, in their order; of imports, only the names it uses."""
+    wanted, kept = {name.partition(".")[0]}, set[int]()
+    while True:
+        found = {
+            place
+            for place, statement in enumerate(tree.body)
+            if place not in kept and wanted & {*_bound(statement), *_changed(statement)}
+        }
+        if not found:
+            break
+        kept |= found
+        wanted |= {free for place in found for free in _free(tree.body[place])}
+    body: list[ast.stmt] = []
+    for place, statement in enumerate(tree.body):
+        if isinstance(statement, ast.ImportFrom) and statement.module == "__future__":
+            body.append(statement)
+        elif place in kept:
+            body.append(_only(statement, wanted))
+    return body
+
+
+def _bound(statement: ast.stmt) -> Iterator[str]:
+    """The names that a statement defines in its module."""
+    waiting: list[ast.AST] = [statement]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+            continue
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from ((alias.asname or alias.name.partition(".")[0]) for alias in node.names)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        waiting.extend(ast.iter_child_nodes(node))
+
+
+def _changed(statement: ast.stmt) -> Iterator[str]:
+    """The names whose attributes or entries a statement sets: `Mine` of `Mine.paper = ...`."""
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    targets = [statement.target] if isinstance(statement, ast.AugAssign | ast.AnnAssign) else targets
+    for target in targets:
+        root: ast.expr = target
+        while isinstance(root, ast.Attribute | ast.Subscript):
+            root = root.value
+        if isinstance(root, ast.Name):
+            yield root.id
+
+
+def _free(statement: ast.stmt) -> set[str]:
+    """The names of the module that a statement uses, in annotations too; local variables are none."""
+    found: set[str] = set()
+    waiting = [symtable.symtable(ast.unparse(statement), "statement", "exec")]
+    while waiting:
+        table = waiting.pop()
+        outer = table.get_type() == "module"
+        found |= {one.get_name() for one in table.get_symbols() if (one.is_referenced() if outer else one.is_global())}
+        waiting.extend(table.get_children())
+    return found
+
+
+def _only(statement: ast.stmt, wanted: set[str]) -> ast.stmt:
+    """An import with the names that are used; any other statement as it is."""
+    if not isinstance(statement, ast.Import | ast.ImportFrom):
+        return statement
+    names = [one for one in statement.names if (one.asname or one.name.partition(".")[0]) in wanted]
+    made = (
+        ast.Import(names)
+        if isinstance(statement, ast.Import)
+        else ast.ImportFrom(statement.module, names, statement.level)
+    )
+    return ast.copy_location(made, statement)
+
+
+def plain(body: list[ast.stmt]) -> str:
+    """Statements as text without comments, docstrings and layout; what is left decides what they do."""
+    tree = ast.parse(ast.unparse(ast.Module(body, [])))
+    for node in ast.walk(tree):
+        own = getattr(node, "body", None)
+        if isinstance(own, list):
+            kept = [one for one in own if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))]
+            node.body = kept or ([ast.Pass()] if not isinstance(node, ast.Module) else [])  # pyrefly: ignore
+    return ast.unparse(tree)
+
+
+# --- notebooks -------------------------------------------------------------------------------------------------------
+
+
+def gathered(cls: type) -> str:
+    """The source of a class from a notebook, behind everything it uses, as one file."""
+    there, pieces, seen = vars(sys.modules[cls.__module__]), list[str](), set[str]()
+
+    def add(name: str, value: object) -> None:
+        if name in seen:
+            return
+        seen.add(name)
+        if isinstance(value, type | FunctionType) and value.__module__ == cls.__module__:
+            source = _in_a_cell(value)
+            for free in sorted(_free(ast.parse(source).body[0]) - {name}):
+                if free in there:
+                    add(free, there[free])
+                elif not hasattr(builtins, free):
+                    raise SpecError(f"{cls.__qualname__} uses {free!r}, which is not defined; run its cell first")
+            pieces.append(source)
+        else:
+            pieces.append(_written(name, value, cls))
+
+    add(cls.__qualname__, cls)
+    return "\n".join(pieces) + "\n"
+
+
+def _written(name: str, value: object, cls: type) -> str:
+    """The statement that gives a module, something imported or a constant its name."""
+    if isinstance(value, ModuleType):
+        return f"import {value.__name__} as {name}"
+    module, own = getattr(value, "__module__", None), getattr(value, "__qualname__", None) or getattr(value, "_name", 0)
+    if module and isinstance(own, str) and getattr(sys.modules.get(module), own, None) is value:
+        return f"from {module} import {own} as {name}"
+    try:
+        if ast.literal_eval(repr(value)) == value:
+            return f"{name} = {value!r}"
+    except (ValueError, SyntaxError, TypeError):
+        pass
+    raise SpecError(
+        f"{cls.__qualname__} uses {name!r}, a {type(value).__name__} of the notebook, which cannot be sent to workers; "
+        "define it inside the class, or write the class into a file"
+    )
+
+
+def _in_a_cell(value: type | FunctionType) -> str:
+    """The source of a class or function that was defined in a cell."""
+    functions = [value] if isinstance(value, FunctionType) else [one for one in vars(value).values() if callable(one)]
+    files = [code.co_filename for one in functions if (code := getattr(one, "__code__", None)) is not None]
+    for file in [*files, *reversed(list(linecache.cache))]:
+        if Path(file).suffix == ".py" and Path(file).is_file() and file not in files:
+            continue  # a module of somebody else
+        try:
+            tree = ast.parse(textwrap.dedent("".join(linecache.getlines(file))))
+        except SyntaxError:
+            continue
+        for node in reversed(tree.body):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == value.__name__:
+                return ast.unparse(node)
+    raise SpecError(
+        f"the source of {value.__qualname__} cannot be found, so a run of it could not be told from another; "
+        "write the class into a file"
+    )

@@ -213,7 +213,7 @@ def resolve(kind: str, table: Mapping[str, str], name: str) -> type:
     where, colon, attribute = name.rpartition(":")
     if not colon:
         if name.endswith(".py"):
-            there = loading.classes(loading.load_file(name))
+            there = loading.classes(name)
             raise SpecError(f"{name!r} is a file; name the class in it too, e.g. {name}:{(there or ['Mine'])[0]}")
         hint = did_you_mean(name, table)
         if "," in name:
@@ -221,11 +221,11 @@ def resolve(kind: str, table: Mapping[str, str], name: str) -> type:
         raise SpecError(f"unknown {kind} {name!r}.{hint}")
     if where in table and attribute.islower():  # a class has a capital; this is an option without its value
         raise SpecError(f"option {attribute!r} of {kind} {where!r} has no value; write {name}=value")
-    module = loading.load_file(where) if where.endswith(".py") else loading.load_module(where)
-    found = getattr(module, attribute, None)
-    if not isinstance(found, type):
-        raise SpecError(f"{where!r} has no class {attribute!r}.{did_you_mean(attribute, loading.classes(module))}")
-    return found
+    if where == "__main__":
+        raise SpecError(
+            f"{attribute} was defined in a notebook or a session; define it again and pass the class itself"
+        )
+    return loading.load_class(where, attribute)
 
 
 def blame(error: BaseException, where: str) -> str:

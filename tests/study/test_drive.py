@@ -429,7 +429,7 @@ def test_a_worker_gets_the_code_it_does_not_have(tmp_path, monkeypatch):
     monkeypatch.chdir(there)
     item = Planned(tiny(seeds=1, vary={"encoding": ["my_pe.py:Mine"]})).items({})[0][0]
     job = job_of(item, tiny(), Store(tmp_path / "s").folder)
-    assert set(job.code["my_pe.py"]) == {"my_pe.py", "factor.py"}
+    assert set(job.code["my_pe.py:Mine"]) == {"my_pe.py", "factor.py"}
     monkeypatch.chdir(elsewhere)
     assert work(job).state == "done"
     assert (Path(tmp_path / "s") / "done" / item.key).exists()

@@ -112,7 +112,9 @@ def test_the_time_left_is_known_before_the_first_run_ends():
 
 def test_a_longer_run_is_expected_to_take_longer():
     short, long = (
-        Planned(Study.of({**TINY, "base": {**TINY["base"], "training": f"laptop:steps={n}:batch=4:validations=1"}}))
+        Planned(
+            Study.of({**TINY, "base": {**TINY["base"], "training": f"laptop:steps={n}:batch_size=4:validations=1"}})
+        )
         for n in (10, 1000)
     )
     plans = [planned.plan(planned.points[0]) for planned in (short, long)]
@@ -124,7 +126,7 @@ def test_a_longer_run_is_expected_to_take_longer():
 def test_ctrl_c_says_how_far_it_is_and_the_same_command_goes_on(tmp_path, again):
     """The first is stopped while it trains; the second while it evaluates, after training was over."""
     steps = 4 if again else 4000
-    training = f"laptop:steps={steps}:batch=8:validations=1:validation_examples=8"
+    training = f"laptop:steps={steps}:batch_size=8:validations=1:validation_examples=8"
     command = [sys.executable, "-m", "lengthwise", "train", "copy:variant=same:longest=16", "--training", training]
     process = subprocess.Popen(
         [*command, "--threads", "1"], cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,

@@ -20,7 +20,7 @@ from lengthwise.training.loop import Loop
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 TASK, STEPS = "addition:longest=3", 50
 MODEL = "laptop:width=32:heads=2:feed_forward_width=64"
-TRAINING = f"laptop:steps={STEPS}:batch=16:warmup=5:validations=2:validation_examples=30"
+TRAINING = f"laptop:steps={STEPS}:batch_size=16:warmup=5:validations=2:validation_examples=30"
 WITHIN = 2e-4
 """Sums of gradients in another order: after 50 steps of AdamW weights differ by at most this."""
 

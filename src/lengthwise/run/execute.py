@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import os
+import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -132,7 +132,7 @@ def execute(
 def _blamed_outside(plan: Plan, error: BaseException, folder: Folder) -> BaseException:
     """A failure inside a stranger's encoding or task is told with the stranger's line."""
     for cls, spec in plan.outside():
-        where = inspect.getfile(cls)
+        where = getattr(sys.modules.get(cls.__module__), "__file__", "")
         if any(frame.filename == where for frame in traceback.extract_tb(error.__traceback__)):
             return SpecError(f"'{spec}' failed, {blame(error, where)}; the whole traceback is in {folder}/error.txt")
     return error

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from lengthwise.encoding import ENCODINGS
 from lengthwise.folder import Folder
-from lengthwise.loading import sources
+from lengthwise.loading import GIVEN, files_of
 from lengthwise.run.identity import Plan
 from lengthwise.run.lease import Failed, Held, Lease, Lost, Watch
 from lengthwise.spec import SpecError, one_line, resolve, specs
@@ -40,7 +40,7 @@ class Job:
     again: bool = False
     """Also if it has failed before."""
     code: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
-    """Name of a file from outside the package → it and its neighbours, for machines that do not have it."""
+    """Name of a class from outside the package → its file and those it imports, for machines that do not have them."""
 
 
 @dataclass(frozen=True)
@@ -148,21 +148,19 @@ def _code(item: Item) -> dict[str, dict[str, bytes]]:
             named.append((resolve("encoding", ENCODINGS, spec.name), spec))
     for cls, spec in named:
         where = spec.name.rpartition(":")[0]
-        if where.endswith(".py"):
-            own, *neighbours = (Path(file) for file in sources(cls))
-            files = {own.name: own.read_bytes()}
-            files |= {str(file.relative_to(own.parent)): file.read_bytes() for file in neighbours}
-            found[where] = files
+        if where.endswith(".py") or where == "__main__":
+            found[spec.name] = files_of(cls)
     return found
 
 
 def _here(job: Job, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The job's options; names of files that are not on this machine, or differ, are those of the files sent along."""
+    """The job's options; classes whose file is not on this machine, or differs, are those of the files sent along."""
     text = json.dumps(dict(options))
-    for where, files in job.code.items():
+    for name, files in sorted(job.code.items(), key=lambda one: -len(one[0])):  # Mine2 before Mine
+        where, _, cls = name.rpartition(":")
         own, here = next(iter(files)), Path(where)
-        if not (here.is_file() and here.read_bytes() == files[own]):
-            text = text.replace(json.dumps(f"{where}:")[1:-1], json.dumps(f"{_unpacked(files) / own}:")[1:-1])
+        if name not in GIVEN and not (here.is_file() and here.read_bytes() == files[own]):
+            text = text.replace(json.dumps(name)[1:-1], json.dumps(f"{_unpacked(files) / own}:{cls}")[1:-1])
     return json.loads(text)
 
 
