@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from lengthwise.loading import GIVEN, content, gathered, load_class, needed, plain
+from lengthwise.loading import GIVEN, content, load_class, needed, plain
 from lengthwise.run import Plan
 from lengthwise.spec import SpecError
 
@@ -98,7 +98,6 @@ def test_a_class_defined_later_in_the_file_is_needed_too():
 
 NOTEBOOK = '''
 import linecache, json, sys
-from types import SimpleNamespace
 
 def cell(number, source):
     name = f"<ipython-input-{number}>"
@@ -114,12 +113,12 @@ cell(3, """class Mine(lw.Encoding):
 """)
 from lengthwise.loading import gathered
 from lengthwise.run import Plan
-first = Plan.of("copy", Mine)
+first, name = Plan.of("copy", Mine).id, str(Plan.of("copy", Mine).encoding_specs[0])
 cell(4, "BELOW = 1  # another cell\\n")
 second = Plan.of("copy", Mine).id
 cell(1, "SCALE = 0.75")
 third = Plan.of("copy", Mine).id
-print(json.dumps({"ids": [first.id, second, third], "source": gathered(Mine), "name": str(first.encoding_specs[0])}))
+print(json.dumps({"ids": [first, second, third], "source": gathered(Mine), "name": name}))
 '''
 
 
@@ -137,9 +136,8 @@ def test_a_class_from_a_notebook_is_sent_with_what_it_uses(tmp_path, monkeypatch
 def test_what_cannot_be_found_or_sent_is_said_in_one_line(monkeypatch):
     made = type("Made", (), {"__module__": "__main__"})
     monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
-    with pytest.raises(SpecError, match="cannot be found.*write the class into a file"):
+    with pytest.raises(SpecError, match=r"cannot be found.*write the class into a file"):
         content(made)
     with pytest.raises(SpecError, match="was defined in a notebook"):
         Plan.of("copy", "__main__:Nobody")
     assert "__main__:Nobody" not in GIVEN
-    assert gathered is not None

@@ -128,11 +128,8 @@ def _beside(folder: Path) -> dict[str, str]:
     found = {}
     for name, module in sorted(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if (
-            name in {"__main__", "lengthwise"}
-            or name.startswith((_OUTSIDE, "lengthwise."))
-            or not isinstance(file, str)
-        ):
+        own = name in {"__main__", "__mp_main__", "lengthwise"} or name.startswith((_OUTSIDE, "lengthwise."))
+        if own or not isinstance(file, str):
             continue
         installed = {"site-packages", "dist-packages"} & set(Path(file).parts) or Path(file).is_relative_to(_STANDARD)
         if Path(file).is_relative_to(folder) and not installed:
