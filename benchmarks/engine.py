@@ -20,9 +20,9 @@ from lengthwise.evaluation.rows import frame, to_parquet
 from lengthwise.folder import Folder
 from lengthwise.run.lease import Lease
 from lengthwise.study.drive import Driver
-from lengthwise.study.engine import RayEngine
-from lengthwise.study.file import Resources, Study
+from lengthwise.study.file import Resources, StudyFile
 from lengthwise.study.plan import Planned
+from lengthwise.study.ray_executor import RayExecutor
 from lengthwise.study.store import Store
 from lengthwise.study.work import Job, Outcome
 
@@ -68,7 +68,7 @@ class Clocked(Driver):
             self.own += time.perf_counter() - began
 
 
-class Warm(RayEngine):
+class Warm(RayExecutor):
     """A cluster that stays when the driver is done with it."""
 
     def close(self) -> None:
@@ -78,7 +78,7 @@ class Warm(RayEngine):
 def study_of(runs: int) -> Planned:
     encodings = ["nope", "t5", "alibi", "rope", "sinusoidal"]
     return Planned(
-        Study.of(
+        StudyFile.of(
             {
                 "name": "nothing",
                 "question": "What does the engine cost?",

@@ -18,7 +18,7 @@ from lengthwise.reporting.divergences import differences, estimate, over_lengths
 from lengthwise.reporting.findings import gather
 from lengthwise.reporting.page import Page
 from lengthwise.statistics.learned import scored
-from lengthwise.study.file import Study
+from lengthwise.study.file import StudyFile
 from lengthwise.study.plan import Planned
 from lengthwise.study.store import Bundle
 
@@ -162,7 +162,7 @@ def gap(task: str, encoding: str, seen: bool = False) -> str:
 
 @cache
 def page(name: str) -> Page:
-    return Page(gather(Planned(Study.read(name)), None, Bundle(RESULTS / name)))
+    return Page(gather(Planned(StudyFile.read(name)), None, Bundle(RESULTS / name)))
 
 
 def glance_seen() -> str:

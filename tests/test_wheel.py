@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lengthwise.study import add
-from lengthwise.study.file import Study
+from lengthwise.study.file import StudyFile
 
 ROOT = Path(__file__).parents[1]
 
@@ -36,7 +36,7 @@ def test_installed_results_are_found_where_the_package_lies(tmp_path, monkeypatc
     (installed / "results" / "quickstart").mkdir(parents=True)
     (installed / "results" / "quickstart" / "bundle.json").write_text("{}")
     monkeypatch.setattr(add, "__file__", str(installed / "add.py"))
-    assert add.committed(Study.read("quickstart")) == installed / "results" / "quickstart"
+    assert add.committed(StudyFile.read("quickstart")) == installed / "results" / "quickstart"
     assert add.in_results("glance/bundle.json") is None
 
 

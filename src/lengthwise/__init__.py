@@ -1,27 +1,83 @@
 """How far beyond its training length does a decoder-only Transformer still work?"""
 
-from importlib import import_module
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
-_EXPORTED = {
-    "Encoding": "lengthwise.encoding.base",
-    "Geometry": "lengthwise.encoding.base",
-    "Decoder": "lengthwise.model",
-    "preset": "lengthwise.model",
-    "assert_conforms": "lengthwise.conformance",
-    "train": "lengthwise.run",
-    "Run": "lengthwise.run",
-    "evaluate": "lengthwise.evaluation",
-}
-"""What most programs begin with; imported when asked for, so that `import lengthwise` needs no torch."""
+if TYPE_CHECKING:
+    from lengthwise.conformance import assert_conforms, verify
+    from lengthwise.encoding.base import Encoding, Geometry
+    from lengthwise.evaluation.interface import evaluate
+    from lengthwise.interface.catalog import cost, encodings, positions, presets, published, report, studies, tasks
+    from lengthwise.interface.comparison import Comparison, compare
+    from lengthwise.interface.study import Study
+    from lengthwise.model import Decoder, preset
+    from lengthwise.run.execute import train
+    from lengthwise.run.run import Run, load_run
+    from lengthwise.statistics.reach import reach
+    from lengthwise.task.base import Task
+else:
+    _WHERE = {
+        "assert_conforms": "conformance",
+        "verify": "conformance",
+        "Encoding": "encoding.base",
+        "Geometry": "encoding.base",
+        "evaluate": "evaluation.interface",
+        "cost": "interface.catalog",
+        "encodings": "interface.catalog",
+        "positions": "interface.catalog",
+        "presets": "interface.catalog",
+        "published": "interface.catalog",
+        "report": "interface.catalog",
+        "studies": "interface.catalog",
+        "tasks": "interface.catalog",
+        "Comparison": "interface.comparison",
+        "compare": "interface.comparison",
+        "Study": "interface.study",
+        "Decoder": "model",
+        "preset": "model",
+        "train": "run.execute",
+        "Run": "run.run",
+        "load_run": "run.run",
+        "reach": "statistics.reach",
+        "Task": "task.base",
+    }
+
+    def __getattr__(name):  # noqa: ANN001, ANN202  type checkers read the imports above
+        """Import a public name when it is asked for, so that `import lengthwise` needs no torch."""
+        from importlib import import_module
+
+        if name in _WHERE:
+            return getattr(import_module(f"lengthwise.{_WHERE[name]}"), name)
+        raise AttributeError(f"module 'lengthwise' has no attribute {name!r}")
+
+    def __dir__():  # noqa: ANN202
+        return __all__
 
 
-def __getattr__(name: str) -> object:
-    if name in _EXPORTED:
-        return getattr(import_module(_EXPORTED[name]), name)
-    raise AttributeError(f"module 'lengthwise' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return ["__version__", *_EXPORTED]
+__all__ = [
+    "Comparison",
+    "Decoder",
+    "Encoding",
+    "Geometry",
+    "Run",
+    "Study",
+    "Task",
+    "__version__",
+    "assert_conforms",
+    "compare",
+    "cost",
+    "encodings",
+    "evaluate",
+    "load_run",
+    "positions",
+    "preset",
+    "presets",
+    "published",
+    "reach",
+    "report",
+    "studies",
+    "tasks",
+    "train",
+    "verify",
+]

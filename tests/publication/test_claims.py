@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from lengthwise.spec import Spec
-from lengthwise.study.file import Study
+from lengthwise.study.file import StudyFile
 from lengthwise.study.reading import recipes
 
 CLAIMS = yaml.safe_load((Path(__file__).parents[2] / "studies" / "claims.yaml").read_text())["claims"]
@@ -35,7 +35,7 @@ def test_a_claim_has_the_fields_of_the_schema(claim):
 
 @pytest.mark.parametrize("claim", [claim for claim in CLAIMS if claim["study"]], ids=lambda claim: claim["id"])
 def test_a_claim_speaks_of_rows_its_study_has(claim):
-    study = Study.read(claim["study"])
+    study = StudyFile.read(claim["study"])
     assert {*claim["encodings"], *claim["against"]} <= set(study.encodings)
     if claim["tasks"] != "all":
         there = [Spec.of(task) for task in study.tasks]

@@ -14,7 +14,7 @@ from lengthwise.publication import ENCODINGS, ROTARY, TOPICS
 from lengthwise.reporting.palette import colour, dash, marker
 from lengthwise.reporting.published import FIGURES, draw
 from lengthwise.spec import SpecError
-from lengthwise.study.file import Study
+from lengthwise.study.file import StudyFile
 
 
 @pytest.mark.parametrize("number", ["1", "2", "4", "6", "7", "A.1", "E.3", "E.10"])
@@ -131,7 +131,7 @@ def test_a_look_is_a_function_of_the_name():
 
 
 def test_no_two_encodings_of_the_table_or_of_the_first_look_look_alike():
-    names = dict.fromkeys([*TABLE, *Study.read("glance").encodings])
+    names = dict.fromkeys([*TABLE, *StudyFile.read("glance").encodings])
     looks = {name: (colour(name), marker(name), str(dash(name))) for name in names}
     assert len(set(looks.values())) == len(looks) > 18
     fixed = [*TABLE, "rope:p=0.75"]

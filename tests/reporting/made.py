@@ -11,7 +11,7 @@ import polars as pl
 from lengthwise.evaluation.cases import grid
 from lengthwise.evaluation.rows import COLUMNS
 from lengthwise.reporting.findings import Findings, labelled
-from lengthwise.study.file import Study
+from lengthwise.study.file import StudyFile
 from lengthwise.study.plan import Item, Planned, prove
 
 STRENGTH = {"nope": 1.5, "t5": 1.4, "alibi": 1.3, "rope": 1.05, "rope:fraction=0.25": 1.2, "sinusoidal": 1.02}
@@ -19,8 +19,8 @@ FIVE = ["nope", "t5", "alibi", "rope:fraction=0.25", "sinusoidal"]
 TASKS = ["copy:longest=8:variant=same", "sort:longest=6", "parity:longest=8"]
 
 
-def study(tasks: Sequence[str] = TASKS, encodings: Sequence[str] = FIVE, seeds: int = 3, **more: object) -> Study:
-    return Study.of(
+def study(tasks: Sequence[str] = TASKS, encodings: Sequence[str] = FIVE, seeds: int = 3, **more: object) -> StudyFile:
+    return StudyFile.of(
         {
             "name": "made",
             "question": "Which encoding reaches further, in numbers that were made up?",
@@ -67,7 +67,7 @@ def rows_of(
     return pl.DataFrame(columns, schema={name: getattr(pl, kind) for name, kind in COLUMNS.items()})
 
 
-def findings(made: Study | None = None, items: Sequence[Item] | None = None, **more: object) -> Findings:
+def findings(made: StudyFile | None = None, items: Sequence[Item] | None = None, **more: object) -> Findings:
     planned = Planned(made or study())
     items = list(items if items is not None else planned.items({})[0])
     return Findings(

@@ -65,7 +65,19 @@ def test_train_says_what_was_seen_and_a_second_time_that_it_is_done(place):
 
 
 def test_compare_trains_draws_and_tells(place):
-    arguments = ["compare", TASK, "--encodings", "rope,nope", "--seeds", "2", *FAST, "--to", "figures", "--jobs", "2"]
+    arguments = [
+        "compare",
+        TASK,
+        "--encodings",
+        "rope,nope",
+        "--seeds",
+        "2",
+        *FAST,
+        "--to",
+        "figures",
+        "--workers",
+        "2",
+    ]
     done = cli(*arguments, cwd=place)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Nothing can be said about longer lengths: no encoding learned copy same up to 4 ")
@@ -85,7 +97,7 @@ def test_compare_trains_draws_and_tells(place):
 
 def test_runs_made_together_are_those_made_one_after_the_other(place, tmp_path):
     arguments = ["compare", TASK, "--encodings", "rope,nope", "--seeds", "2", *FAST, "--to", str(tmp_path)]
-    alone = cli(*arguments, "--store", str(tmp_path / "store"), "--jobs", "1", cwd=place)
+    alone = cli(*arguments, "--store", str(tmp_path / "store"), "--workers", "1", cwd=place)
     assert alone.returncode == 0, alone.stderr
     together = cli(*arguments, cwd=place)
     assert together.stdout == alone.stdout

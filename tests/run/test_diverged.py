@@ -10,7 +10,8 @@ from lengthwise.folder import Folder
 from lengthwise.reporting.findings import gather
 from lengthwise.reporting.page import Page
 from lengthwise.run.lease import Lease
-from lengthwise.study.drive import Driver, Inline
+from lengthwise.study.drive import Driver
+from lengthwise.study.executors import InProcess
 from lengthwise.study.plan import Planned
 from lengthwise.study.status import status
 from lengthwise.study.store import Bundle, Store
@@ -56,7 +57,7 @@ def place(tmp_path_factory):
     }
     study = tiny(base=base, vary={"encoding": ["nope", bad]}, seeds=2)
     planned, store = Planned(study), Store(there / "store")
-    tally = Driver(planned, store, Inline()).run()
+    tally = Driver(planned, store, InProcess()).run()
     return there, planned, store, tally, bad
 
 
@@ -78,7 +79,7 @@ def test_nobody_tries_it_again(place):
     for again in (False, True):
         with pytest.raises(Diverged):
             Lease.take(Folder(there / "store"), key, again=again)
-    retried = Driver(planned, store, Inline(), retry=True).run()
+    retried = Driver(planned, store, InProcess(), retry=True).run()
     assert retried.failed.keys() == tally.failed.keys()
     assert len(list((there / "store/leases" / key).iterdir())) == 1, "no second attempt was begun"
     with pytest.raises(Diverged, match="It would diverge again"):
@@ -157,7 +158,7 @@ def test_compare_goes_on_and_tells(tmp_path):
     fast = ["--model", MODEL, "--training", TRAINING, "--threads", "1", "--quiet"]
     done = cli(
         "compare", "copy:variant=same:longest=3", "--encodings", "nope,shrinks.py:Shrinks", "--seeds", "2", *fast,
-        "--jobs", "1", cwd=tmp_path,
+        "--workers", "1", cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "Shrinking power" in done.stdout or "Shrinks" in done.stdout

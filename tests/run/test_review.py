@@ -5,7 +5,7 @@ import json
 import polars as pl
 import pytest
 
-from lengthwise.comparison import compare
+from lengthwise.interface.comparison import compare
 from lengthwise.run import Plan, Run, train
 from lengthwise.run.attempt import chosen
 from lengthwise.spec import SpecError

@@ -164,10 +164,10 @@ def test_two_runs_of_one_name_are_refused_until_the_axis_is_named():
 
 
 def test_labels_of_a_planned_study():
-    from lengthwise.study.file import Study
+    from lengthwise.study.file import StudyFile
     from lengthwise.study.plan import Planned
 
-    study = Study.model_validate(
+    study = StudyFile.model_validate(
         {"name": "s", "question": "q", "vary": {"task": ["copy", "parity"], "encoding": ["nope", "rope"]}, "seeds": 2}
     )
     found = labels(*Planned(study).items({}))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lengthwise.study.file import Study
+from lengthwise.study.file import StudyFile
 
 TINY = {
     "name": "tiny",
@@ -24,9 +24,9 @@ TINY = {
 }
 
 
-def tiny(**changes: object) -> Study:
+def tiny(**changes: object) -> StudyFile:
     """The tiny study, with changes."""
-    return Study.of({**TINY, **changes})
+    return StudyFile.of({**TINY, **changes})
 
 
 @pytest.fixture

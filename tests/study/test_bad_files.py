@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from lengthwise.cli import main
 from lengthwise.spec import SpecError
 from lengthwise.study.check import check
-from lengthwise.study.file import RUNS, Study
+from lengthwise.study.file import RUNS, StudyFile
 from lengthwise.study.plan import Planned
 
 GOOD = """name: good
@@ -552,26 +552,26 @@ def grid(many):
 
 
 def test_a_study_of_as_many_runs_as_there_may_be_is_planned_and_of_more_refused():
-    assert len(Planned(Study.of(grid(RUNS // 100))).points) == RUNS
+    assert len(Planned(StudyFile.of(grid(RUNS // 100))).points) == RUNS
     with pytest.raises(SpecError, match="would have 100,100 runs; 100,000 are the most"):
-        Study.of(grid(RUNS // 100 + 1))
+        StudyFile.of(grid(RUNS // 100 + 1))
 
 
 def test_the_runs_are_counted_before_they_are_made():
     axes = {axis: [f"x{number}" for number in range(500)] for axis in ("task", "encoding", "positions", "model")}
     began = time.process_time()
     with pytest.raises(SpecError, match="would have 62,500,000,000,000 runs"):
-        Study.of({"name": "grid", "question": "How many?", "vary": axes, "seeds": 1000})
+        StudyFile.of({"name": "grid", "question": "How many?", "vary": axes, "seeds": 1000})
     assert time.process_time() - began < 2
 
 
 def test_hundreds_of_mistakes_are_not_all_told():
     with pytest.raises(SpecError) as error:
-        Study.of({**grid(1), "deviations": list(range(1000))})
+        StudyFile.of({**grid(1), "deviations": list(range(1000))})
     lines = str(error.value).split("\n")
     assert len(lines) == 51 and lines[-1] == "the study: ... and 950 more mistakes"
     planned = Planned(
-        Study.of({**grid(1), "base": {}, "vary": {"encoding": ["t5"], "task": [f"x{n}" for n in range(90)]}})
+        StudyFile.of({**grid(1), "base": {}, "vary": {"encoding": ["t5"], "task": [f"x{n}" for n in range(90)]}})
     )
     assert len(check(planned)) == 51
 
@@ -640,7 +640,7 @@ NASTY = [
     *({"task": "copy"}, {"encoding": "nope"}, {"choose": [1, 2]}, {"lengths": "1"}, [{"task": "copy"}] * 3, {"": ""}),
 ]
 FIELDS = [
-    *Study.model_fields,
+    *StudyFile.model_fields,
     "task",
     "encoding",
     "positions",
@@ -735,8 +735,8 @@ def plan_or_mistakes(there, text):
     file.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
     before = set(sys.modules)
     try:
-        study = Study.read("bad.yaml")
-        assert Study.of(study.model_dump()) == study
+        study = StudyFile.read("bad.yaml")
+        assert StudyFile.of(study.model_dump()) == study
         planned = Planned(study)
         assert len(planned.points) == study.runs
         if planned.outside():

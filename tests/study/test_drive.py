@@ -14,7 +14,8 @@ import pytest
 
 from lengthwise.run import Run
 from lengthwise.study.add import added, chosen_tasks
-from lengthwise.study.drive import Driver, Inline
+from lengthwise.study.drive import Driver
+from lengthwise.study.executors import InProcess
 from lengthwise.study.plan import Planned, prove
 from lengthwise.study.status import status
 from lengthwise.study.store import Bundle, Store
@@ -26,7 +27,7 @@ ORDER = ["run", "evaluation", "checkpoint", "split", "length", "subgroup"]
 
 def driven(study, where, **options):
     planned, store = Planned(study), Store(where)
-    return planned, store, Driver(planned, store, Inline(), **options).run()
+    return planned, store, Driver(planned, store, InProcess(), **options).run()
 
 
 def rows_of(store: Store, keys) -> pl.DataFrame:
@@ -45,7 +46,7 @@ def test_a_study_is_done_once(undisturbed):
     keys = [item.key for item in planned.items({})[0]]
     assert store.done() == set(keys)
     assert set(store.rows(keys)["run"]) == set(keys)
-    again = Driver(planned, store, Inline(lambda job, watch: pytest.fail("it was done"))).run()
+    again = Driver(planned, store, InProcess(lambda job, watch: pytest.fail("it was done"))).run()
     assert again.here == 0 and len(again.done) == 4
     found = status(planned, store)
     assert found.complete and not found.missing and not found.running and found.seconds is not None
@@ -78,14 +79,14 @@ def test_what_fails_is_recorded_and_does_not_stop_the_study(tmp_path, monkeypatc
         return work(job, watch)
 
     planned, store = Planned(study), Store(tmp_path)
-    tally = Driver(planned, store, Inline(do)).run()
+    tally = Driver(planned, store, InProcess(do)).run()
     assert len(tally.done) == 3 and list(tally.failed) == bad and "ZeroDivisionError" in tally.failed[bad[0]]
     assert "ZeroDivisionError" in (tmp_path / "runs" / bad[0] / "1" / "error.txt").read_text()
     found = status(planned, store)
     assert found.failed == tally.failed and not found.missing
-    again = Driver(planned, store, Inline()).run()  # run: not by itself
+    again = Driver(planned, store, InProcess()).run()  # run: not by itself
     assert again.here == 0 and list(again.failed) == bad
-    retried = Driver(planned, store, Inline(), retry=True).run()
+    retried = Driver(planned, store, InProcess(), retry=True).run()
     assert retried.here == 1 and not retried.failed and len(retried.done) == 4
     assert status(planned, store).complete
 
@@ -164,7 +165,7 @@ def test_an_evaluation_is_work_of_its_own_and_never_trains(tmp_path):
         jobs.append(job)
         return work(job, watch)
 
-    tally = Driver(planned, store, Inline(do)).run()
+    tally = Driver(planned, store, InProcess(do)).run()
     assert len(tally.done) == 6 and len(jobs) == 4 and all(job.evaluation is not None for job in jobs)
     rows = store.rows([item.key for item in planned.items({})[0]])
     names = set(rows["evaluation"])
@@ -240,7 +241,7 @@ def test_runs_whose_tuning_failed_wait_and_the_study_ends(tmp_path):
         return Outcome(job.key, "failed", "no") if "-s1000-" in job.key and "alibi" in job.key else work(job, watch)
 
     planned = Planned(tiny(seeds=1, lr={"choose": [1e-3, 2e-3]}))
-    tally = Driver(planned, Store(tmp_path), Inline(do)).run()
+    tally = Driver(planned, Store(tmp_path), InProcess(do)).run()
     assert tally.waiting == 1 and len(tally.failed) == 2 and len(tally.done) == 3
 
 
@@ -282,7 +283,7 @@ def test_without_its_store_a_study_goes_on_from_a_bundle(undisturbed, tmp_path):
     planned, apart = undisturbed
     keys = [item.key for item in planned.items({})[0]]
     part = Store(tmp_path / "part")
-    Driver(Planned(tiny(seeds=1)), part, Inline()).run()
+    Driver(Planned(tiny(seeds=1)), part, InProcess()).run()
     assert part.export(tmp_path / "bundle", study="tiny") == 2
     bundle = Bundle(tmp_path / "bundle")
     assert set(bundle.records) == part.done()
@@ -292,7 +293,7 @@ def test_without_its_store_a_study_goes_on_from_a_bundle(undisturbed, tmp_path):
     )
     assert not [path for path in (tmp_path / "bundle").iterdir() if "safetensors" in path.name]
     fresh = Store(tmp_path / "fresh")
-    tally = Driver(planned, fresh, Inline(), given=bundle.summaries).run()
+    tally = Driver(planned, fresh, InProcess(), given=bundle.summaries).run()
     assert tally.here == 2 and len(tally.done) == 4
     rows = pl.concat([fresh.rows(keys), bundle.rows.filter(~pl.col("run").is_in(list(fresh.done())))]).sort(ORDER)
     assert rows.equals(rows_of(apart, keys))
@@ -359,9 +360,9 @@ def test_a_run_that_kills_its_worker_ends_also_when_it_is_tried_again(tmp_path, 
         return Outcome(job.key, "died") if done.returncode == 9 else Outcome(job.key, "failed", "died twice")
 
     planned, store = Planned(tiny(seeds=1, vary={"encoding": ["nope"]})), Store(tmp_path)
-    first = Driver(planned, store, Inline(dies)).run()
+    first = Driver(planned, store, InProcess(dies)).run()
     assert len(first.failed) == 1 and len(tried) == 3
-    again = Driver(planned, store, Inline(dies), retry=True).run()
+    again = Driver(planned, store, InProcess(dies), retry=True).run()
     assert len(again.failed) == 1 and tried[3:] == [True, False, False]
 
 
@@ -377,7 +378,7 @@ def test_a_failure_that_nobody_recorded_is_not_tried_for_ever(tmp_path):
         assert len(tried) < 10
         return Outcome(job.key, "failed", "another version")
 
-    assert len(Driver(planned, store, Inline(refuses)).run().failed) == 1 and len(tried) == 1
+    assert len(Driver(planned, store, InProcess(refuses)).run().failed) == 1 and len(tried) == 1
 
 
 def test_an_edited_encoding_at_test_time_is_another_evaluation(tmp_path, monkeypatch):
@@ -399,7 +400,7 @@ def test_rows_of_a_run_that_was_made_again_are_its_own(tmp_path, monkeypatch):
         path = tmp_path / kind / keys[0]
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     assert set(store.rows(keys)["run"]) == set(keys[1:]), "what is not done has no rows"
-    Driver(planned, store, Inline()).run()
+    Driver(planned, store, InProcess()).run()
     assert set(store.rows(keys)["run"]) == set(keys)
 
 

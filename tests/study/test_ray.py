@@ -15,7 +15,8 @@ import pytest
 
 from lengthwise.folder import Folder
 from lengthwise.run.lease import gone, read
-from lengthwise.study.drive import Driver, Inline
+from lengthwise.study.drive import Driver
+from lengthwise.study.executors import InProcess
 from lengthwise.study.file import Resources
 from lengthwise.study.plan import Planned
 from lengthwise.study.store import Store
@@ -117,7 +118,7 @@ def chaos(tmp_path: Path, record, runs: int, workers: int, kills: int, drivers: 
     path = tmp_path / "tiny.yaml"
     path.write_text(json.dumps({**TINY, "seeds": runs // 2}))
     planned, quiet = Planned(study), Store(tmp_path / "quiet")
-    Driver(planned, quiet, Inline()).run()
+    Driver(planned, quiet, InProcess()).run()
     store, dice = tmp_path / "store", random.Random(0)
     keys = [item.key for item in planned.items({})[0]]
     killed = {"workers": 0, "drivers": 0, "nodes": 0}
@@ -227,7 +228,7 @@ def test_a_stopped_driver_saves_what_is_running(tmp_path, sent):
 def test_a_study_on_ray_has_the_rows_of_one_without(tmp_path, written):
     path = written(resources={"cpus": 0.5, "threads": 1})
     planned, apart = Planned(tiny()), Store(tmp_path / "inline")
-    Driver(planned, apart, Inline()).run()
+    Driver(planned, apart, InProcess()).run()
     ended = lengthwise("study", "run", path, "--workers", 2, "--store", tmp_path / "s", "--to", tmp_path, "--json")
     assert ended.returncode == 0, ended.stderr
     keys = [item.key for item in planned.items({})[0]]

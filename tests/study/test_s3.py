@@ -13,7 +13,8 @@ import pytest
 from lengthwise.folder import Folder
 from lengthwise.run.lease import Lease
 from lengthwise.spec import SpecError
-from lengthwise.study.drive import Driver, Inline, probed
+from lengthwise.study.drive import Driver, probed
+from lengthwise.study.executors import InProcess
 from lengthwise.study.plan import Planned
 from lengthwise.study.store import Bundle, Store
 from tests.study.test_races import holds, race
@@ -61,7 +62,7 @@ def grid(tmp_path_factory):
     file = home / "grid.yaml"
     file.write_text(STUDY.format(name="grid", encodings=FIVE, seeds=3))
     store = Store(home / "store")
-    assert len(Driver(Planned(read(str(file), [])), store, Inline()).run().done) == 15
+    assert len(Driver(Planned(read(str(file), [])), store, InProcess()).run().done) == 15
     return file, store
 
 

@@ -11,8 +11,9 @@ import pytest
 
 from lengthwise.spec import SpecError
 from lengthwise.study.cost import expected_seconds
-from lengthwise.study.drive import Driver, Inline, Tally, kind_of, remaining
-from lengthwise.study.file import Study
+from lengthwise.study.drive import Driver, Tally, kind_of, remaining
+from lengthwise.study.executors import InProcess
+from lengthwise.study.file import StudyFile
 from lengthwise.study.plan import Planned
 from lengthwise.study.store import Store
 from tests.run.test_cli_runs import cli
@@ -46,7 +47,7 @@ def place(tmp_path_factory):
     (there / "broken.py").write_text(BROKEN)
     (there / "sound.py").write_text(SOUND)
     store = Store(there / "made")
-    Driver(Planned(tiny()), store, Inline()).run()
+    Driver(Planned(tiny()), store, InProcess()).run()
     store.export(there / "results" / "tiny")
     return there
 
@@ -113,7 +114,7 @@ def test_the_time_left_is_known_before_the_first_run_ends():
 def test_a_longer_run_is_expected_to_take_longer():
     short, long = (
         Planned(
-            Study.of({**TINY, "base": {**TINY["base"], "training": f"laptop:steps={n}:batch_size=4:validations=1"}})
+            StudyFile.of({**TINY, "base": {**TINY["base"], "training": f"laptop:steps={n}:batch_size=4:validations=1"}})
         )
         for n in (10, 1000)
     )

@@ -103,18 +103,18 @@ def _opened(
 ) -> list[Run]:
     if study is None:
         return [_open(name, store) for name in runs]
-    from lengthwise.cli.study import planned_of, tuned_of
+    from lengthwise.cli.study import opened
     from lengthwise.study.store import Store
 
-    planned = planned_of(study, None, None, allow_code)
-    items, _ = planned.items(tuned_of(planned, store, None))
+    asked = opened(study, allow_code=allow_code)
+    items, _ = asked.items(store)
     wanted = dict.fromkeys(item.run for item in items if item.kind == "run")
     done = Store(store).done()
     there = [name for name in wanted if name in done]
     if not there:
-        raise SpecError(f"nothing of {planned.study.name} is done in {store}; lengthwise study run {study} does it")
+        raise SpecError(f"nothing of {asked.name} is done in {store}; lengthwise study run {study} does it")
     if len(there) < len(wanted):
-        told = f"{len(there)} of {len(wanted)} runs of {planned.study.name} are done; only these are analysed"
+        told = f"{len(there)} of {len(wanted)} runs of {asked.name} are done; only these are analysed"
         print(told, file=sys.stderr)
     tell(f"opening {len(there)} runs")
     return [_open(name, store) for name in there]

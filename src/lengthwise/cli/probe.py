@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from lengthwise.cli.runs import STORE, Store
-from lengthwise.cli.study import planned_of, status_of
+from lengthwise.cli.study import opened
 from lengthwise.cli.terminal import Json, app, console, escape, print_table, working
 from lengthwise.spec import SpecError, did_you_mean
 
@@ -102,7 +102,7 @@ def _names(runs: list[str], study: str | None, encodings: str | None, store: str
     only = None if encodings is None else {str(canonical_encoding(spec)) for spec in specs(encodings)}
     names = list(runs)
     if study is not None:
-        done = status_of(planned_of(study, None, None, False), store, None).done
+        done = opened(study).status(store).done
         names += [item.key for item in done if item.kind == "run" and (only is None or item.point.encoding in only)]
     elif only is not None:
         raise SpecError("--encodings chooses among the runs of a study; give --study, or name the runs alone")

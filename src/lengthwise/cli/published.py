@@ -119,14 +119,14 @@ def _papers(name: str, outside: bool = True) -> list[str]:
     from lengthwise.encoding.signature import canonical_encoding, outline
     from lengthwise.publication.citations import STUDY, VARIANTS
     from lengthwise.spec import canonical, resolve, specs
-    from lengthwise.study.file import Study
+    from lengthwise.study.file import StudyFile
     from lengthwise.study.reading import recipes
     from lengthwise.task import TASKS
 
     if name == "lengthwise":
         return ["lengthwise"]
     if name in recipes() or name.endswith((".yaml", ".yml")):
-        study = Study.read(name)
+        study = StudyFile.read(name)
         parts = [str(spec) for one in (*study.encodings, *study.positions, *study.tasks) for spec in specs(one)]
         # A study's code from outside is not loaded for the sake of a name.
         return ["lengthwise", f"arXiv:{STUDY}", *(paper for part in parts for paper in _papers(part, outside=False))]

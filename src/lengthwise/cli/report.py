@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lengthwise.cli.study import STORE, Add, AllowCode, File, StoreName, Tasks, With, planned_of, status_of, study
+from lengthwise.cli.study import STORE, Add, AllowCode, File, StoreName, Tasks, With, opened, study
 from lengthwise.cli.terminal import Json, app, console, print_table, say, working
 from lengthwise.spec import SpecError
 
@@ -33,36 +32,18 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Turn stored rows into a verdict with honest intervals, figures, and one self-contained page."""
-    from lengthwise.reporting.findings import gather
-    from lengthwise.reporting.page import Page
-    from lengthwise.study.add import committed, written
-    from lengthwise.study.store import Bundle, Store
-
-    planned = planned_of(file, add, tasks, allow_code)
-    with_ = with_ or committed(planned.study)  # a checkout has the rows of what was really run
-    bundle = None if with_ is None else Bundle(with_)
-    kept = Store(store)
+    asked = opened(file, add, tasks, with_, allow_code)
     with working() as tell:
-        failed = status_of(planned, kept, with_).failed
-        focus = [written(name) for name in add or []]
-        found = gather(planned, kept, bundle, failed=failed, focus=focus, say=tell)
-        tell("computing intervals")
-        page = Page(found, command_of(file, store, with_, add, tasks))
-        if text or as_json:
-            if as_json:
-                print(json.dumps(page.plain(), indent=2))
-            else:
-                print_report(page)
+        tell("computing intervals and drawing")
+        made = asked.report(to, store=store, pdf=pdf, latex=latex, write=not (text or as_json), say=tell)
+        if as_json:
+            print(json.dumps(made.page.plain(), indent=2))
+        elif text:
+            print_report(made.page)
+        if made.path is None:
             return
-        tell("drawing")
-        where = to or Path(f"report-{planned.study.name}")
-        paths = page.write(where, pdf=pdf)
-        if latex:
-            from lengthwise.reporting.latex import latex as tables
-
-            paths += tables(page, where)
-    console().print(page.verdict, style="bold", markup=False, highlight=False)
-    say(f"page: {where / 'index.html'}; {len(paths) - 1} other files beside it")
+    console().print(made.verdict, style="bold", markup=False, highlight=False)
+    say(f"page: {made.path}; {len(made.files) - 1} other files beside it")
 
 
 @app.command()
@@ -76,7 +57,7 @@ def claims(
     from lengthwise.reporting.findings import gather
     from lengthwise.reporting.numbers import numbers
     from lengthwise.study.add import committed, in_results
-    from lengthwise.study.file import Study
+    from lengthwise.study.file import StudyFile
     from lengthwise.study.plan import Planned
     from lengthwise.study.reading import recipes, shipped
     from lengthwise.study.store import Bundle, Store
@@ -84,7 +65,7 @@ def claims(
     listed, rows = read_claims(), dict[str, Any]()
     dates = {"claims": committed_on(shipped("claims.yaml"))}
     for name in dict.fromkeys(claim.study for claim in listed if claim.study in recipes()):
-        study = Study.read(str(name))
+        study = StudyFile.read(str(name))
         where = with_ or committed(study)
         try:
             found = gather(Planned(study), Store(store), None if where is None else Bundle(where))
@@ -147,12 +128,3 @@ def print_report(page: Tables) -> None:
         screen.print()
         say(task, "bold")
         print_table(page.task_table(task), False)
-
-
-def command_of(file: str, store: str, with_: Path | None, add: list[str] | None, tasks: str | None) -> str:
-    """The commands that make the page again, from nothing."""
-    more = [part for name in add or [] for part in ("--add", name)]
-    more += ["--tasks", tasks] if tasks else []
-    more += ["--with", str(with_)] if with_ else []
-    run = shlex.join(["lengthwise", "study", "run", file, "--store", store, *more])
-    return f"{run}\n{shlex.join(['lengthwise', 'study', 'report', file, '--store', store, *more])}"

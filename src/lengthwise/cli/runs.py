@@ -5,22 +5,19 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
-import time
-from dataclasses import replace
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lengthwise.cli.terminal import Json, app, console, escape, print_table, say, working
-from lengthwise.spec import Spec, SpecError, specs
+from lengthwise.spec import SpecError, specs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lengthwise.comparison import Comparison
     from lengthwise.run import Run
 
 TaskName = Annotated[str, typer.Argument(help="a task, e.g. copy:variant=same or my_task.py:Mine")]
@@ -101,7 +98,7 @@ def _first_process() -> bool:
 
 def _show_run(run: Run, as_json: bool) -> None:
     from lengthwise.cli.report import print_short
-    from lengthwise.comparison import compare as side_by_side
+    from lengthwise.interface.comparison import compare as side_by_side
 
     found = side_by_side([run])
     if as_json:
@@ -135,7 +132,7 @@ def compare(
     training: Training = "laptop",
     store: Store = STORE,
     threads: Threads = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="runs at a time, one thread each; one per core")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="runs at a time, one thread each; one per core")] = None,
     to: Annotated[Path, typer.Option(help="the folder of the figure")] = Path("."),
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
     as_json: Json = False,
@@ -152,25 +149,15 @@ def compare(
     if len(set(named)) < len(named):
         raise SpecError(f"{encodings!r} names an encoding twice; leave one out")
     from lengthwise.cli.report import print_short
+    from lengthwise.interface.comparison import compare as side_by_side
     from lengthwise.run import Plan
-    from lengthwise.study.store import Store
 
-    shared: dict[str, Any] = {"positions": positions, "model": model, "training": training}
-    plans = {str(spec): Plan.of(task, spec, **shared) for spec in named}  # a mistake is told before anything is trained
-    if caution := next(iter(plans.values())).caution:
-        print(f"lengthwise: {caution}", file=sys.stderr)
-    wanted = [(str(spec), seed) for seed in range(seeds) for spec in named]
-    ids = {(spec, seed): replace(plans[spec], seed=seed).id for spec, seed in wanted}
-    ended = {*Store(store).done(), *Store(store).diverged(ids.values())}
-    wanted = [one for one in wanted if ids[one] not in ended]
-    jobs = min(jobs or os.cpu_count() or 1, max(1, len(wanted)))
-    if jobs > 1:
-        common = [task, "--store", store, "--threads", str(threads or 1), *(["--quiet"] if quiet else [])]
-        common += [part for key, value in shared.items() for part in (f"--{key}", value)]
-        _together([["train", *common, "--encoding", spec, "--seed", str(seed)] for spec, seed in wanted], jobs, quiet)
-    else:
-        _one_by_one(task, wanted, quiet, {**shared, "store": store, "threads": threads})
-    found = _compared(task, named, seeds, shared, store)
+    plan = Plan.of(task, named[0], positions=positions, model=model, training=training, check=False)
+    if plan.caution:
+        print(f"lengthwise: {plan.caution}", file=sys.stderr)
+    shared: dict[str, Any] = {"positions": positions, "model": model, "training": training, "store": store}
+    with working() if not quiet else nullcontext(lambda words: None) as tell:
+        found = side_by_side(task, named, seeds=seeds, workers=workers, threads=threads or 1, say=tell, **shared)
     name = Path(to) / f"compare-{found.page.found.items[0].plan.task.name}"
     found.draw(to, name.name)
     if as_json:
@@ -181,77 +168,6 @@ def compare(
     for key, record in found.page.found.records.items():
         _warn(key, record["ends"].get("checks", {}))
     say(f"page: {name}.html; figure: {name}.svg, {name}.png")
-
-
-def _compared(task: str, named: list[Spec], seeds: int, shared: dict[str, Any], store: str) -> Comparison:
-    """The report of a comparison: a study of one task that was not written down."""
-    from lengthwise.comparison import Comparison
-    from lengthwise.reporting.findings import gather
-    from lengthwise.reporting.page import Page
-    from lengthwise.study.file import Study
-    from lengthwise.study.plan import Planned
-    from lengthwise.study.store import Store
-
-    study = Study.of(
-        {
-            "name": "compare",
-            "question": f"How far beyond its training length does each encoding carry {task}?",
-            "base": {**shared, "task": task},
-            "vary": {"encoding": [str(spec) for spec in named]},
-            "seeds": seeds,
-        }
-    )
-    command = f"lengthwise compare {task} --encodings {','.join(map(str, named))} --seeds {seeds}"
-    found = gather(Planned(study), Store(store), more="add --seeds {seeds}")
-    return Comparison(Page(found, command=command))
-
-
-def _one_by_one(task: str, wanted: list[tuple[str, int]], quiet: bool, options: dict[str, Any]) -> None:
-    """Do runs in this process; one that diverges is a result, and the others go on."""
-    from lengthwise.run import train as do
-    from lengthwise.training.health import Diverged
-
-    for number, (spec, seed) in enumerate(wanted, 1):
-        if not quiet:
-            print(f"run {number} of {len(wanted)}: {spec}, seed {seed}", file=sys.stderr)
-        try:
-            do(task, spec, seed=seed, quiet=quiet, **options)
-        except Diverged as error:
-            print(f"lengthwise: {error}", file=sys.stderr)
-
-
-def _together(commands: list[list[str]], jobs: int, quiet: bool) -> None:
-    """Do commands in processes of their own, so many at a time: two runs on one thread each beat one on two."""
-    from lengthwise.run.stop import STOPPED
-    from lengthwise.training.health import Diverged
-    from lengthwise.training.loggers import LINES
-
-    waiting, going = list(enumerate(commands, 1)), dict[int, subprocess.Popen[bytes]]()
-    environment = {**os.environ, LINES: "1"}
-    try:
-        while waiting or going:
-            while waiting and len(going) < jobs:
-                number, command = waiting.pop(0)
-                going[number] = subprocess.Popen(
-                    [sys.executable, "-m", "lengthwise", *command], stdout=subprocess.DEVNULL, env=environment
-                )
-                if not quiet:
-                    print(f"run {number} of {len(commands)}: {' '.join(command[-4:])}", file=sys.stderr)
-            time.sleep(0.1)
-            for number in [number for number, process in going.items() if process.poll() is not None]:
-                code = going.pop(number).returncode
-                if code and code != Diverged.exit_code:  # it has said why; one that diverged is a result
-                    raise typer.Exit(code)
-    except KeyboardInterrupt:
-        raise typer.Exit(STOPPED) from None
-    finally:
-        for process in going.values():
-            process.terminate()  # each saves itself and can go on
-        for process in going.values():
-            process.wait()
-        if going or waiting:
-            done = len(commands) - len(going) - len(waiting)
-            print(f"stopped with {done} of {len(commands)} runs done; the same command goes on", file=sys.stderr)
 
 
 @app.command()

@@ -19,18 +19,15 @@ from lengthwise.cli.study import (
     Tasks,
     With,
     done_where,
-    planned_of,
+    opened,
     print_failed,
-    rows_of,
-    status_of,
     study,
-    tuned_of,
 )
 from lengthwise.cli.terminal import Json, console, escape, print_table, say, working
 from lengthwise.spec import SpecError
 
 if TYPE_CHECKING:
-    from lengthwise.study.plan import Planned
+    from lengthwise.interface.study import Study
     from lengthwise.study.status import Status
 
 
@@ -46,46 +43,32 @@ def status(
     as_json: Json = False,
 ) -> None:
     """How a study stands: done, running with progress, failed with the reason, missing."""
-    from lengthwise.study.add import counted_as_done
-
-    planned = planned_of(file, add, tasks, allow_code)
-    with_ = counted_as_done(planned.study, with_, add)
+    asked = opened(file, add, tasks, with_, allow_code)
     while True:
-        found = status_of(planned, store, with_)
-        guard = _guard(file, tasks, allow_code, store, with_) if add and with_ is not None else None
+        found, guard = asked.status(store), asked.guard_status(store)
         if as_json:
-            told = _told(planned, found) | ({} if guard is None else {"guard": _counted(guard)})
+            told = _told(asked, found) | ({} if guard is None else {"guard": _counted(guard)})
             print(json.dumps(told, indent=None if watch else 2))
         else:
             if watch and sys.stdout.isatty():
                 console().clear()
-            _print_status(planned, found, store, with_)
+            _print_status(asked, found, store, asked.counted())
             if guard is not None and not guard.complete:
                 say("committed runs that are made again first, as a guard:")
-                _print_status(planned, guard, f"{store}/guard", None)
+                _print_status(asked, guard, f"{store}/guard", None)
         going = found.running or found.missing or found.waiting
         if not watch or not going:
             return
         time.sleep(2)
 
 
-def _guard(file: str, tasks: str | None, allow_code: bool, store: str, with_: Path) -> Status:
-    """How the runs stand that `run --add` makes again before anything else."""
-    from lengthwise.study.add import guard_store, guards
-    from lengthwise.study.launch import Only
-    from lengthwise.study.store import Bundle, Store
-
-    plain = planned_of(file, None, tasks, allow_code)
-    return status_of(Only(plain, guards(plain, Bundle(with_))), guard_store(Store(store)), None)
-
-
 def _counted(found: Status) -> dict[str, Any]:
     return {"total": found.total, "done": len(found.done), "running": found.running, "failed": found.failed}
 
 
-def _told(planned: Planned, found: Status) -> dict[str, Any]:
+def _told(asked: Study, found: Status) -> dict[str, Any]:
     return {
-        "study": planned.study.name,
+        "study": asked.name,
         **_counted(found),
         "missing": len(found.missing) + found.waiting,
         "seconds left": found.left,
@@ -93,13 +76,13 @@ def _told(planned: Planned, found: Status) -> dict[str, Any]:
     }
 
 
-def _print_status(planned: Planned, found: Status, store: str, with_: Path | None) -> None:
+def _print_status(asked: Study, found: Status, store: str, with_: Path | None) -> None:
     from lengthwise.study.drive import minutes
 
     told = f"{len(found.done):,} of {found.total:,} done, {len(found.running)} running, {len(found.failed)} failed"
     told += "" if found.left is None else f", about {minutes(found.left)} left"
     where = "" if with_ is None else f" ({done_where(found, store, with_)})"
-    say(f"{planned.study.name} in {store}: {told}{where}", "bold")
+    say(f"{asked.name} in {store}: {told}{where}", "bold")
     print_table(found.table, False)
     lines: list[dict[str, object]] = []
     for one in found.running[:20]:
@@ -125,13 +108,9 @@ def rows(
     """Write the rows of everything that is done into one parquet file."""
     from lengthwise.evaluation.rows import to_parquet
     from lengthwise.folder import Folder
-    from lengthwise.study.store import Bundle, Store
 
-    planned = planned_of(file, add, tasks, allow_code)
     with working() as tell:
-        _, found = rows_of(planned, Store(store), None if with_ is None else Bundle(with_), tell)
-    if not found.height:
-        raise SpecError(f"nothing of {planned.study.name} is done in {store}; lengthwise study run {file} does it")
+        found = opened(file, add, tasks, with_, allow_code).rows(store, tell)
     Folder(to.parent).write(to.name, to_parquet(found))
     told = {"rows": found.height, "runs": found["run"].n_unique(), "file": str(to)}
     if as_json:
@@ -155,9 +134,8 @@ def export(
     if not kept.folder.exists():
         raise SpecError(f"there is no store {store!r}; give the folder that --store named")
     if of is not None:
-        planned = planned_of(of, None, None, allow_code)
-        items, _ = planned.items(tuned_of(planned, store, None))
-        keys, name = [item.key for item in items], planned.study.name
+        asked = opened(of, allow_code=allow_code)
+        keys, name = [item.key for item in asked.items(store)[0]], asked.name
     with working() as tell:
         many = kept.export(to, keys, name, tell)
     if as_json:
@@ -169,23 +147,9 @@ def export(
 @study.command("list")
 def list_(as_json: Json = False) -> None:
     """List the studies that ship with lengthwise: what each asks, how many runs it has, whether its rows are here."""
-    print_table(studies(), as_json)
+    from lengthwise.interface.catalog import studies
 
-
-def studies() -> list[dict[str, object]]:
-    """The studies that ship with the package."""
-    from lengthwise.study.add import committed
-    from lengthwise.study.file import Study
-    from lengthwise.study.plan import Planned
-    from lengthwise.study.reading import recipes
-
-    rows: list[dict[str, object]] = []
-    for name, path in recipes().items():
-        study = Study.read(str(path))
-        counts = Planned(study).counted()
-        runs = counts["runs"] + counts["tuning"]
-        rows.append({"study": name, "runs": runs, "results": committed(study) is not None, "asks": study.question})
-    return rows
+    print_table(list(studies()), as_json)
 
 
 @study.command()

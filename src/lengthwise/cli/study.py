@@ -1,9 +1,8 @@
-"""`lengthwise study`: a question as a grid of runs. Here: check, plan, run, retry; `stored.py` has what is there."""
+"""`lengthwise study` check, plan, cost, run and retry: a question as a grid of runs; the rest is in `stored.py`."""
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -16,11 +15,9 @@ from lengthwise.cli.terminal import Json, app, console, escape, print_table, say
 from lengthwise.spec import SpecError
 
 if TYPE_CHECKING:
-    from lengthwise.study.add import Guard
-    from lengthwise.study.drive import Tally
-    from lengthwise.study.plan import Item, Planned
+    from lengthwise.interface.study import Study, StudyResult
+    from lengthwise.study.launch import ExecutorName
     from lengthwise.study.status import Status
-    from lengthwise.study.store import Bundle, Store
 
 study = typer.Typer(help="A question as a grid of runs.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(study, name="study")
@@ -31,7 +28,7 @@ AllowCode = Annotated[bool, typer.Option("--allow-code", help="the study may run
 Add = Annotated[list[str] | None, typer.Option("--add", help="one more encoding, e.g. my_pe.py:Mine")]
 Tasks = Annotated[str | None, typer.Option("--tasks", help="only these tasks, e.g. copy,sort; quick for four")]
 With = Annotated[Path | None, typer.Option("--with", help="a bundle whose runs count as done")]
-Inline = Annotated[bool, typer.Option("--inline", help="one driver that works in its own process, without Ray")]
+Inline = Annotated[bool, typer.Option("--inline", help="one run at a time, in this process, without Ray")]
 Workers = Annotated[int | None, typer.Option("--workers", min=1, help="runs at a time; one per core")]
 Address = Annotated[str | None, typer.Option("--address", help="a Ray cluster that is there, e.g. auto")]
 NoRay = Annotated[bool, typer.Option("--no-ray", help="processes in place of Ray, as where it is not installed")]
@@ -41,23 +38,34 @@ Accept = Annotated[bool, typer.Option("--accept", help="report although committe
 STORE = "lengthwise-store"
 
 
+def opened(
+    file: str,
+    add: list[str] | None = None,
+    tasks: str | None = None,
+    with_: Path | None = None,
+    allow_code: bool = False,
+) -> Study:
+    """The study of a command."""
+    from lengthwise.interface.study import Study
+
+    return Study.read(file, add=add or (), tasks=tasks, results=with_, allow_code=allow_code)
+
+
 @study.command()
 def check(
     file: File, add: Add = None, tasks: Tasks = None, allow_code: AllowCode = False, as_json: Json = False
 ) -> None:
     """Find every mistake of a study before anything starts; one of each distinct component is built."""
-    from lengthwise.study.check import check as find
-
-    planned = planned_of(file, add, tasks, allow_code)
-    errors = find(planned, allow_code=True)  # what was not allowed has been refused
+    asked = opened(file, add, tasks, allow_code=allow_code)
+    errors = asked.check()
     if as_json:
-        counts = {} if errors else planned.counted()
-        print(json.dumps({"study": planned.study.name, "errors": errors, **counts}, indent=2))
+        counts = {} if errors else asked.planned.counted()
+        print(json.dumps({"study": asked.name, "errors": errors, **counts}, indent=2))
     else:
         for error in errors:
             print(f"lengthwise: error: {error}", file=sys.stderr)
         if not errors:
-            console().print(f"{planned.study.name} is sound: {_counts(planned)}")
+            console().print(f"{asked.name} is sound: {_counts(asked.planned.counted())}")
     if errors:
         raise typer.Exit(2)
 
@@ -74,26 +82,21 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Print the runs of a study, what is done of them, and the proof that only the encoding differs."""
-    from lengthwise.study.add import counted_as_done
-    from lengthwise.study.plan import prove
-
-    planned = planned_of(file, add, tasks, allow_code)
-    with_ = counted_as_done(planned.study, with_, add)
-    found = status_of(planned, store, with_)
-    listed, waiting = planned.items(tuned_of(planned, store, with_))
-    done = {item.key for item in found.done}
-    lines: list[dict[str, Any]] = [
-        {**item.point.labels(), "kind": item.kind, "run": item.key, "done": item.key in done} for item in listed
-    ]
-    proof = prove(planned.provisional(planned.points) if planned.study.lr is not None else listed)
+    asked = opened(file, add, tasks, with_, allow_code)
+    found = asked.plan(store)
+    lines = found.runs
     if as_json:
-        told = {"study": planned.study.name, "question": planned.study.question, **planned.counted(), "runs": lines}
-        told |= {"waiting": len(waiting), "proof": proof.sentence, "only the encoding differs": proof.holds}
-        print(json.dumps({**told, "differs": proof.differs}, indent=2))
+        told = {"study": asked.name, "question": asked.file.question, **found.counts, "runs": lines}
+        told |= {
+            "waiting": found.waiting,
+            "proof": found.proof.sentence,
+            "only the encoding differs": found.proof.holds,
+        }
+        print(json.dumps({**told, "differs": found.proof.differs}, indent=2))
         return
     screen = console()
-    screen.print(f"[bold]{escape(planned.study.name)}[/]: {escape(planned.study.question)}", highlight=False)
-    say(f"{_counts(planned)}; {done_where(found, store, with_)}")
+    screen.print(f"[bold]{escape(asked.name)}[/]: {escape(asked.file.question)}", highlight=False)
+    say(f"{_counts(found.counts)}; {done_where(found.status, store, asked.counted())}")
     shown = lines if every else lines[:20]
     same = [axis for axis in ("positions", "model", "training") if len({line[axis] for line in lines}) == 1]
     if same and lines:
@@ -102,10 +105,11 @@ def plan(
         print_table([{key: value for key, value in line.items() if key not in same} for line in shown], False)
     if len(lines) > len(shown):
         screen.print(f"... and {len(lines) - len(shown):,} more; --all shows them", style="dim")
-    if waiting:
-        screen.print(f"{len(waiting):,} more runs get their name when their learning rate is chosen", highlight=False)
-    by_rule = "; the learning rate is set by the rule" if planned.study.lr is not None else ""
-    screen.print(escape(proof.sentence) + by_rule, style="bold" if proof.holds else "bold yellow", highlight=False)
+    if found.waiting:
+        screen.print(f"{found.waiting:,} more runs get their name when their learning rate is chosen", highlight=False)
+    by_rule = "; the learning rate is set by the rule" if asked.file.lr is not None else ""
+    style = "bold" if found.proof.holds else "bold yellow"
+    screen.print(escape(found.proof.sentence) + by_rule, style=style, highlight=False)
 
 
 @study.command()
@@ -119,18 +123,11 @@ def cost(
     as_json: Json = False,
 ) -> None:
     """What a study will take: FLOPs, tokens, memory, disk and device hours, per run and in all."""
-    from lengthwise.study.cost import Cost, accelerator, calibrated, cost_of, total
     from lengthwise.study.drive import minutes
 
-    planned, kinds = planned_of(file, add, tasks, allow_code), dict[tuple[str, str], list[Cost]]()
+    asked = opened(file, add, tasks, allow_code=allow_code)
     with working() as tell:
-        machine = calibrated(planned.study.resources.threads, tell) if on == "here" else accelerator(on)
-        tuning = [cost_of(item.plan, machine) for tried in planned.tuning.values() for item in tried]
-        for cell in planned.points:
-            kinds.setdefault((cell.task, cell.encoding), []).append(cost_of(planned.plan(cell), machine))
-    many = workers or ((os.cpu_count() or 1) if on == "here" else 1)
-    runs = [one for listed in kinds.values() for one in listed]
-    whole = total([*tuning, *runs], many)
+        found = asked.cost(on, workers, tell)
     lines: list[dict[str, object]] = [
         {
             "task": task,
@@ -143,17 +140,18 @@ def cost(
             "disk": _size(listed[0].disk),
             "one takes": minutes(listed[0].hours * 3600),
         }
-        for (task, encoding), listed in kinds.items()
+        for (task, encoding), listed in found.kinds.items()
     ]
+    whole, many, tuning = found.total, found.at_a_time, len(found.tuning)
     if as_json:
-        told = {"study": planned.study.name, "on": on, "at a time": many, "kinds": lines, "all": vars(whole)}
-        print(json.dumps({**told, "tuning runs": len(tuning)}, indent=2))
+        told = {"study": asked.name, "on": on, "at a time": many, "kinds": lines, "all": vars(whole)}
+        print(json.dumps({**told, "tuning runs": tuning}, indent=2))
         return
     print_table(lines, False)
     where = "this machine, calibrated" if on == "here" else f"{on}, by its published peak: not measured"
-    tuned = f" and {len(tuning):,} tuning runs" if tuning else ""
+    runs, tuned = sum(map(len, found.kinds.values())), f" and {tuning:,} tuning runs" if tuning else ""
     console().print(
-        f"in all ({where}): {len(runs):,} runs{tuned}, {whole.tokens:.3g} tokens, {whole.flops:.3g} FLOPs, "
+        f"in all ({where}): {runs:,} runs{tuned}, {whole.tokens:.3g} tokens, {whole.flops:.3g} FLOPs, "
         f"{_size(whole.disk)} of disk, {whole.hours:,.1f} device hours; with {many} at a time "
         f"{minutes(whole.wall_hours * 3600)} and {_size(whole.memory_together)} of memory",
         highlight=False,
@@ -181,143 +179,60 @@ def run(
     skip_verify: Annotated[bool, typer.Option("--skip-verify", help="run added encodings that fail verify")] = False,
     to: To = Path("."),
     quiet: Quiet = False,
-    checked: Annotated[bool, typer.Option("--checked", hidden=True)] = False,
     as_json: Json = False,
 ) -> None:
     """Do what is missing of a study, on Ray or without it, and report. Started again, it does only what is missing.
 
     Exit code 0: complete; 1: some runs failed; 75: stopped and saved.
     """
-    from lengthwise.study.add import counted_as_done, guard_store, guarded, guards
-    from lengthwise.study.check import check as find
-    from lengthwise.study.launch import Launch
-    from lengthwise.study.store import Bundle, Store
-
-    whole = planned_of(file, add, tasks, allow_code)
-    with_ = counted_as_done(whole.study, with_, add)
-    bundle = None if with_ is None else Bundle(with_)
-    planned = _only(whole, add or []) if add and bundle is not None else whole
-    if not checked and (errors := find(planned, allow_code=True)):
-        for error in errors:
-            print(f"lengthwise: error: {error}", file=sys.stderr)
-        raise typer.Exit(2)
-    if not checked and not skip_verify:
-        _verified(add or [], quiet)
-    kept = Store(store)
-    launch = Launch(file, kept, inline, workers, address, no_ray, allow_code, add or [], tasks, with_, checked)
-    guard: Guard | None = None
+    asked = opened(file, add, tasks, with_, allow_code)
+    executor: ExecutorName = "inline" if inline else "processes" if no_ray and address is None else "auto"
     with working() if not quiet else nullcontext(lambda words: None) as tell:
-        if add and bundle is not None and not checked:
-            plain = planned_of(file, None, tasks, allow_code)
-            again_made = guards(plain, bundle)
-            if not again_made:
-                raise SpecError(
-                    f"{with_} has no run of this study as it is now (another version?), so nothing guards the "
-                    "comparison; run the whole study here instead, without --with"
-                )
-            beside = guard_store(kept)
-            _say(quiet, f"{len(again_made)} committed runs are made again first, as a guard")
-            if launch.drive(plain, beside, tell, {}, only=again_made) is None:
-                _stopped(planned, kept, with_)
-            guard = guarded(again_made, bundle, beside)
-            _say(quiet, guard.sentence)
-            guard.refuse(accept)
-        given = {} if bundle is None else bundle.summaries
-        tally = launch.drive(planned, kept, tell, given, context.info_name == "retry")
-    if checked:  # one of several drivers: the one that started it reports
-        raise typer.Exit(75 if tally is None else 0)
-    if tally is None:
-        _stopped(planned, kept, with_)
-    assert tally is not None
-    from lengthwise.cli.report import command_of
-
-    command = command_of(file, store, with_, add, tasks)
-    _report(whole, kept, bundle, tally, guard, to, as_json, command, add or [])
-    if len(tally.done) < tally.total:
+        ended = asked.run(
+            store,
+            workers=workers,
+            executor=executor,
+            address=address,
+            retry=context.info_name == "retry",
+            accept=accept,
+            verify=not skip_verify,
+            say=tell,
+        )
+    _report(ended, to / f"report-{asked.name}", as_json)
+    if not ended.complete:
         raise typer.Exit(1)
 
 
 study.command("retry", help="Like run, and the runs that failed are tried once more.")(run)
 
 
-def _verified(add: list[str], quiet: bool) -> None:
-    """Stop before anything is trained where an added encoding from outside the package does not conform."""
-    from lengthwise.cli.encodings import print_verified
-    from lengthwise.encoding import ENCODINGS
-    from lengthwise.spec import specs
-
-    named = [spec for text in add for spec in specs(text) if spec.name not in ENCODINGS]
-    if not named:
-        return
-    from lengthwise.conformance import verify
-
-    for spec in dict.fromkeys(named):
-        _say(quiet, f"verifying {spec}")
-        found = verify(spec)
-        if found.failed:
-            print_verified(found)
-            raise SpecError(f"{spec} does not conform, so it is not trained; mend it, or give --skip-verify")
-
-
-def _stopped(planned: Planned, store: Store, with_: Path | None) -> None:
-    """Say how far it is; the runs that were being done have saved themselves."""
-    found = status_of(planned, store, with_)
-    print(
-        f"stopped with {len(found.done)} of {found.total} done; what was running is saved, the same command goes on",
-        file=sys.stderr,
-    )
-    raise typer.Exit(75)
-
-
-def _say(quiet: bool, words: str) -> None:
-    if not quiet:
-        print(words, file=sys.stderr)
-
-
-def _report(
-    planned: Planned,
-    store: Store,
-    bundle: Bundle | None,
-    tally: Tally,
-    guard: Guard | None,
-    to: Path,
-    as_json: bool,
-    command: str,
-    focus: list[str],
-) -> None:
+def _report(ended: StudyResult, to: Path, as_json: bool) -> None:
     """The verdict, the curves and one table in the terminal; everything else on the page."""
     from lengthwise.cli.report import print_short
-    from lengthwise.reporting.findings import gather
-    from lengthwise.reporting.page import Page
-    from lengthwise.study.add import written
 
-    told: dict[str, Any] = {"study": planned.study.name, "done": len(tally.done), "of": tally.total}
-    told |= {"failed": tally.failed, "waiting": tally.waiting, "guard": None if guard is None else guard.sentence}
+    tally, guard = ended.tally, None if ended.guard is None else ended.guard.sentence
+    told: dict[str, Any] = {"study": ended.study.name, "done": len(tally.done), "of": tally.total}
+    told |= {"failed": tally.failed, "waiting": tally.waiting, "guard": guard}
     try:
-        found = gather(
-            planned, store, bundle, failed=tally.failed, focus=[written(name) for name in focus], guard=told["guard"]
-        )
+        made = ended.report(to)
     except SpecError as error:  # nothing is done: what failed is all there is to tell
         print(json.dumps(told, indent=2)) if as_json else print_failed(tally.failed, tally.waiting)
         say(str(error))
         return
-    page = Page(found, command)
-    where = to / f"report-{planned.study.name}"
-    page.write(where)
     if as_json:
-        print(json.dumps({**told, **page.plain(), "page": str(where / "index.html")}, indent=2))
+        print(json.dumps({**told, **made.page.plain(), "page": str(made.path)}, indent=2))
         return
-    print_short(page)
-    if rates := page.rates():
+    print_short(made.page)
+    if rates := made.page.rates():
         say("learning rates, chosen at seen lengths with a seed that no run uses:", "bold")
         print_table(rates, False)
     if guard is not None:
-        say(guard.sentence)
-    for line in planned.study.deviations:
+        say(guard)
+    for line in ended.study.file.deviations:
         say(f"deviation: {line}", "dim")
     print_failed(tally.failed, tally.waiting)
-    say(f"page: {where / 'index.html'}")
-    say(f"{len(tally.done)} of {tally.total} done in {store}")
+    say(f"page: {made.path}")
+    say(f"{len(tally.done)} of {tally.total} done in {ended.store}")
 
 
 def print_failed(failed: Mapping[str, str], waiting: int) -> None:
@@ -340,69 +255,10 @@ def done_where(found: Status, store: str, with_: Path | None) -> str:
     return f"{len(found.done) - found.given:,} done in {store}, {found.given:,} in {with_}"
 
 
-# --- what the verbs share --------------------------------------------------------------------------------------------
-
-
-def planned_of(file: str, add: list[str] | None, tasks: str | None, allow_code: bool) -> Planned:
-    from lengthwise.study.add import chosen_tasks, read
-    from lengthwise.study.check import refuse_foreign
-    from lengthwise.study.plan import Planned
-
-    made = read(file, add or [])
-    planned = Planned(made, None if tasks is None else chosen_tasks(made, tasks))
-    own = [name for name in planned.outside() if name not in _said(add)]
-    refuse_foreign(own, allow_code)
-    return planned
-
-
-def _said(add: list[str] | None) -> set[str]:
-    """Names that were given on the command line, which is their own consent."""
-    from lengthwise.spec import specs
-
-    return {spec.name for text in add or [] for spec in specs(text)}
-
-
-def _only(planned: Planned, encodings: list[str]) -> Planned:
-    from lengthwise.study.add import written
-    from lengthwise.study.plan import Planned
-
-    return Planned(planned.study, planned._tasks, map(written, encodings))
-
-
-def _counts(planned: Planned) -> str:
-    counts = planned.counted()
+def _counts(counts: Mapping[str, int]) -> str:
     parts = [f"{counts['runs']:,} runs"]
     if counts["tuning"]:
         parts.append(f"{counts['tuning']:,} tuning runs")
     if counts["evaluations"]:
         parts.append(f"{counts['evaluations']:,} evaluations")
     return " and ".join(parts)
-
-
-def status_of(planned: Planned, store: str | Store, with_: Path | None) -> Status:
-    from lengthwise.study.status import status as look
-    from lengthwise.study.store import Bundle, Store
-
-    given = None if with_ is None else Bundle(with_).summaries
-    return look(planned, store if isinstance(store, Store) else Store(store), given)
-
-
-def tuned_of(planned: Planned, store: str, with_: Path | None) -> dict[str, dict[str, Any]]:
-    """The summaries of the tuning runs that are done."""
-    from lengthwise.study.store import Bundle, Store
-
-    keys = [item.key for tried in planned.tuning.values() for item in tried]
-    return {**Store(store).summaries(keys), **({} if with_ is None else Bundle(with_).summaries)}
-
-
-def rows_of(planned: Planned, store: Store, bundle: Bundle | None, tell: Any = None) -> tuple[list[Item], Any]:  # noqa: ANN401
-    """All items, and the rows of those that are done, here or in the bundle."""
-    import polars as pl
-
-    with_ = None if bundle is None else Path(str(bundle.folder))
-    items, _ = planned.items(tuned_of(planned, str(store), with_))
-    found = store.rows([item.key for item in items if item.kind != "tuning"], tell)
-    if bundle is not None:
-        wanted = {item.run for item in items if item.kind != "tuning"} - set(found["run"].to_list())
-        found = pl.concat([found, bundle.rows.filter(pl.col("run").is_in(list(wanted)))])
-    return items, found

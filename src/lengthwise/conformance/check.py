@@ -7,6 +7,7 @@ import math
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from html import escape
 from typing import Literal
 
 from lengthwise.conformance.subject import Subject
@@ -117,6 +118,19 @@ class Report:
             elif item.cure:
                 lines.append(f"     {item.cure}")
         return "\n".join(lines)
+
+    def __str__(self) -> str:
+        told = f"{self.encoding} {'conforms' if self.passed else 'does NOT conform'}"
+        counts = ", ".join(
+            f"{sum(one.status == status for one in self.results)} {words}"
+            for status, words in (("pass", "passed"), ("warn", "warned"), ("fail", "failed"))
+        )
+        return "\n".join([f"{told}: {counts}", self.text([*self.failed, *self.warned])]).rstrip()
+
+    def _repr_html_(self) -> str:
+        lines = [(one.id, one.status, one.sentence, one.detail, one.because or one.cure) for one in self.results]
+        rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in line)}</tr>" for line in lines)
+        return f"<p>{escape(str(self).splitlines()[0])}</p><table>{rows}</table>"
 
     def to_json(self) -> dict[str, object]:
         """The report as plain data."""

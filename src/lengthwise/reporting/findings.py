@@ -17,7 +17,7 @@ from lengthwise.training.health import Diverged
 if TYPE_CHECKING:
     import polars as pl
 
-    from lengthwise.study.file import Study
+    from lengthwise.study.file import StudyFile
 
 _MANY = 1500
 """Beyond so many runs single answers are not read: the page would not show them, and reading takes minutes."""
@@ -27,7 +27,7 @@ _MANY = 1500
 class Findings:
     """All that a report says of a study, before it is put into words."""
 
-    study: Study
+    study: StudyFile
     items: list[Item]
     """The runs of the study that are done."""
     planned: int

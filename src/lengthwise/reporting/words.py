@@ -140,6 +140,8 @@ def _many_tasks(found: Findings, numbers: Numbers) -> str:
     there = {name: one for name, one in numbers.means.items() if one.value is not None}
     if len(there) < 2:
         return "Not settled: there is no task on which two encodings can be compared yet."
+    if all(one.median.length is None for one in numbers.reach.values()):
+        return f"Nothing can be said about longer lengths: no encoding learned any of the {len(found.tasks)} tasks."
     order = sorted(there, key=lambda name: -(there[name].value or 0.0))
     lead, second = there[order[0]], there[order[1]]
     n_tasks = len(lead.by_task)

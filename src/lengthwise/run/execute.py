@@ -32,6 +32,9 @@ def train(
     positions: Named = "consecutive",
     model: str | Mapping[str, object] | Spec = "laptop",
     training: str | Mapping[str, object] | Spec = "laptop",
+    steps: int | None = None,
+    batch_size: int | None = None,
+    lr: float | None = None,
     seed: int = 0,
     streams: Mapping[str, int] | None = None,
     start: str | None = None,
@@ -45,9 +48,9 @@ def train(
 ) -> Run:
     """Train and evaluate: `train("copy:variant=same", "rope", seed=1)`. A run that is done is only opened.
 
-    Task, encoding and positions are names or classes. `start` is another run (its folder or id, `@best` and the like
-    behind it) whose weights it begins with; what is missing or left over is allowed by name. Raises `Diverged` where
-    the loss stops being a number.
+    Task, encoding and positions are names or classes; `steps`, `batch_size` and `lr` change the training. `start` is
+    another run (its folder or id, `@best` and the like behind it) whose weights it begins with; what is missing or left
+    over is allowed by name. Raises `Diverged` where the loss stops being a number.
     """
     check_loggers(loggers)
     began, source = start_of(start, store) if start is not None else (None, {})
@@ -56,7 +59,7 @@ def train(
         encoding,
         positions=positions,
         model=model,
-        training=training,
+        training=_changed(training, steps=steps, batch_size=batch_size, lr=lr),
         seed=seed,
         streams=streams,
         start=source,
@@ -127,6 +130,12 @@ def execute(
                 attempt.progress.close()
                 attempt.loggers.close()
         return Run(attempt.folder)
+
+
+def _changed(training: str | Mapping[str, object] | Spec, **changes: float | None) -> Spec:
+    given = Spec.of(training)
+    said = {key: value for key, value in changes.items() if value is not None}
+    return Spec(given.name, tuple({**dict(given.options), **said}.items()))
 
 
 def _blamed_outside(plan: Plan, error: BaseException, folder: Folder) -> BaseException:

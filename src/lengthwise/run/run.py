@@ -26,7 +26,12 @@ if TYPE_CHECKING:
     import polars as pl
 
 
-@dataclass(frozen=True)
+def load_run(where: str, store: str = STORE) -> Run:
+    """A finished run by its folder, its id, or the beginning of its id in a store."""
+    return Run.open(where, store)
+
+
+@dataclass(frozen=True, repr=False)
 class Run:
     """One attempt's folder, read: `Run.open("lengthwise-store/runs/copy-rope-s0-...")`."""
 
@@ -82,6 +87,11 @@ class Run:
     def id(self) -> str:
         """The run's name."""
         return self.record["id"]
+
+    def __repr__(self) -> str:
+        state = f"{self.plan.training.steps} steps" if self.done else "not finished"
+        names = ",".join(map(str, self.plan.encoding_specs))
+        return f"Run({self.id}: {names} on {self.plan.task_spec}, seed {self.plan.seed}, {state}, in {self.folder})"
 
     @property
     def done(self) -> bool:

@@ -1,7 +1,7 @@
 """Many runs: a study's `file`, its `plan`, the `store` of what is done, the `drive`r and the `engine` that do it."""
 
-from lengthwise.study.file import Study
+from lengthwise.study.file import StudyFile
 from lengthwise.study.plan import Planned
 from lengthwise.study.store import Bundle, Store
 
-__all__ = ["Bundle", "Planned", "Store", "Study"]
+__all__ = ["Bundle", "Planned", "Store", "StudyFile"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lengthwise.spec import SpecError, digest, specs
-from lengthwise.study.file import Study, load
+from lengthwise.study.file import StudyFile, load
 from lengthwise.study.plan import Item, Planned
 from lengthwise.study.store import Bundle, Store
 
@@ -20,14 +20,14 @@ APART = 0.02
 """A mean accuracy that is further from the committed one than this is another result."""
 
 
-def added(study: Study, encodings: Iterable[str]) -> Study:
+def added(study: StudyFile, encodings: Iterable[str]) -> StudyFile:
     """The study with more encodings."""
     if study.vary.encoding is None:
         raise SpecError(f"{study.name} does not vary the encoding, so none can be added to it")
     more = [name for name in map(written, encodings) if name not in study.vary.encoding]
     content = study.model_dump()
     content["vary"]["encoding"] = [*study.vary.encoding, *more]
-    return Study.of(content, study.name)
+    return StudyFile.of(content, study.name)
 
 
 def written(name: str) -> str:
@@ -35,7 +35,7 @@ def written(name: str) -> str:
     return ",".join(map(str, specs(name)))
 
 
-def chosen_tasks(study: Study, text: str) -> list[str]:
+def chosen_tasks(study: StudyFile, text: str) -> list[str]:
     """The tasks of `--tasks quick` (four that the study names), or of a list."""
     if text == "quick":
         return study.quick or study.tasks[:4]
@@ -48,7 +48,7 @@ def chosen_tasks(study: Study, text: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def committed(study: Study) -> Path | None:
+def committed(study: StudyFile) -> Path | None:
     """Where the study's committed results are, if they are there."""
     found = in_results(f"{study.name}/bundle.json")
     return None if found is None else found.parent
@@ -60,7 +60,7 @@ def in_results(name: str) -> Path | None:
     return next((place / name for place in places if (place / name).exists()), None)
 
 
-def counted_as_done(study: Study, with_: Path | None, add: Sequence[str] | None) -> Path | None:
+def counted_as_done(study: StudyFile, with_: Path | None, add: Sequence[str] | None) -> Path | None:
     """The bundle whose runs `run` counts as done: the one given or, where encodings are added, the committed one."""
     return with_ if with_ is not None or not add else committed(study)
 
@@ -165,7 +165,7 @@ def _mean(rows: pl.DataFrame, key: str, seen: bool) -> float:
     return 0.0 if found is None else float(found)
 
 
-def read(where: str | Path, encodings: Iterable[str] = ()) -> Study:
+def read(where: str | Path, encodings: Iterable[str] = ()) -> StudyFile:
     """A study from its file, with more encodings."""
-    study = Study.of(load(where), str(where))
+    study = StudyFile.of(load(where), str(where))
     return added(study, encodings) if encodings else study

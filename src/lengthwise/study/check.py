@@ -12,7 +12,7 @@ from lengthwise.encoding.signature import canonical_encoding
 from lengthwise.model.config import preset
 from lengthwise.run.identity import Plan, encodings_of
 from lengthwise.spec import Spec, SpecError, blame, specs
-from lengthwise.study.file import AXES, SHOWN, Evaluation, Study, lengths_of
+from lengthwise.study.file import AXES, SHOWN, Evaluation, StudyFile, lengths_of
 from lengthwise.study.plan import GridPoint, Planned
 from lengthwise.study.reading import cut
 from lengthwise.task import build_task
@@ -51,7 +51,7 @@ def check(planned: Planned, allow_code: bool = False) -> list[str]:
     return told[:SHOWN] + ([f"... and {len(told) - SHOWN} more mistakes"] if len(told) > SHOWN else [])
 
 
-def _names(study: Study, points: Iterable[GridPoint], errors: list[str]) -> set[tuple[str, str | int]]:
+def _names(study: StudyFile, points: Iterable[GridPoint], errors: list[str]) -> set[tuple[str, str | int]]:
     """Tell each name that is wrong where it is written; returns them with their axis."""
     used = {label for point in points for label in point.labels().items()}
     parts: list[tuple[str, object]] = [("base", study.base)]

@@ -5,74 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from lengthwise.run.lease import Watch, beat
 from lengthwise.spec import SpecError
+from lengthwise.study.executors import Executor
 from lengthwise.study.plan import Item, Planned
 from lengthwise.study.store import State, Store
-from lengthwise.study.work import Job, Outcome, job_of, work
+from lengthwise.study.work import Outcome, job_of
 
 _PATIENT = 6
 """Looks at a store that is away, over about two minutes, before the driver gives up."""
 LOOK = 5.0
 """Seconds between two looks at what other drivers have done."""
-
-
-class Engine(Protocol):
-    """Where jobs are done."""
-
-    @property
-    def slots(self) -> int:
-        """How many jobs it does at once."""
-        ...
-
-    @property
-    def room(self) -> int:
-        """How many more jobs it takes now."""
-        ...
-
-    def submit(self, job: Job) -> None:
-        """Begin a job."""
-        ...
-
-    def wait(self, seconds: float) -> list[Outcome]:
-        """What has ended since the last call; waits so long for something."""
-        ...
-
-    def close(self) -> None:
-        """Ask what is being done to save itself, and let everything go."""
-        ...
-
-
-class Inline:
-    """The engine that is this process: one job at a time."""
-
-    def __init__(self, do: Callable[[Job, Watch], Outcome] = work) -> None:
-        self._do, self._watch = do, Watch()
-        self._next: Job | None = None
-
-    slots = 1
-
-    @property
-    def room(self) -> int:
-        return 1 if self._next is None else 0
-
-    def submit(self, job: Job) -> None:
-        self._next = job
-
-    def wait(self, seconds: float) -> list[Outcome]:
-        if self._next is None:
-            time.sleep(seconds)
-            return []
-        job, self._next = self._next, None
-        outcome = self._do(job, self._watch)
-        if outcome.state == "stopped":  # the signal was for this process
-            raise KeyboardInterrupt
-        return [outcome]
-
-    def close(self) -> None:
-        self._next = None
 
 
 @dataclass
@@ -121,20 +66,20 @@ def minutes(seconds: float) -> str:
 
 
 class Driver:
-    """One driver at work: `Driver(planned, store, Inline()).run()`."""
+    """One driver at work: `Driver(planned, store, InProcess()).run()`."""
 
     def __init__(
         self,
         planned: Planned,
         store: Store,
-        engine: Engine,
+        executor: Executor,
         *,
         given: Mapping[str, Mapping[str, Any]] | None = None,
         retry: bool = False,
         expected: Mapping[tuple[str, ...], float] | None = None,
         tell: Callable[[str], None] = lambda words: None,
     ) -> None:
-        self.planned, self.store, self.engine, self.tell = planned, store, engine, tell
+        self.planned, self.store, self.executor, self.tell = planned, store, executor, tell
         self.given = dict(given or {})
         """Summaries of runs that a bundle says are done."""
         self.tally = Tally()
@@ -154,7 +99,7 @@ class Driver:
                 if time.monotonic() - looked > LOOK or (not todo and not self._going):
                     todo = self._look()
                     looked = time.monotonic()
-                while todo and self.engine.room > 0:
+                while todo and self.executor.room > 0:
                     self._begin(todo.pop(0))
                 if not self._going:
                     if not todo and not self._held:
@@ -162,16 +107,16 @@ class Driver:
                     time.sleep(min(LOOK, beat() / 4))  # others are at work on what is left
                     looked = -LOOK
                     continue
-                self.tell(self.tally.sentence(min(len(self._going), self.engine.slots)))
-                for outcome in self.engine.wait(1.0):
+                self.tell(self.tally.sentence(min(len(self._going), self.executor.slots)))
+                for outcome in self.executor.wait(1.0):
                     if self._ended(outcome):
                         looked = -LOOK  # something new can be begun
         finally:
-            self.engine.close()
+            self.executor.close()
 
     def _begin(self, item: Item) -> None:
         self._going[item.key] = item
-        self.engine.submit(job_of(item, self.planned.study, self.store.folder, item.key in self._again))
+        self.executor.submit(job_of(item, self.planned.study, self.store.folder, item.key in self._again))
 
     def _ended(self, outcome: Outcome) -> bool:
         """Take note of an outcome; whether the store must be looked at for what follows."""

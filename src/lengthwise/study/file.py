@@ -226,8 +226,8 @@ class Resources(Part):
         return int(float(number) * {"MB": 10**6, "GB": 10**9, "MiB": 2**20, "GiB": 2**30}[unit])
 
 
-class Study(Part):
-    """A question and a grid of runs: `Study.read("quickstart")`, or made in Python with the same fields."""
+class StudyFile(Part):
+    """A question and a grid of runs: `StudyFile.read("quickstart")`, or made in Python with the same fields."""
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
     """A short word: lower-case letters, digits, - and _."""
@@ -254,7 +254,7 @@ class Study(Part):
     """Where it departs from the publication, in words; printed with the results."""
 
     @model_validator(mode="after")
-    def _sound(self) -> Study:
+    def _sound(self) -> StudyFile:
         Wrong.any(self._mistakes())
         return self
 
@@ -326,12 +326,12 @@ class Study(Part):
     # --- reading -----------------------------------------------------------------------------------------------------
 
     @classmethod
-    def read(cls, where: str | Path) -> Study:
+    def read(cls, where: str | Path) -> StudyFile:
         """The study in a YAML file, or a recipe by its name; every mistake is told at once."""
         return cls.of(load(where), str(where))
 
     @classmethod
-    def of(cls, content: object, where: str = "the study") -> Study:
+    def of(cls, content: object, where: str = "the study") -> StudyFile:
         """The study that plain data describes."""
         if not isinstance(content, Mapping):
             there = "is empty" if content is None else "is no study"
@@ -388,7 +388,7 @@ def _fields(place: tuple[int | str, ...]) -> list[str]:
     """The fields that could have been meant at a place."""
     parts: dict[str, type[Part]] = {"base": Base, "vary": Vary, "pair": LinkedOptions, "lr": LearningRateRule}
     parts |= {"evaluations": Evaluation, "resources": Resources}
-    return list(parts.get(str(place[0]), Study).model_fields if len(place) > 1 else Study.model_fields)
+    return list(parts.get(str(place[0]), StudyFile).model_fields if len(place) > 1 else StudyFile.model_fields)
 
 
 def lengths_of(text: str) -> list[int]:
@@ -411,4 +411,4 @@ def lengths_of(text: str) -> list[int]:
 
 def schema() -> dict[str, Any]:
     """The JSON schema of a study file, for editors."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Study.model_json_schema()}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **StudyFile.model_json_schema()}

@@ -15,7 +15,7 @@ from lengthwise.encoding import ENCODINGS, POSITIONS
 from lengthwise.encoding.signature import canonical_encoding
 from lengthwise.run.identity import Plan, part_of
 from lengthwise.spec import Spec, SpecError, digest, specs
-from lengthwise.study.file import AXES, ORDER, Evaluation, Study
+from lengthwise.study.file import AXES, ORDER, Evaluation, StudyFile
 from lengthwise.task import TASKS
 
 Kind = Literal["tuning", "run", "evaluation"]
@@ -91,10 +91,10 @@ class Planned:
     """The runs of a study: `Planned(study).items({})`."""
 
     def __init__(
-        self, study: Study, tasks: Iterable[str] | None = None, encodings: Iterable[str] | None = None
+        self, study: StudyFile, tasks: Iterable[str] | None = None, encodings: Iterable[str] | None = None
     ) -> None:
         self.study = study
-        self._tasks = None if tasks is None else set(tasks)
+        self.tasks = None if tasks is None else set(tasks)
         self._encodings = None if encodings is None else set(encodings)
         """Only these, of all that the study has."""
         self._plans: dict[tuple[GridPoint, tuple[tuple[str, object], ...]], Plan] = {}
@@ -120,7 +120,7 @@ class Planned:
         return found
 
     def _wanted(self, point: GridPoint) -> bool:
-        return (self._tasks is None or point.task in self._tasks) and (
+        return (self.tasks is None or point.task in self.tasks) and (
             self._encodings is None or point.encoding in self._encodings
         )
 
@@ -176,7 +176,7 @@ class Planned:
     @cached_property
     def _first(self) -> dict[tuple[str, tuple[str, ...]], GridPoint]:
         """The first point of each task, and of what it can have in common with others."""
-        whole = self if self._tasks is None else Planned(self.study, None, self._encodings)
+        whole = self if self.tasks is None else Planned(self.study, None, self._encodings)
         found: dict[tuple[str, tuple[str, ...]], GridPoint] = {}
         for point in whole.points:
             found.setdefault((point.task, self._alike(point)), point)

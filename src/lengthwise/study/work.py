@@ -8,6 +8,7 @@ import os
 import tempfile
 import time
 import traceback
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from lengthwise.loading import GIVEN, files_of
 from lengthwise.run.identity import Plan
 from lengthwise.run.lease import Failed, Held, Lease, Lost, Watch
 from lengthwise.spec import SpecError, one_line, resolve, specs
-from lengthwise.study.file import Evaluation, Study, lengths_of
+from lengthwise.study.file import Evaluation, StudyFile, lengths_of
 from lengthwise.study.plan import Item
 
 State = Literal["done", "already", "held", "failed", "stopped", "lost", "died"]
@@ -42,6 +43,22 @@ class Job:
     code: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
     """Name of a class from outside the package → its file and those it imports, for machines that do not have them."""
 
+    def line(self) -> str:
+        """The job as one line of text; `Job.read` reads it."""
+        code = {
+            name: {file: b64encode(data).decode() for file, data in files.items()} for name, files in self.code.items()
+        }
+        return json.dumps({**vars(self), "code": code})
+
+    @classmethod
+    def read(cls, line: str) -> Job:
+        """The job that `line` wrote."""
+        told = json.loads(line)
+        code = {
+            name: {file: b64decode(data) for file, data in files.items()} for name, files in told.pop("code").items()
+        }
+        return cls(**told, code=code)
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -53,7 +70,7 @@ class Outcome:
     seconds: float = 0.0
 
 
-def job_of(item: Item, study: Study, store: Folder, again: bool = False) -> Job:
+def job_of(item: Item, study: StudyFile, store: Folder, again: bool = False) -> Job:
     """The job of an item."""
     evaluation = None if item.evaluation is None else item.evaluation.model_dump(exclude_defaults=True)
     where = str(store.local.resolve()) if store.local is not None else str(store)

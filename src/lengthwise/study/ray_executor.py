@@ -14,11 +14,10 @@ from typing import Any
 
 from lengthwise.run.lease import Watch
 from lengthwise.spec import SpecError, one_line
+from lengthwise.study.executors import PATIENCE
 from lengthwise.study.file import Resources
 from lengthwise.study.work import Job, Outcome, work
 
-PATIENCE = 60.0
-"""Seconds that runs are given to save themselves when the study is stopped."""
 AHEAD = 4
 """Tasks beyond those that can run at once, so that no worker waits for the driver."""
 _OBJECTS = 100_000_000
@@ -37,8 +36,8 @@ def _work(job: Job) -> Outcome:
     return work(job, _watch)
 
 
-class RayEngine:
-    """Jobs as Ray tasks: `RayEngine(Resources(), workers=2)`, or `address="auto"` for a cluster that is there."""
+class RayExecutor:
+    """Jobs as Ray tasks: `RayExecutor(Resources(), workers=2)`, or `address="auto"` for a cluster that is there."""
 
     def __init__(
         self,

@@ -1,26 +1,31 @@
-"""Runs side by side: `compare(runs)` gives runs on one task the report that a study gets."""
+"""Runs on one task side by side, with the report that a study gets."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lengthwise.folder import Folder
+from lengthwise.interface.study import Named, Say, Study
 from lengthwise.reporting.findings import Findings, labelled
 from lengthwise.reporting.page import Page
-from lengthwise.spec import SpecError, show
-from lengthwise.study.file import Study
+from lengthwise.run.lease import STORE
+from lengthwise.spec import Spec, SpecError, show, suggests
+from lengthwise.study.file import StudyFile
 from lengthwise.study.plan import GridPoint, Item, prove
-from lengthwise.study.store import kinds_of, record_of, some_wrong
+from lengthwise.study.store import Store, kinds_of, record_of, some_wrong
 
 if TYPE_CHECKING:
     import polars as pl
     from matplotlib.figure import Figure
 
+    from lengthwise.encoding.base import Encoding
+    from lengthwise.encoding.positions import Positions
     from lengthwise.run import Run
+    from lengthwise.task.base import Task
 
 
 @dataclass(frozen=True)
@@ -79,32 +84,82 @@ class Comparison:
         return curves
 
 
-def compare(runs: Sequence[Run]) -> Comparison:
-    """Put finished runs on one task side by side, grouped by what varies: the encoding, or what else differs.
+@suggests
+def compare(
+    what: Sequence[Run] | Named | type[Task],
+    encodings: Sequence[Named | type[Encoding]] = ("nope", "alibi", "rope"),
+    *,
+    seeds: int | Sequence[int] = 3,
+    positions: Named | type[Positions] = "consecutive",
+    model: str = "laptop",
+    training: str = "laptop",
+    store: str = STORE,
+    workers: int | None = None,
+    threads: int = 1,
+    say: Say | None = None,
+) -> Comparison:
+    """Put runs on one task side by side; given a task, train each encoding with each seed first.
 
-    `compare([train("copy", name, seed=seed) for name in ("nope", "rope") for seed in range(3)]).draw("figures")`
+    >>> runs = [train("copy", name, steps=2, quiet=True) for name in ("nope", "rope")]  # doctest: +SKIP
+    >>> compare(runs).draw("figures")  # doctest: +SKIP
     """
-    if not runs:
+    if isinstance(what, str | Mapping | Spec | type):
+        return _trained(what, encodings, seeds, positions, model, training, store, workers, threads, say)
+    if not what:
         raise SpecError("there is nothing to compare: give at least one run")
-    tasks = {str(run.plan.task_spec) for run in runs}
+    tasks = {str(run.plan.task_spec) for run in what}
     if len(tasks) > 1:
         raise SpecError(f"only runs on one task can be compared, not on {' and '.join(sorted(tasks))}")
-    listed = list({run.id: run for run in runs}.values())  # one run given twice is one run
+    listed = list({run.id: run for run in what}.values())  # one run given twice is one run
     items = _items(listed)
-    task = items[0].point.task
-    names = list(dict.fromkeys(item.point.encoding for item in items))
-    study = Study.of(
-        {
-            "name": "compare",
-            "question": f"How far beyond its training length does each encoding carry {task}?",
-            "vary": {"task": [task], "encoding": names},
-            "seeds": sorted({item.point.seed for item in items}),
-        }
+    study = Study(
+        task=items[0].point.task,
+        encoding=list(dict.fromkeys(item.point.encoding for item in items)),
+        seeds=sorted({item.point.seed for item in items}),
+        name="compare",
+        question=_question(items[0].point.task),
     )
-    return Comparison(Page(_findings(study, items, listed)))
+    return Comparison(Page(_findings(study.file, items, listed)))
 
 
-def _findings(study: Study, items: list[Item], runs: Sequence[Run]) -> Findings:
+def _trained(
+    task: Named | type[Task],
+    encodings: Sequence[Named | type[Encoding]],
+    seeds: int | Sequence[int],
+    positions: Named | type[Positions],
+    model: str,
+    training: str,
+    store: str,
+    workers: int | None,
+    threads: int,
+    say: Say | None,
+) -> Comparison:
+    """A study of one task that is in no file: trained here, in processes of this machine."""
+    study = Study(
+        task=task,
+        encoding=encodings,
+        positions=positions,
+        model=model,
+        training=training,
+        seeds=seeds,
+        threads=threads,
+        name="compare",
+        question=_question(str(task)),
+    )
+    ended = study.run(store, workers=workers, executor="inline" if workers == 1 else "processes", say=say)
+    wrong = {key: why for key, why in ended.tally.failed.items() if key not in Store(store).diverged([key])}
+    if wrong:
+        raise SpecError("\n".join(f"run {key} failed: {why}" for key, why in wrong.items()))
+    names, many = ",".join(study.file.encodings), len(study.file.seed_list)
+    command = f"lengthwise compare {study.file.tasks[0]} --encodings {names} --seeds {many}"
+    return Comparison(Page(study.findings(store, more="add --seeds {seeds}"), command))
+
+
+def _question(task: str) -> str:
+    return f"How far beyond its training length does each encoding carry {task}?"
+
+
+def _findings(study: StudyFile, items: list[Item], runs: Sequence[Run]) -> Findings:
     import polars as pl
 
     records: dict[str, Any] = {}

@@ -1,0 +1,179 @@
+"""What there is: tasks, encodings, positions, presets, studies; as tables that print well."""
+
+from __future__ import annotations
+
+import html
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lengthwise.encoding import ENCODINGS, POSITIONS
+from lengthwise.interface.study import Say, Study, StudyCost, StudyReport
+from lengthwise.spec import options, resolve, show
+from lengthwise.task import PUBLISHED, TASKS
+
+if TYPE_CHECKING:
+    from lengthwise.publication import Table as PublishedTable
+
+_COMMON = ("protocol", "bos", "tokenizer")  # every task has these
+
+
+class Table(list[dict[str, object]]):
+    """Rows that print as a table, in a terminal and in a notebook; `table.names` are the names to use."""
+
+    @property
+    def names(self) -> list[str]:
+        """The first column."""
+        return [str(next(iter(row.values()))) for row in self]
+
+    def __str__(self) -> str:
+        if not self:
+            return "(empty)"
+        cells = [list(self[0]), *([_text(value) for value in row.values()] for row in self)]
+        wide = [min(48, max(len(line[column]) for line in cells)) for column in range(len(cells[0]))]
+        lines = (
+            "  ".join(_cut(cell, size).ljust(size) for cell, size in zip(line, wide, strict=True)) for line in cells
+        )
+        return "\n".join(line.rstrip() for line in lines)
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in (self[0] if self else ()))
+        rows = ["".join(f"<td>{html.escape(_text(value))}</td>" for value in row.values()) for row in self]
+        return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+
+
+def _text(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={show(item)}" for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return "" if value is None else str(value)
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def encodings() -> Table:
+    """The positional encodings: what each acts on, its options, parameters, claims and paper.
+
+    >>> "rope" in encodings().names
+    True
+    """
+    from lengthwise.encoding import build_encoding
+    from lengthwise.encoding.base import CLAIMS
+    from lengthwise.model import preset
+
+    geometry = preset("paper", vocabulary=1).geometry
+    rows = Table()
+    for name in ENCODINGS:
+        encoding = build_encoding(name, geometry)
+        rows.append(
+            {
+                "name": name,
+                "acts on": encoding.acts() or ["nothing"],
+                "options": _defaults(type(encoding)),
+                # At the size of the published study: 12 heads of 64, width 768.
+                "parameters": sum(parameter.numel() for parameter in encoding.parameters()),
+                "claims": {key: getattr(encoding, key) for key in CLAIMS},
+                "paper": encoding.paper,
+            }
+        )
+    return rows
+
+
+def tasks() -> Table:
+    """The tasks: what each is, an example, what its length counts, its protocols and options.
+
+    >>> "addition" in tasks().names
+    True
+    """
+    published = {name.partition(":")[0] for name in PUBLISHED}
+    rows = Table()
+    for name in TASKS:
+        cls = resolve("task", TASKS, name)
+        there = _defaults(cls)
+        rows.append(
+            {
+                "name": name,
+                "is": (sys.modules[cls.__module__].__doc__ or "").strip().splitlines()[0],
+                "example": (cls.__doc__ or "").strip().splitlines()[0].replace("`", ""),
+                "length": cls.unit,  # pyrefly: ignore[missing-attribute]
+                "protocols": ["ours", "paper"] if name in published else ["ours"],
+                "options": {key: value for key, value in there.items() if key not in _COMMON},
+                "paper": cls.paper,  # pyrefly: ignore[missing-attribute]
+            }
+        )
+    return rows
+
+
+def positions() -> Table:
+    """The kinds of positions, e.g. `consecutive` and `randomized`.
+
+    >>> positions().names[0]
+    'consecutive'
+    """
+    rows = Table()
+    for name in POSITIONS:
+        cls = resolve("positions", POSITIONS, name)
+        summary = (cls.__doc__ or "").strip().splitlines()[0]
+        rows.append({"name": name, "is": summary, "options": _defaults(cls), "paper": getattr(cls, "paper", "")})
+    return rows
+
+
+def presets() -> Table:
+    """The model presets with all their fields.
+
+    >>> presets().names
+    ['paper', 'modern', 'laptop']
+    """
+    from lengthwise.model import PRESETS, preset
+
+    rows = Table()
+    for name in PRESETS:
+        config = preset(name, vocabulary=1)
+        fields = {**config.model_dump(exclude={"vocabulary"}), "attention_scale": config.scale}
+        if config.initial == "normal":
+            fields["sigma"] = config.initial_sigma
+        rows.append({"name": name, **fields})
+    return rows
+
+
+def studies() -> Table:
+    """The studies that ship with lengthwise: how many runs each has, whether its results are here, what it asks."""
+    from lengthwise.study.add import committed
+    from lengthwise.study.reading import recipes
+
+    rows = Table()
+    for name, path in recipes().items():
+        study = Study.read(path)
+        counts = study.planned.counted()
+        line = {"study": name, "runs": counts["runs"] + counts["tuning"]}
+        rows.append({**line, "results": committed(study.file) is not None, "asks": study.file.question})
+    return rows
+
+
+def published(topic: str) -> list[PublishedTable]:
+    """The original study's numbers on a topic, with their source and known defects.
+
+    >>> published("mrr")[0].source != ""
+    True
+    """
+    from lengthwise.publication import tables
+
+    return tables(topic)
+
+
+def cost(study: Study | str | Path, on: str = "here", workers: int | None = None, say: Say | None = None) -> StudyCost:
+    """What a study will take: FLOPs, tokens, memory, disk, hours; on this machine or e.g. an `a100`."""
+    return (study if isinstance(study, Study) else Study.read(study)).cost(on, workers, say)
+
+
+def report(study: Study | str | Path, to: str | Path | None = None, *, store: str | None = None) -> StudyReport:
+    """The report of a study: verdict, tables, and a page in a folder."""
+    return (study if isinstance(study, Study) else Study.read(study)).report(to, store=store)
+
+
+def _defaults(cls: type) -> dict[str, object]:
+    """The options of a class with their defaults; `...` where one must be given."""
+    return {name: "..." if item.default is item.empty else item.default for name, item in options(cls).items()}

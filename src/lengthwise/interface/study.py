@@ -1,0 +1,496 @@
+"""A study from Python: a question as a grid of runs. The command line calls these methods and prints the result."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lengthwise.encoding import ENCODINGS, POSITIONS
+from lengthwise.loading import named
+from lengthwise.reporting.findings import Findings, gather
+from lengthwise.reporting.page import Page
+from lengthwise.run.lease import STORE
+from lengthwise.run.stop import STOPPED
+from lengthwise.spec import Spec, SpecError, specs
+from lengthwise.study.add import (
+    Guard,
+    added,
+    chosen_tasks,
+    committed,
+    counted_as_done,
+    guard_store,
+    guarded,
+    guards,
+    written,
+)
+from lengthwise.study.check import check, refuse_foreign
+from lengthwise.study.drive import Tally
+from lengthwise.study.file import StudyFile
+from lengthwise.study.launch import ExecutorName, Only, drive
+from lengthwise.study.plan import Item, Planned, Proof, prove
+from lengthwise.study.status import Status, status
+from lengthwise.study.store import Bundle, Store
+from lengthwise.task import TASKS
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from lengthwise.encoding.base import Encoding
+    from lengthwise.encoding.positions import Positions
+    from lengthwise.study.cost import Cost, Total
+    from lengthwise.task.base import Task
+
+Named = str | Mapping[str, object] | Spec
+Say = Callable[[str], None]
+
+
+class StudyStopped(SystemExit):
+    """The study was stopped, and what was running has saved itself; the same call goes on."""
+
+    def __init__(self, done: int, total: int) -> None:
+        super().__init__(STOPPED)
+        self.words = f"stopped with {done} of {total} done; what was running is saved, the same command goes on"
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """The runs of a study, what is done of them, and the proof that only the encoding differs."""
+
+    study: StudyFile
+    runs: list[dict[str, Any]]
+    """A line for each run: task, encoding, positions, model, training, seed, kind, run, done."""
+    waiting: int
+    """Runs whose learning rate is not chosen yet."""
+    counts: dict[str, int]
+    proof: Proof
+    status: Status
+
+    @property
+    def table(self) -> pl.DataFrame:
+        """The runs as a Polars frame."""
+        import polars as pl
+
+        return pl.DataFrame(self.runs)
+
+    def __str__(self) -> str:
+        done = sum(bool(line["done"]) for line in self.runs)
+        told = f"{self.study.name}: {len(self.runs) + self.waiting} runs, {done} done"
+        return f"{told}\n{self.table}\n{self.proof.sentence}"
+
+    def _repr_html_(self) -> str:
+        return self.table._repr_html_()
+
+
+@dataclass(frozen=True)
+class StudyCost:
+    """What a study will take on a machine."""
+
+    on: str
+    at_a_time: int
+    kinds: dict[tuple[str, str], list[Cost]]
+    """Task and encoding → the cost of each run."""
+    tuning: list[Cost]
+    total: Total
+
+    @property
+    def table(self) -> pl.DataFrame:
+        """A line for each task and encoding: runs, parameters, tokens, FLOPs, bytes and seconds of one run."""
+        import polars as pl
+
+        lines = []
+        for (task, encoding), listed in self.kinds.items():
+            one = listed[0]
+            line = {"task": task, "encoding": encoding, "runs": len(listed), "parameters": one.parameters}
+            line |= {"tokens": one.tokens, "flops": one.flops + one.evaluation_flops, "memory": one.memory}
+            lines.append({**line, "disk": one.disk, "seconds": one.hours * 3600})
+        return pl.DataFrame(lines)
+
+    def __str__(self) -> str:
+        hours = f"{self.total.wall_hours:.2g} hours with {self.at_a_time} runs at a time"
+        return f"{self.table}\nin all: {self.total.flops:.3g} FLOPs, {hours}"
+
+    def _repr_html_(self) -> str:
+        return self.table._repr_html_()
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """What a call of `Study.run` came to."""
+
+    study: Study
+    store: str
+    tally: Tally
+    guard: Guard | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether every run is done."""
+        return len(self.tally.done) == self.tally.total
+
+    def __str__(self) -> str:
+        failed = f", {len(self.tally.failed)} failed" if self.tally.failed else ""
+        return f"{len(self.tally.done)} of {self.tally.total} runs done in {self.store}{failed}"
+
+    def report(self, to: str | Path | None = None) -> StudyReport:
+        """The report of the study, as `Study.report` makes it."""
+        found = self.study.findings(self.store, failed=self.tally.failed, guard=self.guard, use_committed=False)
+        return self.study.written_report(found, to, self.store)
+
+
+@dataclass(frozen=True)
+class StudyReport:
+    """Verdict, tables and page of a study."""
+
+    page: Page
+    path: Path | None = None
+    """The page, once written."""
+    files: list[Path] = field(default_factory=list)
+
+    @property
+    def verdict(self) -> str:
+        """What was found and how sure it is, in a few sentences."""
+        return self.page.verdict
+
+    @property
+    def tables(self) -> dict[str, pl.DataFrame]:
+        """The tables of the page: ranks, differences, and one for each task."""
+        import polars as pl
+
+        found = {"ranks": self.page.rank_table(), "differences": self.page.difference_table()}
+        found |= {task: self.page.task_table(task) for task in self.page.found.tasks}
+        return {name: pl.DataFrame(lines, infer_schema_length=None) for name, lines in found.items() if lines}
+
+    def __str__(self) -> str:
+        return f"{self.verdict}\npage: {self.path}" if self.path else self.verdict
+
+    def _repr_html_(self) -> str:
+        return self.page.html()
+
+
+class Study:
+    """A question as a grid of runs: every task with every encoding and every seed.
+
+    >>> study = Study(task="copy:variant=same", encoding=["nope", "rope"], seeds=2, training="laptop:steps=20")
+    >>> study.plan().counts["runs"]
+    4
+    """
+
+    def __init__(
+        self,
+        *,
+        task: Named | type[Task] | Sequence[Named | type[Task]],
+        encoding: Named | type[Encoding] | Sequence[Named | type[Encoding]],
+        positions: Named | type[Positions] | Sequence[Named | type[Positions]] = "consecutive",
+        model: str | Sequence[str] = "laptop",
+        training: str | Sequence[str] = "laptop",
+        seeds: int | Sequence[int] = 3,
+        name: str = "study",
+        question: str = "",
+        threads: int = 1,
+    ) -> None:
+        """Each of task, encoding, positions, model and training is one value or a list of values to vary."""
+        axes: dict[str, list[str]] = {
+            "task": _names(task, TASKS),
+            "encoding": _names(encoding, ENCODINGS),
+            "positions": _names(positions, POSITIONS),
+            "model": [model] if isinstance(model, str) else list(model),
+            "training": [training] if isinstance(training, str) else list(training),
+        }
+        # A single encoding varies too: others can be added to it.
+        varied = {axis: values for axis, values in axes.items() if len(values) > 1 or axis == "encoding"}
+        content: dict[str, Any] = {
+            "name": name,
+            "question": question or "How far beyond its training length does each encoding carry each task?",
+            "base": {axis: values[0] for axis, values in axes.items() if axis not in varied and values},
+            "vary": varied,
+            "seeds": seeds if isinstance(seeds, int) else list(seeds),
+            "resources": {"threads": threads},
+        }
+        self.planned = Planned(StudyFile.of(content, "the study"))
+        self.source = ""
+        """The file or recipe it was read from."""
+        self.add: list[str] = []
+        self.tasks: str | None = None
+        self.results: Path | None = None
+        self.store = STORE
+        """Where its runs are looked for, unless a call says otherwise: the store of the last `run`."""
+
+    @classmethod
+    def read(
+        cls,
+        where: str | Path | Study,
+        *,
+        add: Sequence[Named | type[Encoding]] = (),
+        tasks: str | None = None,
+        results: str | Path | None = None,
+        allow_code: bool = False,
+    ) -> Study:
+        """A study from a YAML file, or a recipe that ships with lengthwise, e.g. `Study.read("quickstart")`.
+
+        `add` are more encodings, `tasks` are those to do (`copy,sort`, or `quick`), `results` is a bundle whose runs
+        count as done. A file that names code from outside the package needs `allow_code=True`.
+        """
+        made = cls.__new__(cls)
+        more = _names(add, ENCODINGS) if add else []
+        file = where.file if isinstance(where, Study) else StudyFile.read(str(where))
+        file = added(file, more) if more else file
+        made.planned = Planned(file, None if tasks is None else chosen_tasks(file, tasks))
+        own = {spec.name for text in more for spec in specs(text)}  # giving them is consent
+        refuse_foreign([name for name in made.planned.outside() if name not in own], allow_code)
+        made.source, made.add, made.tasks = str(where), more, tasks
+        made.results, made.store = None if results is None else Path(results), STORE
+        return made
+
+    @property
+    def file(self) -> StudyFile:
+        """The study as its file has it."""
+        return self.planned.study
+
+    @property
+    def name(self) -> str:
+        """The study's name."""
+        return self.file.name
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{many} {what}" for what, many in self.planned.counted().items() if many)
+        return f"Study({self.name!r}: {counts})"
+
+    # --- before it is run --------------------------------------------------------------------------------------------
+
+    def check(self) -> list[str]:
+        """Every mistake that can be found before anything is trained; none is an empty list."""
+        return check(self.planned, allow_code=True)
+
+    def plan(self, store: str | None = None) -> StudyPlan:
+        """The runs, what is done of them in a store, and the proof that only the encoding differs."""
+        items, waiting = self.items(store)
+        found = self.status(store)
+        done = {item.key for item in found.done}
+        runs = [{**item.point.labels(), "kind": item.kind, "run": item.key, "done": item.key in done} for item in items]
+        compared = self.planned.provisional(self.planned.points) if self.file.lr is not None else items
+        return StudyPlan(self.file, runs, len(waiting), self.planned.counted(), prove(compared), found)
+
+    def cost(self, on: str = "here", workers: int | None = None, say: Say | None = None) -> StudyCost:
+        """What it will take: FLOPs, tokens, memory, disk and hours, on this machine or e.g. an `a100`."""
+        from lengthwise.study.cost import accelerator, calibrated, cost_of, total
+
+        machine = calibrated(self.file.resources.threads, say) if on == "here" else accelerator(on)
+        tuning = [cost_of(item.plan, machine) for tried in self.planned.tuning.values() for item in tried]
+        kinds: dict[tuple[str, str], list[Cost]] = {}
+        for point in self.planned.points:
+            kinds.setdefault((point.task, point.encoding), []).append(cost_of(self.planned.plan(point), machine))
+        many = workers or ((os.cpu_count() or 1) if on == "here" else 1)
+        runs = [one for listed in kinds.values() for one in listed]
+        return StudyCost(on, many, kinds, tuning, total([*tuning, *runs], many))
+
+    # --- running it --------------------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        store: str | None = None,
+        *,
+        workers: int | None = None,
+        executor: ExecutorName = "auto",
+        address: str | None = None,
+        retry: bool = False,
+        accept: bool = False,
+        verify: bool = True,
+        say: Say | None = None,
+    ) -> StudyResult:
+        """Do what is missing, on Ray where it is installed and in processes where it is not.
+
+        Called again, it does only what is missing; `retry` tries failed runs once more. Where encodings were added to
+        committed results, they must pass `verify`, and three committed runs are made again first, as a guard.
+        """
+        tell, self.store = say or _progress(self.name), store or self.store
+        if errors := self.check():
+            raise SpecError("\n".join(errors))
+        if verify:
+            self._verified(tell)
+        kept, bundle = Store(store or self.store), self._bundle()
+        how: dict[str, Any] = {"executor": executor, "workers": workers, "address": address, "tell": tell}
+        planned, guard = self.planned, None
+        if self.add and bundle is not None:
+            planned = Planned(self.file, self.planned.tasks, map(written, self.add))
+            guard = self._guarded(kept, bundle, accept, how)
+        tally = drive(planned, kept, given={} if bundle is None else bundle.summaries, retry=retry, **how)
+        if tally is None:
+            found = status(planned, kept, {} if bundle is None else bundle.summaries)
+            raise StudyStopped(len(found.done), found.total)
+        return StudyResult(self, self.store, tally, guard)
+
+    def _verified(self, tell: Say) -> None:
+        """Refuse added encodings from outside the package that do not conform."""
+        from lengthwise.conformance import verify
+
+        for spec in dict.fromkeys(spec for text in self.add for spec in specs(text) if spec.name not in ENCODINGS):
+            tell(f"verifying {spec}")
+            found = verify(spec)
+            if found.failed:
+                raise SpecError(
+                    f"{spec} does not conform, so it is not trained:\n{found}\nmend it, or skip the check "
+                    "(verify=False, --skip-verify)"
+                )
+
+    def _guarded(self, store: Store, bundle: Bundle, accept: bool, how: Mapping[str, Any]) -> Guard:
+        plain, beside = self._without_added(), guard_store(store)
+        again = guards(plain, bundle)
+        if not again:
+            raise SpecError(
+                f"{bundle.folder} has no run of this study as it is now (another version?), so nothing guards the "
+                "comparison; run the whole study here instead, without --with"
+            )
+        how["tell"](f"{len(again)} committed runs are made again first, as a guard")
+        if drive(plain, beside, only=again, **how) is None:
+            raise StudyStopped(0, len(self.planned.points))
+        found = guarded(again, bundle, beside)
+        how["tell"](found.sentence)
+        found.refuse(accept)
+        return found
+
+    def guard_status(self, store: str | None = None) -> Status | None:
+        """How the committed runs stand that are made again as a guard; none where there is no guard."""
+        bundle = self._bundle()
+        if not self.add or bundle is None:
+            return None
+        plain = self._without_added()
+        return status(Only(plain, guards(plain, bundle)), guard_store(Store(store or self.store)), None)
+
+    def _without_added(self) -> Planned:
+        more = set(map(written, self.add))
+        names = [name for name in self.file.encodings if name not in more]
+        return Planned(self.file, self.planned.tasks, names)
+
+    # --- what is there -----------------------------------------------------------------------------------------------
+
+    def _bundle(self, use_committed: bool = False) -> Bundle | None:
+        where = self.counted()
+        if where is None and use_committed and self.source:
+            where = committed(self.file)
+        return None if where is None else Bundle(where)
+
+    def counted(self) -> Path | None:
+        """The bundle whose runs count as done, if there is one."""
+        return counted_as_done(self.file, self.results, self.add)
+
+    def items(self, store: str | None = None) -> tuple[list[Item], list[Any]]:
+        """Every run that is known, and those whose learning rate waits for tuning runs."""
+        bundle = self._bundle()
+        keys = [item.key for tried in self.planned.tuning.values() for item in tried]
+        return self.planned.items(
+            {**Store(store or self.store).summaries(keys), **({} if bundle is None else bundle.summaries)}
+        )
+
+    def status(self, store: str | None = None) -> Status:
+        """How it stands in a store: done, running, failed, missing."""
+        bundle = self._bundle()
+        return status(self.planned, Store(store or self.store), None if bundle is None else bundle.summaries)
+
+    def rows(self, store: str | None = None, say: Say | None = None) -> pl.DataFrame:
+        """The rows of everything that is done, here and in the bundle."""
+        import polars as pl
+
+        items, _ = self.items(store)
+        found, bundle = (
+            Store(store or self.store).rows([item.key for item in items if item.kind != "tuning"], say),
+            self._bundle(),
+        )
+        if bundle is not None:
+            wanted = {item.run for item in items if item.kind != "tuning"} - set(found["run"].to_list())
+            found = pl.concat([found, bundle.rows.filter(pl.col("run").is_in(list(wanted)))])
+        if not found.height:
+            again = f"lengthwise study run {self.source}" if self.source else "run() on it"
+            raise SpecError(f"nothing of {self.name} is done in {store or self.store}; {again} does it")
+        return found
+
+    def report(
+        self,
+        to: str | Path | None = None,
+        *,
+        store: str | None = None,
+        pdf: bool = False,
+        latex: bool = False,
+        write: bool = True,
+        say: Say | None = None,
+    ) -> StudyReport:
+        """Verdict with intervals, tables, figures, and one self-contained page in the folder `to`, `report-NAME`.
+
+        What is not done in the store is taken from the results that were committed for this study, if there are any.
+        """
+        found = self.findings(store, say=say)
+        if not write:
+            return StudyReport(Page(found, self.command(store)))
+        return self.written_report(found, to, store, pdf, latex)
+
+    def written_report(
+        self, found: Findings, to: str | Path | None, store: str | None = None, pdf: bool = False, latex: bool = False
+    ) -> StudyReport:
+        """The page of what was found, with its figures, in a folder."""
+        page = Page(found, self.command(store))
+        where = Path(to) if to is not None else Path(f"report-{self.name}")
+        files = page.write(where, pdf=pdf)
+        if latex:
+            from lengthwise.reporting.latex import latex as tables
+
+            files += tables(page, where)
+        return StudyReport(page, where / "index.html", files)
+
+    def findings(
+        self,
+        store: str | None = None,
+        failed: Mapping[str, str] | None = None,
+        guard: Guard | None = None,
+        say: Say | None = None,
+        more: str | None = None,
+        use_committed: bool = True,
+    ) -> Findings:
+        """Everything that is done, gathered for a report; `more` says what to do for more seeds."""
+        return gather(
+            self.planned,
+            Store(store or self.store),
+            self._bundle(use_committed),
+            failed=self.status(store).failed if failed is None else failed,
+            focus=[written(name) for name in self.add],
+            guard=None if guard is None else guard.sentence,
+            more=more,
+            say=say or (lambda words: None),
+        )
+
+    def command(self, store: str | None = None) -> str:
+        """The commands that make the report again, from nothing; none for a study that is in no file."""
+        if not self.source:
+            return ""
+        more = [part for name in self.add for part in ("--add", name)]
+        more += ["--tasks", self.tasks] if self.tasks else []
+        where = self.results or committed(self.file)
+        more += ["--with", str(where)] if where else []
+        verbs = (
+            ["lengthwise", "study", verb, self.source, "--store", store or self.store, *more]
+            for verb in ("run", "report")
+        )
+        return "\n".join(map(shlex.join, verbs))
+
+
+def _names(given: Any, table: Mapping[str, str]) -> list[str]:  # noqa: ANN401
+    """One name, mapping, spec or class, or a list of them, as a study file writes them."""
+    listed = [given] if isinstance(given, str | Mapping | Spec | type) else list(given)
+    return [one if isinstance(one, str) else str(named(one, table)) for one in listed]
+
+
+def _progress(title: str) -> Say:
+    """Lines on stderr, one every ten seconds."""
+    import sys
+    import time
+
+    last = [time.monotonic()]
+
+    def say(words: str) -> None:
+        if time.monotonic() - last[0] > 10:
+            last[0] = time.monotonic()
+            print(f"{title}: {words}", file=sys.stderr, flush=True)  # noqa: T201
+
+    return say
