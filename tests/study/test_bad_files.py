@@ -27,7 +27,7 @@ base:
   encoding: rope
 seeds: 2
 """
-MARK = "from pathlib import Path\nPath({where!r}).write_text('imported')\n"
+MARK = "from pathlib import Path\n\n\nclass Evil:\n    Path({where!r}).write_text('imported')\n"
 
 
 def cli(*arguments, cwd):
@@ -531,7 +531,7 @@ def test_code_from_outside_is_not_imported_without_consent(place, evil, monkeypa
 def test_the_mark_is_left_when_it_may_be(place, evil):
     write(place, FOREIGN["an encoding"])
     lines = told(cli("study", "check", "bad.yaml", "--allow-code", cwd=place))
-    assert evil.exists() and "has no class 'Evil'" in lines[0]
+    assert evil.exists() and "'evil.py:Evil' has no option 'strength'" in lines[0]
 
 
 def test_one_more_encoding_is_no_consent_to_what_the_file_names(place, evil):

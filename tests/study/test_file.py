@@ -12,7 +12,7 @@ import yaml
 
 import lengthwise
 from lengthwise.spec import Spec
-from lengthwise.study import Study
+from lengthwise.study import StudyFile
 from lengthwise.study.check import check
 from lengthwise.study.file import Base, LearningRateRule, LinkedOptions, Vary, lengths_of, schema
 from lengthwise.study.plan import Planned
@@ -38,7 +38,7 @@ evaluations: [{lengths: "5-7,12"}]
 
 def read(tmp_path, text):
     (tmp_path / "study.yaml").write_text(text)
-    return Study.read(tmp_path / "study.yaml")
+    return StudyFile.read(tmp_path / "study.yaml")
 
 
 def ids(study):
@@ -46,12 +46,12 @@ def ids(study):
 
 
 def simple(**fields):
-    return Study.of({"name": "a", "question": "b", "base": {"task": "copy:longest=4"}, **fields})
+    return StudyFile.of({"name": "a", "question": "b", "base": {"task": "copy:longest=4"}, **fields})
 
 
 def test_yaml_and_python_give_the_same(tmp_path):
     written = read(tmp_path, TEXT)
-    made = Study(
+    made = StudyFile(
         name="both",
         question="Is it the same?",
         base=Base(model="laptop:layers=2", training="laptop:steps=20"),
@@ -63,7 +63,7 @@ def test_yaml_and_python_give_the_same(tmp_path):
     )
     assert made == written and Planned(made).points == Planned(written).points
     assert ids(made) == ids(written) and len(ids(made)) == 9
-    assert Study.of(made.model_dump()) == made
+    assert StudyFile.of(made.model_dump()) == made
 
 
 def test_a_mapping_and_a_string_give_the_same_cells_and_ids():
@@ -146,7 +146,7 @@ def validator():
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
 def test_the_schema_and_the_reader_accept_every_study(validator, path):
     assert not list(validator.iter_errors(yaml.safe_load(path.read_text())))
-    assert Study.read(path) == Study.read(path.stem)
+    assert StudyFile.read(path) == StudyFile.read(path.stem)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_the_schema_refuses_what_the_reader_refuses(validator, fields):
     assert not list(validator.iter_errors(good))
     assert list(validator.iter_errors({**good, **fields}))
     with pytest.raises(ValueError):
-        Study.of({**good, **fields})
+        StudyFile.of({**good, **fields})
 
 
 def test_the_schema_knows_both_spellings_of_a_name(validator):
@@ -202,7 +202,7 @@ def big(tmp_path_factory):
     """A study of ten thousand runs, of which nine thousand are done."""
     place = tmp_path_factory.mktemp("big")
     (place / "big.yaml").write_text(BIG)
-    found = ids(Study.read(place / "big.yaml"))
+    found = ids(StudyFile.read(place / "big.yaml"))
     assert len(set(found)) == 10_000
     done = place / "lengthwise-store" / "done"
     done.mkdir(parents=True)

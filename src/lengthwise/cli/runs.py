@@ -151,6 +151,7 @@ def compare(
     from lengthwise.cli.report import print_short
     from lengthwise.interface.comparison import compare as side_by_side
     from lengthwise.run import Plan
+    from lengthwise.training.health import Diverged
 
     plan = Plan.of(task, named[0], positions=positions, model=model, training=training, check=False)
     if plan.caution:
@@ -165,6 +166,8 @@ def compare(
         print(json.dumps(told, indent=2))
         return
     print_short(found.page)
+    for key, told in found.page.found.diverged.items():
+        print(f"lengthwise: {Diverged.read(told, key)}", file=sys.stderr)
     for key, record in found.page.found.records.items():
         _warn(key, record["ends"].get("checks", {}))
     say(f"page: {name}.html; figure: {name}.svg, {name}.png")

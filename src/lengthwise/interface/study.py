@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lengthwise.encoding import ENCODINGS, POSITIONS
+from lengthwise.interface.results import StudyCost, StudyPlan, StudyReport, StudyStopped
 from lengthwise.loading import named
-from lengthwise.reporting.findings import Findings, gather
-from lengthwise.reporting.page import Page
 from lengthwise.run.lease import STORE
-from lengthwise.run.stop import STOPPED
 from lengthwise.spec import Spec, SpecError, specs
 from lengthwise.study.add import (
     Guard,
@@ -31,7 +29,7 @@ from lengthwise.study.check import check, refuse_foreign
 from lengthwise.study.drive import Tally
 from lengthwise.study.file import StudyFile
 from lengthwise.study.launch import ExecutorName, Only, drive
-from lengthwise.study.plan import Item, Planned, Proof, prove
+from lengthwise.study.plan import Item, Planned, prove
 from lengthwise.study.status import Status, status
 from lengthwise.study.store import Bundle, Store
 from lengthwise.task import TASKS
@@ -41,80 +39,11 @@ if TYPE_CHECKING:
 
     from lengthwise.encoding.base import Encoding
     from lengthwise.encoding.positions import Positions
-    from lengthwise.study.cost import Cost, Total
+    from lengthwise.reporting.findings import Findings
     from lengthwise.task.base import Task
 
 Named = str | Mapping[str, object] | Spec
 Say = Callable[[str], None]
-
-
-class StudyStopped(SystemExit):
-    """The study was stopped, and what was running has saved itself; the same call goes on."""
-
-    def __init__(self, done: int, total: int) -> None:
-        super().__init__(STOPPED)
-        self.words = f"stopped with {done} of {total} done; what was running is saved, the same command goes on"
-
-
-@dataclass(frozen=True)
-class StudyPlan:
-    """The runs of a study, what is done of them, and the proof that only the encoding differs."""
-
-    study: StudyFile
-    runs: list[dict[str, Any]]
-    """A line for each run: task, encoding, positions, model, training, seed, kind, run, done."""
-    waiting: int
-    """Runs whose learning rate is not chosen yet."""
-    counts: dict[str, int]
-    proof: Proof
-    status: Status
-
-    @property
-    def table(self) -> pl.DataFrame:
-        """The runs as a Polars frame."""
-        import polars as pl
-
-        return pl.DataFrame(self.runs)
-
-    def __str__(self) -> str:
-        done = sum(bool(line["done"]) for line in self.runs)
-        told = f"{self.study.name}: {len(self.runs) + self.waiting} runs, {done} done"
-        return f"{told}\n{self.table}\n{self.proof.sentence}"
-
-    def _repr_html_(self) -> str:
-        return self.table._repr_html_()
-
-
-@dataclass(frozen=True)
-class StudyCost:
-    """What a study will take on a machine."""
-
-    on: str
-    at_a_time: int
-    kinds: dict[tuple[str, str], list[Cost]]
-    """Task and encoding → the cost of each run."""
-    tuning: list[Cost]
-    total: Total
-
-    @property
-    def table(self) -> pl.DataFrame:
-        """A line for each task and encoding: runs, parameters, tokens, FLOPs, bytes and seconds of one run."""
-        import polars as pl
-
-        lines = []
-        for (task, encoding), listed in self.kinds.items():
-            one = listed[0]
-            line = {"task": task, "encoding": encoding, "runs": len(listed), "parameters": one.parameters}
-            line |= {"tokens": one.tokens, "flops": one.flops + one.evaluation_flops, "memory": one.memory}
-            lines.append({**line, "disk": one.disk, "seconds": one.hours * 3600})
-        return pl.DataFrame(lines)
-
-    def __str__(self) -> str:
-        hours = f"{self.total.wall_hours:.2g} hours with {self.at_a_time} runs at a time"
-        return f"{self.table}\nin all: {self.total.flops:.3g} FLOPs, {hours}"
-
-    def _repr_html_(self) -> str:
-        return self.table._repr_html_()
 
 
 @dataclass(frozen=True)
@@ -139,36 +68,6 @@ class StudyResult:
         """The report of the study, as `Study.report` makes it."""
         found = self.study.findings(self.store, failed=self.tally.failed, guard=self.guard, use_committed=False)
         return self.study.written_report(found, to, self.store)
-
-
-@dataclass(frozen=True)
-class StudyReport:
-    """Verdict, tables and page of a study."""
-
-    page: Page
-    path: Path | None = None
-    """The page, once written."""
-    files: list[Path] = field(default_factory=list)
-
-    @property
-    def verdict(self) -> str:
-        """What was found and how sure it is, in a few sentences."""
-        return self.page.verdict
-
-    @property
-    def tables(self) -> dict[str, pl.DataFrame]:
-        """The tables of the page: ranks, differences, and one for each task."""
-        import polars as pl
-
-        found = {"ranks": self.page.rank_table(), "differences": self.page.difference_table()}
-        found |= {task: self.page.task_table(task) for task in self.page.found.tasks}
-        return {name: pl.DataFrame(lines, infer_schema_length=None) for name, lines in found.items() if lines}
-
-    def __str__(self) -> str:
-        return f"{self.verdict}\npage: {self.path}" if self.path else self.verdict
-
-    def _repr_html_(self) -> str:
-        return self.page.html()
 
 
 class Study:
@@ -267,16 +166,16 @@ class Study:
 
     def plan(self, store: str | None = None) -> StudyPlan:
         """The runs, what is done of them in a store, and the proof that only the encoding differs."""
-        items, waiting = self.items(store)
         found = self.status(store)
+        items = found.items
         done = {item.key for item in found.done}
         runs = [{**item.point.labels(), "kind": item.kind, "run": item.key, "done": item.key in done} for item in items]
         compared = self.planned.provisional(self.planned.points) if self.file.lr is not None else items
-        return StudyPlan(self.file, runs, len(waiting), self.planned.counted(), prove(compared), found)
+        return StudyPlan(self.file, runs, found.waiting, self.planned.counted(), prove(compared), found)
 
     def cost(self, on: str = "here", workers: int | None = None, say: Say | None = None) -> StudyCost:
         """What it will take: FLOPs, tokens, memory, disk and hours, on this machine or e.g. an `a100`."""
-        from lengthwise.study.cost import accelerator, calibrated, cost_of, total
+        from lengthwise.study.cost import Cost, accelerator, calibrated, cost_of, total
 
         machine = calibrated(self.file.resources.threads, say) if on == "here" else accelerator(on)
         tuning = [cost_of(item.plan, machine) for tried in self.planned.tuning.values() for item in tried]
@@ -421,6 +320,8 @@ class Study:
 
         What is not done in the store is taken from the results that were committed for this study, if there are any.
         """
+        from lengthwise.reporting.page import Page
+
         found = self.findings(store, say=say)
         if not write:
             return StudyReport(Page(found, self.command(store)))
@@ -430,6 +331,8 @@ class Study:
         self, found: Findings, to: str | Path | None, store: str | None = None, pdf: bool = False, latex: bool = False
     ) -> StudyReport:
         """The page of what was found, with its figures, in a folder."""
+        from lengthwise.reporting.page import Page
+
         page = Page(found, self.command(store))
         where = Path(to) if to is not None else Path(f"report-{self.name}")
         files = page.write(where, pdf=pdf)
@@ -449,6 +352,8 @@ class Study:
         use_committed: bool = True,
     ) -> Findings:
         """Everything that is done, gathered for a report; `more` says what to do for more seeds."""
+        from lengthwise.reporting.findings import gather
+
         return gather(
             self.planned,
             Store(store or self.store),

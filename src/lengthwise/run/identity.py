@@ -187,6 +187,19 @@ class Plan:
 
     def identity(self) -> dict[str, Any]:
         """What the id is a hash of: values, versions, the source of outside code; without what is as first released."""
+        # Code from outside may change under its name; what is in the package cannot.
+        return self._identity() if self._outside_names() else dict(self._fixed_identity)
+
+    @cached_property
+    def _fixed_identity(self) -> dict[str, Any]:
+        return self._identity()
+
+    def _outside_names(self) -> bool:
+        files = _IN_FILES & {key for key, _ in self.task_spec.options}
+        known = self.task_spec.name in TASKS and self.positions_spec.name in POSITIONS
+        return bool(files) or not known or any(spec.name not in ENCODINGS for spec in self.encoding_specs)
+
+    def _identity(self) -> dict[str, Any]:
         found: dict[str, Any] = {
             "task": self._task_part(),
             "encoding": [part_of("encoding", ENCODINGS, spec) for spec in self.encoding_specs],

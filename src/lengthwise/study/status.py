@@ -29,6 +29,8 @@ class Status:
     given: int = 0
     """How many of those done are in a bundle and not in the store."""
     table: list[dict[str, Any]] = field(default_factory=list)
+    items: list[Item] = field(default_factory=list)
+    """Every run that is known."""
 
     @property
     def complete(self) -> bool:
@@ -82,6 +84,7 @@ def status(planned: Planned, store: Store, given: Mapping[str, Mapping[str, Any]
         seconds=times[len(times) // 2] if times else None,
         given=sum(item.key not in state.done for item in finished),
         table=_table(planned, items, there, busy, failed, waiting),
+        items=items,
     )
 
 

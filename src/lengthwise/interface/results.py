@@ -1,0 +1,117 @@
+"""What the methods of a study give: each prints well in a terminal and in a notebook."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lengthwise.run.stop import STOPPED
+from lengthwise.study.file import StudyFile
+from lengthwise.study.plan import Proof
+from lengthwise.study.status import Status
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from lengthwise.reporting.page import Page
+    from lengthwise.study.cost import Cost, Total
+
+
+class StudyStopped(SystemExit):
+    """The study was stopped, and what was running has saved itself; the same call goes on."""
+
+    def __init__(self, done: int, total: int) -> None:
+        super().__init__(STOPPED)
+        self.words = f"stopped with {done} of {total} done; what was running is saved, the same command goes on"
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """The runs of a study, what is done of them, and the proof that only the encoding differs."""
+
+    study: StudyFile
+    runs: list[dict[str, Any]]
+    """A line for each run: task, encoding, positions, model, training, seed, kind, run, done."""
+    waiting: int
+    """Runs whose learning rate is not chosen yet."""
+    counts: dict[str, int]
+    proof: Proof
+    status: Status
+
+    @property
+    def table(self) -> pl.DataFrame:
+        """The runs as a Polars frame."""
+        import polars as pl
+
+        return pl.DataFrame(self.runs)
+
+    def __str__(self) -> str:
+        done = sum(bool(line["done"]) for line in self.runs)
+        told = f"{self.study.name}: {len(self.runs) + self.waiting} runs, {done} done"
+        return f"{told}\n{self.table}\n{self.proof.sentence}"
+
+    def _repr_html_(self) -> str:
+        return self.table._repr_html_()
+
+
+@dataclass(frozen=True)
+class StudyCost:
+    """What a study will take on a machine."""
+
+    on: str
+    at_a_time: int
+    kinds: dict[tuple[str, str], list[Cost]]
+    """Task and encoding → the cost of each run."""
+    tuning: list[Cost]
+    total: Total
+
+    @property
+    def table(self) -> pl.DataFrame:
+        """A line for each task and encoding: runs, parameters, tokens, FLOPs, bytes and seconds of one run."""
+        import polars as pl
+
+        lines = []
+        for (task, encoding), listed in self.kinds.items():
+            one = listed[0]
+            line = {"task": task, "encoding": encoding, "runs": len(listed), "parameters": one.parameters}
+            line |= {"tokens": one.tokens, "flops": one.flops + one.evaluation_flops, "memory": one.memory}
+            lines.append({**line, "disk": one.disk, "seconds": one.hours * 3600})
+        return pl.DataFrame(lines)
+
+    def __str__(self) -> str:
+        hours = f"{self.total.wall_hours:.2g} hours with {self.at_a_time} runs at a time"
+        return f"{self.table}\nin all: {self.total.flops:.3g} FLOPs, {hours}"
+
+    def _repr_html_(self) -> str:
+        return self.table._repr_html_()
+
+
+@dataclass(frozen=True)
+class StudyReport:
+    """Verdict, tables and page of a study."""
+
+    page: Page
+    path: Path | None = None
+    """The page, once written."""
+    files: list[Path] = field(default_factory=list)
+
+    @property
+    def verdict(self) -> str:
+        """What was found and how sure it is, in a few sentences."""
+        return self.page.verdict
+
+    @property
+    def tables(self) -> dict[str, pl.DataFrame]:
+        """The tables of the page: ranks, differences, and one for each task."""
+        import polars as pl
+
+        found = {"ranks": self.page.rank_table(), "differences": self.page.difference_table()}
+        found |= {task: self.page.task_table(task) for task in self.page.found.tasks}
+        return {name: pl.DataFrame(lines, infer_schema_length=None) for name, lines in found.items() if lines}
+
+    def __str__(self) -> str:
+        return f"{self.verdict}\npage: {self.path}" if self.path else self.verdict
+
+    def _repr_html_(self) -> str:
+        return self.page.html()
