@@ -1,0 +1,112 @@
+"""The Python interface: every public name works, whatever was imported before, and is typed."""
+
+import importlib
+import inspect
+import json
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import lengthwise as lw
+
+SCRIPT = '''
+import lengthwise as lw
+from torch import Tensor
+
+
+class Mine(lw.Encoding):
+    """Subtract the root of the distance from each score."""
+
+    def by_distance(self, distances_N: Tensor) -> Tensor:
+        return -distances_N.abs().sqrt().expand(self.geometry.heads, -1)
+
+
+print(lw.verify(Mine, only=["T05", "T06"]))
+small = "laptop:width=32:heads=2:feed_forward_width=64"
+task = "copy:variant=same:longest=4:alphabet=40"
+runs = [lw.train(task, e, model=small, seed=s, steps=6, quiet=True) for e in (Mine, "rope") for s in range(2)]
+print(runs[0], runs[0].rows())
+c = lw.compare(runs)
+c.plot()
+print(c.table, c.verdict)
+print(runs[0].evaluate([2, 8]).rows)
+study = lw.Study(
+    task=[task, "sort:longest=3"], encoding=[Mine, "nope"], seeds=1, model=small, training="laptop:steps=6"
+)
+print(study.plan())
+print(study.run(store="store", workers=2, executor="processes"))
+page = study.report("out")
+print("page:", page.path, page.verdict, list(page.tables))
+print("script ends")
+'''
+
+
+def modules():
+    found = [one.name for one in pkgutil.walk_packages(lw.__path__, "lengthwise.")]
+    return [name for name in found if name not in {"lengthwise.__main__", "lengthwise.study.worker"}]
+
+
+def test_no_public_name_is_a_module_whatever_was_imported():
+    for name in modules():
+        importlib.import_module(name)
+    for name in lw.__all__:
+        value = getattr(lw, name)
+        assert not inspect.ismodule(value), f"lengthwise.{name} is a module"
+        if name != "__version__":
+            assert callable(value) and value.__doc__, f"lengthwise.{name} has no docstring"
+    assert sorted(lw.__all__) == sorted(set(lw.__all__)) and set(dir(lw)) == set(lw.__all__)
+
+
+def test_catalogues_print_and_have_names():
+    for table in (lw.encodings(), lw.tasks(), lw.positions(), lw.presets(), lw.studies()):
+        lines = str(table).splitlines()
+        assert len(lines) == len(table) + 1 and table.names[0] in lines[1]
+        assert table._repr_html_().count("<tr>") == len(lines)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+        _ = lw.nonsense
+
+
+def test_a_study_is_planned_from_python():
+    study = lw.Study(task=["copy", "sort"], encoding=["nope", "rope"], seeds=2, training="laptop:steps=20")
+    found = study.plan("nowhere")
+    assert found.counts == {"tuning": 0, "runs": 8, "evaluations": 0} and found.proof.holds
+    assert isinstance(found.table, pl.DataFrame) and found.table.height == 8 and "8 runs, 0 done" in str(found)
+    again = lw.Study.read(study, add=["alibi"])
+    assert again.plan("nowhere").counts["runs"] == 12
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_script_runs_without_a_guard_and_its_workers_run_nothing_of_it(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("script ends") == 1 and "4 of 4 runs done in store" in done.stdout
+    assert (tmp_path / "out" / "index.html").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("checker", [["mypy", "--strict", "--follow-imports=silent", "."], ["pyrefly", "check"]])
+def test_the_script_is_typed_and_nonsense_is_an_error(tmp_path, checker):
+    where = {"search-path": [str(Path(lw.__file__).parents[1])], "python-interpreter-path": sys.executable}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in where.items()]
+    (tmp_path / "pyproject.toml").write_text("\n".join(["[tool.pyrefly]", *lines]))
+    (tmp_path / "script.py").write_text(SCRIPT)
+
+    def check():
+        command = [sys.executable, "-m", *checker]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    good = check()
+    assert good.returncode == 0, good.stdout + good.stderr
+    (tmp_path / "wrong.py").write_text("import lengthwise as lw\n\nlw.nonsense\nlw.train(3.5, steps='many')\n")
+    bad = check()
+    assert bad.returncode != 0 and "nonsense" in bad.stdout and "steps" in bad.stdout
