@@ -52,7 +52,9 @@ def entries(text):
 def test_everything_that_can_be_named_has_its_entry(name):
     done = cite(name)
     assert done.exit_code == 0
-    if name in NOBODYS:
+    table = next(table for table in (ENCODINGS, TASKS, POSITIONS) if name in table)
+    paper = outline(name).paper if table is ENCODINGS else resolve("", table, name).paper
+    if name in NOBODYS or not (numbers_in(paper) or entries(done.stdout)):
         assert done.stdout.startswith(f"% {name}: ")
     else:
         assert entries(done.stdout)

@@ -52,14 +52,14 @@ def list_(
 
 
 def _catalogue(rows: list[dict[str, object]]) -> str:
-    """docs/catalogue.md: the table of encodings, then each one's own words."""
+    """A page: the table of encodings, then each one's own words."""
     from lengthwise.encoding import ENCODINGS
 
     lines = [
         "# Catalogue of encodings",
         "",
         "Written by `lengthwise list encodings --markdown`; parameters at 12 heads of 64 and width 768, per instance.",
-        "[How they fit together](encodings.md) · [scalings, temperatures, mixtures](scaling.md)",
+        "How they fit together: docs/encodings.md. Scalings, temperatures, mixtures: docs/scaling.md.",
         "",
         "| encoding | acts on | claims | parameters | paper |",
         "|---|---|---|---|---|",
