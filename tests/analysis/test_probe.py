@@ -232,6 +232,7 @@ def test_a_place_that_is_added_to_embeddings_is_read_in_layer_0_and_that_of_othe
         assert (found["mae"] < 0.6 * found["token"]) == told, name
 
 
+@pytest.mark.slow
 def test_probes_are_the_same_bit_for_bit():
     trained, tested = random_sets(SYMBOLS, 16, first=START, count=32)
     reads = {("trained", change): decoder_states(decoder(layers=1), heads=tap) for change, tap in TAPS.items()}

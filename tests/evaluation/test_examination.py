@@ -128,6 +128,7 @@ def test_other_positions_decode_as_one_pass_says(task, positions, figure):
     assert kinds.count("right") and len(set(kinds)) > 2 and longer
 
 
+@pytest.mark.slow
 def test_batch_sizes_agree():
     decoder, task = trained("copy:variant=random:longest=4:alphabet=10", "alibi")
     found = [outcomes(evaluate_decoder(decoder, task, decoding="real", examples=24, rows=rows)) for rows in (1, 3, 32)]

@@ -170,6 +170,7 @@ def test_listing_order_changes_no_number():
     assert one.plain()["means"] == shuffled.plain()["means"] and one.plain()["ranks"] == shuffled.plain()["ranks"]
 
 
+@pytest.mark.slow
 def test_the_same_findings_give_the_same_page():
     assert Page(findings()).html() == Page(findings()).html()
 

@@ -184,6 +184,7 @@ def test_a_torn_checkpoint_is_passed_over_for_the_one_before(run, tmp_path):
     assert [line["step"] for line in again.log() if "loss" in line] == [10, 20, 30, 40, 50, 60]
 
 
+@pytest.mark.slow
 def test_sigterm_saves_and_exits_with_its_code(run, tmp_path):
     command = [sys.executable, "-m", "lengthwise", "train", TASK, "--encoding", "rope", "--model", MODEL]
     command += ["--training", TRAINING.replace("steps=60", "steps=200000"), "--store", str(tmp_path), "--threads", "1"]

@@ -95,6 +95,7 @@ def test_compare_trains_draws_and_tells(place):
     assert (place / "figures" / "compare-copy.svg").read_text() == svg and again.stdout == done.stdout
 
 
+@pytest.mark.slow
 def test_runs_made_together_are_those_made_one_after_the_other(place, tmp_path):
     arguments = ["compare", TASK, "--encodings", "rope,nope", "--seeds", "2", *FAST, "--to", str(tmp_path)]
     alone = cli(*arguments, "--store", str(tmp_path / "store"), "--workers", "1", cwd=place)
@@ -199,6 +200,7 @@ def test_a_users_mistake_is_one_line_and_exit_code_2(place, arguments, said):
     assert "Traceback" not in done.stderr + done.stdout
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_told_in_one_line(tmp_path):
     """On a disk of 300 kB: the run begins, a checkpoint does not fit."""
     if shutil.which("unshare") is None:

@@ -63,6 +63,7 @@ print(model.config.eos_token_id, model.generation_config.eos_token_id, tokenizer
 """
 
 
+@pytest.mark.slow
 def test_an_exported_model_is_loaded_stops_and_says_the_same(run, place):
     pytest.importorskip("transformers", reason="needs the extra hf")
     done = cli("export-model", run.id[:14], "model", cwd=place)

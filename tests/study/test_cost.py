@@ -109,6 +109,7 @@ def test_tokens_are_those_that_are_fed(training):
     assert near(cost.counted_tokens, counted, 0.02)
 
 
+@pytest.mark.slow
 def test_a_short_run_takes_the_tokens_and_the_disk_it_was_said_to(tmp_path, figure):
     options = {"training": "laptop:steps=200:validation_examples=64", "seed": 1}
     cost = cost_of(plan(**options), A100)

@@ -135,6 +135,7 @@ def test_workers_without_ray_are_drivers(written, tmp_path, undisturbed):
     assert rows_of(Store(tmp_path / "s"), keys).equals(rows_of(apart, keys))
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_everything_to_go_on_with(written, tmp_path):
     path, store = (
         written(base={**tiny().base.model_dump(), "training": "laptop:steps=3000:batch_size=4"}),

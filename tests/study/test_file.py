@@ -211,6 +211,8 @@ def big(tmp_path_factory):
     return place
 
 
+@pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("command", "limit", "said", "torch"),
     [

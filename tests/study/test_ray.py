@@ -243,6 +243,7 @@ def test_what_no_node_can_give_is_refused_before_anything_waits_for_ever(tmp_pat
     assert ended.returncode == 2 and "GPU 0.25 (there is 0)" in ended.stderr and "Traceback" not in ended.stderr
 
 
+@pytest.mark.slow
 def test_a_cluster_that_is_not_local_is_used_with_a_token(tmp_path, written):
     path = written()
     command = ["study", "run", path, "--address", "10.255.255.1:6379", "--store", tmp_path / "s"]

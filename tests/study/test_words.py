@@ -68,6 +68,7 @@ def test_status_speaks_of_the_guard_that_run_begins_with(place):
     assert plain["done"] == 4 and plain["guard"]["total"] == 3 and plain["guard"]["running"] == []
 
 
+@pytest.mark.slow
 def test_an_encoding_that_does_not_conform_is_not_trained(place, tmp_path):
     options = ["--store", str(tmp_path / "store"), "--to", str(tmp_path), "--inline", "--quiet"]
     told = cli("study", "run", "tiny.yaml", "--add", "broken.py:Broken", *options, cwd=place)
@@ -123,6 +124,7 @@ def test_a_longer_run_is_expected_to_take_longer():
     assert seconds[plans[1].id] > 1.5 * seconds[plans[0].id]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("again", [False, True], ids=["in training", "in evaluation"])
 def test_ctrl_c_says_how_far_it_is_and_the_same_command_goes_on(tmp_path, again):
     """The first is stopped while it trains; the second while it evaluates, after training was over."""

@@ -166,6 +166,7 @@ def test_words_that_begin_with_hashes_survive(tmp_path):
     assert task.check((prompt, answer), example.target)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["words", "characters"])
 def test_steps_of_an_export_are_written_before_the_answer(tmp_path, by):
     source = build_task("addition:scratchpad=full")
