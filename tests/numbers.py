@@ -178,7 +178,33 @@ def seen_of(task: str, name: str) -> float:
     return here.numbers.seen[task, name].mean.value
 
 
+CORE = ("nope", "t5", "alibi", "rope", "sinusoidal", "learned")
+
+
+def defaults() -> str:
+    """Seen-length accuracy of each task at its laptop setting, tuning seed; `–` where a run is not there."""
+    bundle = Bundle(RESULTS / "defaults")
+    found = bundle.rows.filter(scored() & pl.col("seen"))
+    by = found.group_by("run", "length").agg((pl.col("correct").sum() / pl.col("examples").sum()).alias("a"))
+    means = dict(by.group_by("run").agg(pl.col("a").mean()).iter_rows())
+    runs: dict[str, dict[str, tuple[float, float]]] = {}
+    for key, record in bundle.records.items():
+        options = record["run"]["options"]
+        by_name = runs.setdefault(options["task"], {})
+        by_name[",".join(options["encoding"])] = (means[key], record["done"]["cpu_seconds"])
+    lines = []
+    for point in Planned(StudyFile.read("defaults")).points:
+        task = str(Planned(StudyFile.read("defaults")).plan(point).task_spec)
+        if point.encoding == CORE[0]:
+            there = runs.get(task, {})
+            most = max((seconds for _, seconds in there.values()), default=0.0)
+            values = [short(there[name][0], 3) if name in there else "–" for name in CORE]
+            lines.append([f"`{point.task}`", f"`{task}`", *values, f"{most:.0f}"])
+    return table(["task", "its setting", *map(label_of, CORE), "CPU-seconds, slowest"], lines)
+
+
 TABLES: dict[str, Callable[[], str]] = {
+    "defaults": defaults,
     "probe layers": probe_layers,
     "probe changes": probe_changes,
     "attention copy": attention_table(COPY),
