@@ -16,6 +16,7 @@ def run(mutant: Mutant) -> dict[str, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_no_mutant_survives_and_every_check_catches_one(figure):
     caught = {mutant.name: {id for id, status in run(mutant).items() if status == "fail"} for mutant in MUTANTS}
     ids = sorted(checks())

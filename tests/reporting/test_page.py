@@ -182,6 +182,7 @@ def test_many_encodings_become_bands_and_the_page_stays_small(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.timeout(240)
 def test_ten_thousand_runs_are_reported_in_a_minute(tmp_path, figure):
     """10,000 runs × 40 lengths, 40 encodings, 50 tasks, in a process of its own whose memory is looked at."""

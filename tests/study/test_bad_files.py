@@ -588,7 +588,7 @@ VALID = [
         "pair": [{"task": COPY}, {"task": "sort:longest=4", "seeds": 1, "positions": "randomized:limit=256"}],
         "lr": {"choose": [0.001, 0.002], "groups": [[COPY]], "seed": 99},
         "evaluations": [{"lengths": "5-8,12"}, {"temperature": "log-n", "checkpoint": "best"}, {"encoding": "alibi"}],
-        "resources": {"cpus": 1, "gpus": 0.5, "memory": "2 GiB", "threads": 2, "custom": {"a100": 1}},
+        "resources": {"cpus": 1, "gpus": 0, "memory": "2 GiB", "threads": 2, "custom": {"a100": 1}},
         "deviations": ["none"],
     },
 ]

@@ -106,11 +106,11 @@ def test_what_does_not_end_or_dies_is_said(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_command_prints_a_table_and_a_line_of_json():
+def test_the_command_prints_json_where_it_is_asked_for():
     asked = ["bench", "encodings", "--encodings", "rope,learned:limit=20", "--lengths", "8,24", "--repeat", "2"]
-    done = CliRunner().invoke(app, [*asked, "--batch", "1"], env={"COLUMNS": "160"})
+    done = CliRunner().invoke(app, [*asked, "--batch", "1", "--json"], env={"COLUMNS": "160"})
     assert done.exit_code == 0, done.output
-    told = json.loads(done.stdout.splitlines()[-1])
+    told = json.loads(done.stdout)
     assert set(told) == {"bench", "cpu", "torch", "load", "model", "batch", "repeat", "threads", "rows"}
     assert len(told["rows"]) == 3 * 2 * 3
     for row in told["rows"]:
@@ -122,8 +122,21 @@ def test_the_command_prints_a_table_and_a_line_of_json():
         assert row["skipped"] is None
         assert row["ms"] > 0 and row["ratio_low"] <= row["ratio"] <= row["ratio_high"] and row["rounds"] == 2
         assert row["encoding"] != "nope" or row["ratio"] == 1
-    assert "skipped: learned:limit=20, train at 24: position 23 is past the last one" in done.stdout
-    assert done.stdout.startswith("encoding")
+    plain = [
+        "bench",
+        "encodings",
+        "--encodings",
+        "learned:limit=20",
+        "--lengths",
+        "24",
+        "--repeat",
+        "1",
+        "--batch",
+        "1",
+    ]
+    shown = CliRunner().invoke(app, plain, env={"COLUMNS": "160"})
+    assert "skipped: learned:limit=20, train at 24: position 23 is past the last one" in shown.stdout
+    assert shown.stdout.startswith("encoding") and "{" not in shown.stdout
 
 
 def test_mistakes_on_the_command_line_are_told():

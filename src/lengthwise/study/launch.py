@@ -57,9 +57,9 @@ def drive(
     if only is not None:
         planned, given = Only(planned, only), {}
     try:
+        tell("starting" if address is None else f"joining {address}")
+        made = executor_of(executor, planned.study.resources, workers, address)  # Ray has signal handlers of its own
         with when_asked_to_stop(_interrupt):
-            tell("starting" if address is None else f"joining {address}")
-            made = executor_of(executor, planned.study.resources, workers, address)
             return Driver(planned, store, made, given=given, retry=retry, expected=expected, tell=tell).run()
     except KeyboardInterrupt:
         return None
