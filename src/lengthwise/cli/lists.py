@@ -59,7 +59,6 @@ def _catalogue(rows: list[dict[str, object]]) -> str:
         "# Catalogue of encodings",
         "",
         "Written by `lengthwise list encodings --markdown`; parameters at 12 heads of 64 and width 768, per instance.",
-        "How they fit together: docs/encodings.md. Scalings, temperatures, mixtures: docs/scaling.md.",
         "",
         "| encoding | acts on | claims | parameters | paper |",
         "|---|---|---|---|---|",

@@ -28,8 +28,8 @@ def label_of(encoding: str, known: Mapping[str, str] | None = None) -> str:
 
 
 def label_of_class(cls: type) -> str:
-    """The label of an encoding's class: what it says itself, or its name."""
-    return getattr(cls, "label", "") or cls.__name__
+    """The label of an encoding's class: what it says itself, or its name; its parent's label is the parent's."""
+    return vars(cls).get("label") or cls.__name__
 
 
 def _one(spec: Spec, known: Mapping[str, str]) -> str:
