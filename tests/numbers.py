@@ -199,7 +199,7 @@ def defaults() -> str:
             there = runs.get(task, {})
             most = max((seconds for _, seconds in there.values()), default=0.0)
             values = [short(there[name][0], 3) if name in there else "–" for name in CORE]
-            lines.append([f"`{point.task}`", f"`{task}`", *values, f"{most:.0f}"])
+            lines.append([f"`{point.task}`", f"`{task}`", *values, f"{most:.0f}" if most else "–"])
     return table(["task", "its setting", *map(label_of, CORE), "CPU-seconds, slowest"], lines)
 
 
