@@ -74,6 +74,7 @@ class Spec:
         return cls(named.name, tuple((key, _plain(item, key)) for key, item in rest.items()))
 
     @classmethod
+    @functools.lru_cache(4096)  # a report reads the same few thousand names many times
     def _of_text(cls, text: str) -> Spec:
         name, *parts = _split(text.strip(), ":")
         if parts and "=" not in parts[0]:

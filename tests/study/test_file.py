@@ -216,9 +216,9 @@ def big(tmp_path_factory):
 @pytest.mark.parametrize(
     ("command", "limit", "said", "torch"),
     [
-        ("check", 8.0, "big is sound: 10,000 runs", True),
-        ("plan", 4.0, "10,000 runs; 9,000 done in lengthwise-store", False),
-        ("status", 4.0, "big in lengthwise-store: 9,000 of 10,000 done", False),
+        ("check", 6.0, "big is sound: 10,000 runs", True),
+        ("plan", 3.0, "10,000 runs; 9,000 done in lengthwise-store", False),
+        ("status", 3.0, "big in lengthwise-store: 9,000 of 10,000 done", False),
     ],
 )
 def test_ten_thousand_runs_are_quick(big, figure, command, limit, said, torch):

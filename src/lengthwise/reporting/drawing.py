@@ -28,6 +28,7 @@ ON_DARK, ON_LIGHT = "#fffffe", "#010101"
 _STYLE = {
     "svg.fonttype": "none",  # words stay words
     "svg.hashsalt": "lengthwise",
+    "image.interpolation": "none",  # a map is stored with a pixel for each cell, not enlarged
     "pdf.fonttype": 42,
     "font.size": 9.5,
     "axes.spines.top": False,
@@ -81,7 +82,7 @@ class Drawing:
 
         text = StringIO()
         with plt.rc_context(_STYLE):
-            self.figure().savefig(text, format="svg", metadata={"Date": None}, transparent=True)
+            _laid_out(self.figure()).savefig(text, format="svg", metadata={"Date": None}, transparent=True)
         return _small(text.getvalue())
 
     def _repr_svg_(self) -> str:
@@ -107,7 +108,7 @@ class Drawing:
                 bits = BytesIO()
                 paper = kind == "pdf"
                 with plt.rc_context({**_STYLE, **({"font.size": 8 if self.panels else 7} if paper else {})}):
-                    figure = self.paint(PAGE if not paper else ACROSS if self.panels else COLUMN)
+                    figure = _laid_out(self.paint(PAGE if not paper else ACROSS if self.panels else COLUMN))
                     figure.savefig(bits, format=kind, dpi=160, metadata={"CreationDate": None} if paper else {})
                     plt.close(figure)
                 content = bits.getvalue()
@@ -115,6 +116,18 @@ class Drawing:
             paths.append(Path(to) / f"{self.name}.{kind}")
         folder.write(f"{self.name}.csv", self.data.write_csv())
         return [*paths, Path(to) / f"{self.name}.csv"]
+
+
+def _laid_out(figure: Figure) -> Figure:
+    """The figure with its layout made once; with a layout engine, `savefig` draws everything twice."""
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+        if not axis.get_label_text():
+            axis.set_label_coords(0, 0)  # or every tick is measured to find a place for no words
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)
+        figure.set_layout_engine(None)
+    return figure
 
 
 def _small(svg: str) -> str:

@@ -52,7 +52,8 @@ def accuracy_curves(
     """
     import polars as pl
 
-    present = [one for one in labels if one in set(data["encoding"])]
+    there = set(data["encoding"].unique())
+    present = [one for one in labels if one in there]
 
     def paint(width: float) -> Figure:
         import matplotlib.pyplot as plt
@@ -138,7 +139,8 @@ def anatomy(found: Findings, task: str) -> Drawing:
 
     trained, unit = found.trained[task]
     own = found.cells.filter(pl.col("task") == task)
-    shown = [name for name in found.encodings if name in set(own["encoding"])]
+    there = set(own["encoding"].unique())
+    shown = [name for name in found.encodings if name in there]
     shown = shown if len(shown) <= MANY else shown[:FEW]
     counts = ["examples", *KINDS]
     data = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -97,7 +98,11 @@ class Findings:
     def short(self, task: str) -> str:
         """A task as a person calls it, or in full where that would be two tasks: `copy same`, `sort multi`."""
         mine = short(task)
-        return task if sum(short(other) == mine for other in self.tasks) > 1 else mine
+        return task if self._short_names[mine] > 1 else mine
+
+    @cached_property
+    def _short_names(self) -> Counter[str]:
+        return Counter(map(short, self.tasks))
 
     @cached_property
     def cells(self) -> pl.DataFrame:
@@ -129,13 +134,11 @@ def short(task: str) -> str:
 
 def labels_of(items: Sequence[Item]) -> dict[str, str]:
     """Run → its encoding, and the positions, model or training where these vary within a task too."""
+    tasks = {item.point.task for item in items}
     axes = [
         axis
         for axis in ("positions", "model", "training")
-        if any(
-            len({getattr(item.point, axis) for item in items if item.point.task == task}) > 1
-            for task in {item.point.task for item in items}
-        )
+        if len({(item.point.task, getattr(item.point, axis)) for item in items}) > len(tasks)
     ]
     return {item.key: " ".join([item.point.encoding, *(getattr(item.point, axis) for axis in axes)]) for item in items}
 

@@ -188,16 +188,14 @@ class Plan:
     def identity(self) -> dict[str, Any]:
         """What the id is a hash of: values, versions, the source of outside code; without what is as first released."""
         # Code from outside may change under its name; what is in the package cannot.
-        return self._identity() if self._outside_names() else dict(self._fixed_identity)
+        return self._identity() if self._depends_on_files() else dict(self._fixed_identity)
 
     @cached_property
     def _fixed_identity(self) -> dict[str, Any]:
         return self._identity()
 
-    def _outside_names(self) -> bool:
-        files = _IN_FILES & {key for key, _ in self.task_spec.options}
-        known = self.task_spec.name in TASKS and self.positions_spec.name in POSITIONS
-        return bool(files) or not known or any(spec.name not in ENCODINGS for spec in self.encoding_specs)
+    def _depends_on_files(self) -> bool:
+        return _depends_on_files(self.task_spec, self.positions_spec, self.encoding_specs)
 
     def _identity(self) -> dict[str, Any]:
         found: dict[str, Any] = {
@@ -339,6 +337,14 @@ def part_of(kind: str, table: Mapping[str, str], spec: Spec) -> Mapping[str, Any
 
 
 @lru_cache(maxsize=4096)
+def _depends_on_files(task: Spec, positions: Spec, encodings: tuple[Spec, ...]) -> bool:
+    """Whether a file outside the package decides what these are: their class or their data."""
+    data = any(key in _IN_FILES for key, _ in task.options)
+    known = task.name in TASKS and positions.name in POSITIONS and all(spec.name in ENCODINGS for spec in encodings)
+    return data or not known
+
+
+@lru_cache(maxsize=4096)
 def _part_once(kind: str, spec: Spec) -> Mapping[str, Any]:
     return _part(kind, {"task": TASKS, "encoding": ENCODINGS, "positions": POSITIONS}[kind], spec)
 
@@ -361,6 +367,7 @@ def _chosen(config: DecoderConfig | Training) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value != fields[name].default}
 
 
+@lru_cache(maxsize=4096)
 def _short(name: str) -> str:
     """A name as it can stand in a path: `my_pe.py:Mine` is `mine`."""
     return re.sub(r"[^a-z0-9_]+", "-", name.rpartition(":")[2].lower()).strip("-")

@@ -98,6 +98,7 @@ class Planned:
         self._encodings = None if encodings is None else set(encodings)
         """Only these, of all that the study has."""
         self._plans: dict[tuple[GridPoint, tuple[tuple[str, object], ...]], Plan] = {}
+        self._plans_without_seed: dict[tuple[object, ...], Plan] = {}
 
     @cached_property
     def points(self) -> list[GridPoint]:
@@ -128,10 +129,10 @@ class Planned:
         """The plan of a point, with changes to its training; made once, and what differs in its seed alone from it."""
         key = (point, tuple(training.items()))
         if key not in self._plans:
-            like = (replace(point, seed=-1), key[1])
-            if like not in self._plans:
-                self._plans[like] = self._plan(point, training)
-            self._plans[key] = replace(self._plans[like], seed=point.seed)
+            like = (*(getattr(point, axis) for axis in AXES), key[1])
+            if like not in self._plans_without_seed:
+                self._plans_without_seed[like] = self._plan(point, training)
+            self._plans[key] = replace(self._plans_without_seed[like], seed=point.seed)
         return self._plans[key]
 
     def _plan(self, point: GridPoint, training: Mapping[str, object]) -> Plan:
