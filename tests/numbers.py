@@ -13,6 +13,8 @@ from pathlib import Path
 
 import polars as pl
 
+from lengthwise.conformance import CHECKS
+from lengthwise.encoding import ENCODINGS, POSITIONS
 from lengthwise.encoding.labels import label_of
 from lengthwise.reporting.divergences import differences, estimate, over_lengths, told
 from lengthwise.reporting.findings import gather
@@ -21,6 +23,7 @@ from lengthwise.statistics.learned import scored
 from lengthwise.study.file import StudyFile
 from lengthwise.study.plan import Planned
 from lengthwise.study.store import Bundle
+from lengthwise.task import TASKS
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -254,7 +257,14 @@ def readme_sentences() -> list[str]:
     reach = page("quickstart").numbers.reach
     task = page("quickstart").found.tasks[0]
     found = page("quickstart").found
-    return [f"{found.label(name)} {reach[task, name].median}" for name in page("quickstart").order()[:3]]
+    checks = len(CHECKS)
+    return [
+        *(f"{found.label(name)} {reach[task, name].median}" for name in page("quickstart").order()[:3]),
+        f"{len(TASKS)} tasks with splits",
+        f"{len(ENCODINGS)} encodings, {len(POSITIONS)} kinds of positions",
+        f"a conformance kit of {checks} checks",
+        f"{checks} checks: padding on either side",
+    ]
 
 
 SENTENCES: dict[str, Callable[[], list[str]]] = {

@@ -18,6 +18,7 @@ MAY_IMPORT = {
     "spec": set(),
     "folder": set(),
     "loading": set(),
+    "progress": set(),
     "task": set(),
     "encoding": set(),
     "model": {"encoding"},
@@ -82,7 +83,7 @@ def test_imports_point_one_way(path):
     assert part(path) in MAY_IMPORT, f"{path.name}: a new part needs a line in MAY_IMPORT and in docs/design.md"
     allowed = MAY_IMPORT[part(path)]
     if allowed is not None:
-        assert imported(path) - {part(path), "spec", "folder", "loading"} <= allowed
+        assert imported(path) - {part(path), "spec", "folder", "loading", "progress"} <= allowed
 
 
 def test_the_direction_is_checked_at_all(tmp_path):
@@ -99,7 +100,7 @@ def test_what_needs_no_torch_imports_none(name):
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_files_stay_small(path):
-    assert len(path.read_text().splitlines()) <= 420
+    assert len(path.read_text().splitlines()) <= 400
 
 
 def test_no_drawer_for_leftovers():

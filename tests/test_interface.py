@@ -84,6 +84,20 @@ def test_a_study_is_planned_from_python():
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+def test_a_study_that_is_read_from_a_study_is_the_same_study():
+    first = lw.Study.read("quickstart", tasks="quick", results="results/quickstart")
+    first.store = "elsewhere"
+    more = lw.Study.read(first, add=["cope"])
+    assert (more.source, more.store, more.tasks) == ("quickstart", "elsewhere", "quick")
+    assert more.results == first.results and more.add == ["cope"]
+    again = lw.Study.read("quickstart", tasks="quick", add=["cope"], results="results/quickstart")
+    assert more.command() == again.command("elsewhere")
+    assert "cope" in more.file.encodings and "cope" not in more.before_adding.study.encodings
+    made = lw.Study(task="copy", encoding=["nope", "rope"])
+    assert lw.Study.read(made).command() == ""
+    assert made.file.question.endswith("carry copy?")
+
+
 def test_the_script_runs_without_a_guard_and_its_workers_run_nothing_of_it(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -133,6 +133,35 @@ def test_a_class_from_a_notebook_is_sent_with_what_it_uses(tmp_path, monkeypatch
     assert id_of("notebook.py:Mine") == told["ids"][2], "a worker gives the run the same name"
 
 
+def test_a_class_of_a_package_is_read_inside_its_package(tmp_path, monkeypatch):
+    """Relative imports work, the modules it imports decide its id, and those it does not import do not."""
+    package = tmp_path / "somebodys"
+    package.mkdir()
+    for name, text in {
+        "__init__": "",
+        "base": "from .deep import factor\n",
+        "deep": "def factor(x):\n    return x\n",
+        "other": "",
+        "mine": SCRIPT.replace("from helper import factor, unused", "from .base import factor").partition("\nc = ")[0],
+    }.items():
+        (package / f"{name}.py").write_text(text)
+
+    def id_in_a_process():
+        code = "from lengthwise.run import Plan; from somebodys.mine import Mine; import somebodys.other; "
+        code += "ids = [Plan.of('copy', one).id for one in (Mine, 'somebodys.mine:Mine')]; print(*ids)"
+        done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        one, other = done.stdout.split()
+        assert one == other
+        return one
+
+    first = id_in_a_process()
+    (package / "other.py").write_text("x = 1\n")
+    assert id_in_a_process() == first
+    (package / "deep.py").write_text("def factor(x):\n    return 2 * x\n")
+    assert id_in_a_process() != first
+
+
 def test_what_cannot_be_found_or_sent_is_said_in_one_line(monkeypatch):
     made = type("Made", (), {"__module__": "__main__"})
     monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)

@@ -149,10 +149,41 @@ def content(cls: type) -> bytes:
         text = gathered(cls)
         return plain(needed(ast.parse(text), cls.__qualname__)).encode()
     module = sys.modules[cls.__module__]
+    if module.__package__:  # its relative imports work inside its package alone: it is read, not executed again
+        return _package_source(module.__name__, path, cls.__qualname__).encode()
     if not hasattr(module, "__needed__"):
         module = sys.modules[load_class(str(path), cls.__qualname__).__module__]
     beside = [plain(ast.parse(Path(file).read_bytes()).body) for file in module.__dict__["__neighbours__"]]
     return "\n".join([module.__dict__["__needed__"], *beside]).encode()
+
+
+def _package_source(module: str, path: Path, name: str) -> str:
+    """What a class of a package needs of its own module, and the modules of the package that this imports."""
+    body = needed(ast.parse(path.read_bytes()), name)
+    pieces, seen, waiting = [plain(body)], {module}, [(module, body)]
+    while waiting:
+        importer, statements = waiting.pop()
+        for one in sorted(_imported(importer, statements) - seen):
+            seen.add(one)
+            file = getattr(sys.modules[one], "__file__", None)
+            if file is not None and Path(file).suffix == ".py":
+                tree = ast.parse(Path(file).read_bytes())
+                pieces.append(plain(tree.body))
+                waiting.append((one, tree.body))
+    return "\n".join(pieces)
+
+
+def _imported(importer: str, statements: list[ast.stmt]) -> set[str]:
+    """The modules of the importer's own package that statements import."""
+    found, package = set[str](), sys.modules[importer].__package__
+    for node in (node for statement in statements for node in ast.walk(statement)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            origin = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+            found |= {origin, *(f"{origin}.{alias.name}" for alias in node.names)}
+    own = importer.partition(".")[0]
+    return {one for one in found if one in sys.modules and one.partition(".")[0] == own}
 
 
 def files_of(cls: type) -> dict[str, bytes]:

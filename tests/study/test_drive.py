@@ -15,7 +15,7 @@ import pytest
 from lengthwise.run import Run
 from lengthwise.study.add import added, chosen_tasks
 from lengthwise.study.drive import Driver
-from lengthwise.study.executors import InProcess
+from lengthwise.study.executors import InProcess, Processes
 from lengthwise.study.plan import Planned, prove
 from lengthwise.study.status import status
 from lengthwise.study.store import Bundle, Store
@@ -122,7 +122,7 @@ def test_two_drivers_at_once_do_no_run_twice(written, tmp_path, undisturbed):
 
 
 @pytest.mark.slow
-def test_workers_without_ray_are_drivers(written, tmp_path, undisturbed):
+def test_workers_without_ray_give_the_same_rows(written, tmp_path, undisturbed):
     path = written()
     ended = lengthwise(
         "study", "run", path, "--no-ray", "--workers", 2, "--store", tmp_path / "s", "--to", tmp_path, "--json"
@@ -133,6 +133,35 @@ def test_workers_without_ray_are_drivers(written, tmp_path, undisturbed):
     planned, apart = undisturbed
     keys = [item.key for item in planned.items({})[0]]
     assert rows_of(Store(tmp_path / "s"), keys).equals(rows_of(apart, keys))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("error")  # a pipe that is left open is a ResourceWarning
+def test_a_worker_that_is_killed_is_replaced_and_the_rows_are_the_same(tmp_path, undisturbed, monkeypatch):
+    """The second job's worker is killed with signal 9 while it trains; its run is taken over, and nothing is lost."""
+    monkeypatch.setenv("LENGTHWISE_BEAT", "0.2")
+    executor, killed = Processes(1), []
+    begin = executor.submit
+
+    def submit(job):
+        begin(job)
+        if job.key == keys[1] and not killed:
+            (worker,) = executor._busy
+            killed.append(worker.pid)
+            until = time.monotonic() + 60
+            while not (tmp_path / "leases" / job.key / "1").exists():
+                assert time.monotonic() < until
+                time.sleep(0.002)
+            worker.kill()
+
+    planned, apart = undisturbed
+    keys = [item.key for item in planned.items({})[0]]
+    monkeypatch.setattr(executor, "submit", submit)
+    tally = Driver(planned, Store(tmp_path), executor).run()
+    assert killed and len(tally.done) == 4 and not tally.failed
+    attempts = [len(list((tmp_path / "leases" / key).iterdir())) for key in keys]
+    assert attempts == [1, 2, 1, 1], "the run whose worker was killed was begun twice, no other"
+    assert rows_of(Store(tmp_path), keys).equals(rows_of(apart, keys))
 
 
 @pytest.mark.slow

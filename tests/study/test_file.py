@@ -14,8 +14,9 @@ import lengthwise
 from lengthwise.spec import Spec
 from lengthwise.study import StudyFile
 from lengthwise.study.check import check
-from lengthwise.study.file import Base, LearningRateRule, LinkedOptions, Vary, lengths_of, schema
+from lengthwise.study.file import Base, LearningRateRule, LinkedOptions, Vary, schema
 from lengthwise.study.plan import Planned
+from lengthwise.study.reading import lengths_of
 from tests.study.conftest import tiny
 
 STUDIES = [

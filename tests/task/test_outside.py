@@ -2,7 +2,7 @@
 
 import pytest
 
-from lengthwise.cli.terminal import working
+from lengthwise.progress import progress
 from lengthwise.spec import SpecError
 from lengthwise.task import build_task
 from lengthwise.task.audit import audit
@@ -165,8 +165,8 @@ def test_an_audit_says_how_far_it_is(tmp_path):
 
 def test_where_nobody_looks_a_line_comes_now_and_then(monkeypatch, capsys):
     now = [0.0]
-    monkeypatch.setattr("lengthwise.cli.terminal.time.monotonic", lambda: now[0])
-    with working() as tell:
+    monkeypatch.setattr("lengthwise.progress.time.monotonic", lambda: now[0])
+    with progress() as tell:
         for second in range(25):
             now[0] = float(second)
             tell(f"at {second}")

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lengthwise.cli.terminal import Json, app, console, print_table, say, working
+from lengthwise.cli.terminal import Json, app, console, print_table, say
+from lengthwise.progress import progress
 from lengthwise.spec import SpecError
 
 if TYPE_CHECKING:
@@ -55,10 +56,10 @@ def analyze(
     if rows is not None:
         found = {name: _read(rows, name) for name in FILES}
     else:
-        with working() as tell:
+        with progress() as tell:
             opened = _opened(runs or [], study, store, allow_code, tell)
             other = None if against is None else _open(against, store)
-            from lengthwise.study.file import lengths_of
+            from lengthwise.study.reading import lengths_of
 
             wanted = None if lengths is None else lengths_of(lengths)
             found = _analysed(opened, other, reference, wanted, examples, checkpoint, tell)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lengthwise.cli.terminal import Json, app, print_table, say, working
+from lengthwise.cli.terminal import Json, app, print_table, say
+from lengthwise.progress import progress
 from lengthwise.spec import Spec, SpecError, canonical, specs
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def encodings(
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     if load is not None and load > (os.cpu_count() or 1) / 2:
         print(f"the machine is busy (load {load:.1f} on {os.cpu_count()} cores): times are noisy", file=sys.stderr)
-    with working() as tell:
+    with progress() as tell:
         rows = side_by_side(
             config, known, _lengths(lengths), batch=batch, repeat=repeat, threads=threads, limit=limit, tell=tell
         )

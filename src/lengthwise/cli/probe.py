@@ -13,7 +13,8 @@ import typer
 
 from lengthwise.cli.runs import STORE, Store
 from lengthwise.cli.study import opened
-from lengthwise.cli.terminal import Json, app, console, escape, print_table, working
+from lengthwise.cli.terminal import Json, app, console, escape, print_table
+from lengthwise.progress import progress
 from lengthwise.spec import SpecError, did_you_mean
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def _all(names: list[str], store: str, sources: list[str], wanted: Wanted, to: P
 
     before = [_read(to / name) if (to / name).exists() else [] for name in (ROWS, SPREAD)]
     found, spreads = Rows(), Rows()
-    with working() as tell:
+    with progress() as tell:
         for number, name in enumerate(names, 1):
             run = Run.open(name, store)
             for source in sources:
@@ -196,7 +197,7 @@ def _probed(run: Run, source: str, wanted: Wanted, say: Callable[[str], None]) -
 def _documents(run: Run, source: str, lengths: str | None) -> tuple[list[Document], dict[str, list[Document]]]:
     from lengthwise.analysis.documents import random_sets, task_documents
     from lengthwise.evaluation.decoding import limit_of
-    from lengthwise.study.file import lengths_of
+    from lengthwise.study.reading import lengths_of
 
     limit = limit_of(run.plan.decoder())
     if source == "task":

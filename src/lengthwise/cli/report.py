@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lengthwise.cli.study import STORE, Add, AllowCode, File, StoreName, Tasks, With, opened, study
-from lengthwise.cli.terminal import Json, app, console, print_table, say, working
+from lengthwise.cli.terminal import Json, app, console, print_table, say
+from lengthwise.progress import progress
 from lengthwise.spec import SpecError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def report(
 ) -> None:
     """Turn stored rows into a verdict with honest intervals, figures, and one self-contained page."""
     asked = opened(file, add, tasks, with_, allow_code)
-    with working() as tell:
+    with progress() as tell:
         tell("computing intervals and drawing")
         made = asked.report(to, store=store, pdf=pdf, latex=latex, write=not (text or as_json), say=tell)
         if as_json:

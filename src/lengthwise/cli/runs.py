@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lengthwise.cli.terminal import Json, app, console, escape, print_table, say, working
+from lengthwise.cli.terminal import Json, app, console, escape, print_table, say
+from lengthwise.progress import progress
 from lengthwise.spec import SpecError, specs
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def compare(
     if plan.caution:
         print(f"lengthwise: {plan.caution}", file=sys.stderr)
     shared: dict[str, Any] = {"positions": positions, "model": model, "training": training, "store": store}
-    with working() if not quiet else nullcontext(lambda words: None) as tell:
+    with progress() if not quiet else nullcontext(lambda words: None) as tell:
         found = side_by_side(task, named, seeds=seeds, workers=workers, threads=threads or 1, say=tell, **shared)
     name = Path(to) / f"compare-{found.page.found.items[0].plan.task.name}"
     found.draw(to, name.name)
@@ -195,10 +196,10 @@ def evaluate(
     """Evaluate a run's stored weights anew: more lengths, another encoding or temperature, without training."""
     from lengthwise.run import Run
     from lengthwise.statistics.reach import reach
-    from lengthwise.study.file import lengths_of
+    from lengthwise.study.reading import lengths_of
 
     opened = Run.open(run, store)
-    with working() as tell:
+    with progress() as tell:
         found = opened.evaluate(
             None if lengths is None else lengths_of(lengths),
             checkpoint=checkpoint,

@@ -23,7 +23,8 @@ from lengthwise.cli.study import (
     print_failed,
     study,
 )
-from lengthwise.cli.terminal import Json, console, escape, print_table, say, working
+from lengthwise.cli.terminal import Json, console, escape, print_table, say
+from lengthwise.progress import progress
 from lengthwise.spec import SpecError
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def rows(
     from lengthwise.evaluation.rows import to_parquet
     from lengthwise.folder import Folder
 
-    with working() as tell:
+    with progress() as tell:
         found = opened(file, add, tasks, with_, allow_code).rows(store, tell)
     Folder(to.parent).write(to.name, to_parquet(found))
     told = {"rows": found.height, "runs": found["run"].n_unique(), "file": str(to)}
@@ -136,7 +137,7 @@ def export(
     if of is not None:
         asked = opened(of, allow_code=allow_code)
         keys, name = [item.key for item in asked.items(store)[0]], asked.name
-    with working() as tell:
+    with progress() as tell:
         many = kept.export(to, keys, name, tell)
     if as_json:
         print(json.dumps({"runs": many, "folder": str(to)}, indent=2))

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lengthwise.cli.terminal import Json, app, console, escape, print_table, say, working
+from lengthwise.cli.terminal import Json, app, console, escape, print_table, say
+from lengthwise.progress import progress
 from lengthwise.spec import SpecError
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def cost(
     from lengthwise.study.drive import minutes
 
     asked = opened(file, add, tasks, allow_code=allow_code)
-    with working() as tell:
+    with progress() as tell:
         found = asked.cost(on, workers, tell)
     lines: list[dict[str, object]] = [
         {
@@ -187,7 +188,7 @@ def run(
     """
     asked = opened(file, add, tasks, with_, allow_code)
     executor: ExecutorName = "inline" if inline else "processes" if no_ray and address is None else "auto"
-    with working() if not quiet else nullcontext(lambda words: None) as tell:
+    with progress() if not quiet else nullcontext(lambda words: None) as tell:
         ended = asked.run(
             store,
             workers=workers,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lengthwise.cli.terminal import Json, app, cell, console, escape, print_table, working
+from lengthwise.cli.terminal import Json, app, cell, console, escape, print_table
+from lengthwise.progress import progress
 from lengthwise.spec import Spec, SpecError
 
 if TYPE_CHECKING:
@@ -109,8 +110,8 @@ def audit(task: Name, protocol: Protocol = None, tokenizer: Tokenizer = None, as
     from lengthwise.task.audit import audit as run
 
     chosen, name = _task(task, protocol=protocol, tokenizer=tokenizer)
-    with working() as progress:
-        report = run(chosen, name, progress)
+    with progress() as tell:
+        report = run(chosen, name, tell)
     if as_json:
         print(json.dumps(report.mapping(), indent=2))
     else:
@@ -204,8 +205,8 @@ def export(
     from lengthwise.task.export import export as run
 
     chosen, name = _task(task, scratchpad=scratchpad, protocol=protocol, tokenizer=tokenizer)
-    with working() as progress:
-        written = run(chosen, name, to, examples, seed, progress)
+    with progress() as tell:
+        written = run(chosen, name, to, examples, seed, tell)
     print_table([{"split": split, "rows": count} for split, count in written.items()], as_json, written)
 
 
@@ -237,8 +238,8 @@ def lengths(
 
         unit, count = "tokens", HuggingFaceTokenizer(tokenizer).count
     counted: list[str] = []
-    with working() as progress:
-        found = measure(_told(map(count, texts(file, field, counted.extend)), progress), trained or (), unit)
+    with progress() as tell:
+        found = measure(_told(map(count, texts(file, field, counted.extend)), tell), trained or (), unit)
     if figure is not None:
         draw(found, figure, f"{file.name}, {found.documents:,} documents", upto=upto)
     if as_json:
@@ -261,8 +262,8 @@ def lengths(
         screen.print(f"\nwritten: {escape(str(figure))}")
 
 
-def _told(counts: Iterable[int], progress: Callable[[str], None]) -> Iterator[int]:
+def _told(counts: Iterable[int], tell: Callable[[str], None]) -> Iterator[int]:
     for done, count in enumerate(counts, 1):
         if done % 20_000 == 0:
-            progress(f"{done:,} documents")
+            tell(f"{done:,} documents")
         yield count

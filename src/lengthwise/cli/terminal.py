@@ -6,9 +6,6 @@ import json
 import os
 import re
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -29,7 +26,6 @@ app = typer.Typer(
 )
 
 _NUMBER = re.compile(r"[−±≥–-]?\s?[\d,]*\.?\d*(e[+-]\d+)?( ?%)?( \[.*\])?( of \d+)?|not learned|none")
-_EVERY = 10.0  # seconds between lines where stderr is no terminal
 
 Json = Annotated[bool, typer.Option("--json", help="Print plain JSON instead of a table.")]
 
@@ -96,21 +92,3 @@ def console(stderr: bool = False) -> Console:
 def say(text: str, style: str = "") -> None:
     """Print text as it is: no markup, no colours of numbers, and no line broken inside a path or a spec."""
     console().print(text, style=style or None, markup=False, highlight=False, soft_wrap=not sys.stdout.isatty())
-
-
-@contextmanager
-def working() -> Iterator[Callable[[str], None]]:
-    """A line on stderr that says what is being done; in a log, one every ten seconds, and none of what is quick."""
-    if not sys.stderr.isatty():
-        last = time.monotonic()
-
-        def tell(words: str) -> None:
-            nonlocal last
-            if time.monotonic() - last >= _EVERY:
-                last = time.monotonic()
-                print(words, file=sys.stderr, flush=True)
-
-        yield tell
-        return
-    with console(stderr=True).status("") as status:
-        yield lambda words: status.update(escape(words))

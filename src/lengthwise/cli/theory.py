@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lengthwise.cli.terminal import Json, app, console, escape, print_table, working
+from lengthwise.cli.terminal import Json, app, console, escape, print_table
+from lengthwise.progress import progress
 from lengthwise.spec import SpecError
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def theorem1(
     from lengthwise.theory import rows
 
     norms, precisions = _norms(norm), _list(dtype)
-    with working() as tell:
+    with progress() as tell:
         table, curve = rows.theorem1(
             tokens, width, norms=norms, precisions=precisions, sequences=sequences, seed=seed, tell=tell
         )
@@ -80,7 +81,7 @@ def theorem2(
     from lengthwise.theory import rows
 
     norms, precisions = _norms(norm), _list(dtype)
-    with working() as tell:
+    with progress() as tell:
         table = rows.theorem2(tokens, width, norms=norms, precisions=precisions, scaled=scaled, seed=seed, tell=tell)
         remark, points = rows.remark()
         imitated, by_distance = rows.imitations()
@@ -104,7 +105,7 @@ def horizon(
     """How far the count reaches: by precision (the last t told from t + 1), and by the width of the layer."""
     from lengthwise.theory import rows
 
-    with working() as tell:
+    with progress() as tell:
         reach = rows.horizons(_list(dtype), tell=tell)
         price = rows.widths()
     from lengthwise.reporting.theory import horizon as drawn
@@ -143,7 +144,7 @@ def claims(
     from lengthwise.reporting.claims import judge, measured_as, read_claims
     from lengthwise.theory.claims import measured
 
-    with working() as tell:
+    with progress() as tell:
         found = measured(draws=draws, seed=seed, tell=tell)
     if to is not None:
         Folder(to).write("claims.json", json.dumps({"draws": draws, "seed": seed, "claims": found}, indent=1))

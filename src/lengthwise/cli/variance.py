@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lengthwise.cli.terminal import Json, console, escape, print_table, working
+from lengthwise.cli.terminal import Json, console, escape, print_table
 from lengthwise.cli.theory import theory
+from lengthwise.progress import progress
 
 if TYPE_CHECKING:
     from lengthwise.reporting.drawing import Drawing
@@ -38,7 +39,7 @@ def variance(
     from lengthwise.theory.variance import Start
 
     start = Start.pytorch(width, heads) if pytorch else Start(width, heads, sigma)
-    with working() as tell:
+    with progress() as tell:
         rows = every_lemma(start, tokens, count=draws, seed=seed, tell=tell)
     files = _written(draw(rows), to)
     if as_json:
@@ -113,7 +114,7 @@ def order(
     files = _written(draw(rows), to)
     learned: list[dict[str, Any]] = []
     if train:
-        with working() as tell:
+        with progress() as tell:
             learned = demonstrate(store, seed=seed, tell=tell)
         files += _written(draw_trained(learned), to)
     if as_json:

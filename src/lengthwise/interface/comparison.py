@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lengthwise.folder import Folder
-from lengthwise.interface.study import Named, Say, Study
+from lengthwise.interface.study import Named, Study
+from lengthwise.progress import Say
 from lengthwise.reporting.findings import Findings, labelled
 from lengthwise.reporting.page import Page
 from lengthwise.run.lease import STORE
@@ -104,7 +105,17 @@ def compare(
     >>> compare(runs).draw("figures")  # doctest: +SKIP
     """
     if isinstance(what, str | Mapping | Spec | type):
-        return _trained(what, encodings, seeds, positions, model, training, store, workers, threads, say)
+        study = Study(
+            task=what,
+            encoding=encodings,
+            positions=positions,
+            model=model,
+            training=training,
+            seeds=seeds,
+            threads=threads,
+            name="compare",
+        )
+        return _trained(study, store, workers, say)
     if not what:
         raise SpecError("there is nothing to compare: give at least one run")
     tasks = {str(run.plan.task_spec) for run in what}
@@ -117,46 +128,19 @@ def compare(
         encoding=list(dict.fromkeys(item.point.encoding for item in items)),
         seeds=sorted({item.point.seed for item in items}),
         name="compare",
-        question=_question(items[0].point.task),
     )
     return Comparison(Page(_findings(study.file, items, listed)))
 
 
-def _trained(
-    task: Named | type[Task],
-    encodings: Sequence[Named | type[Encoding]],
-    seeds: int | Sequence[int],
-    positions: Named | type[Positions],
-    model: str,
-    training: str,
-    store: str,
-    workers: int | None,
-    threads: int,
-    say: Say | None,
-) -> Comparison:
-    """A study of one task that is in no file: trained here, in processes of this machine."""
-    study = Study(
-        task=task,
-        encoding=encodings,
-        positions=positions,
-        model=model,
-        training=training,
-        seeds=seeds,
-        threads=threads,
-        name="compare",
-        question=_question(str(task)),
-    )
+def _trained(study: Study, store: str, workers: int | None, say: Say | None) -> Comparison:
+    """A study of one task that is in no file, trained in processes of this machine."""
     ended = study.run(store, workers=workers, executor="inline" if workers == 1 else "processes", say=say)
-    wrong = {key: why for key, why in ended.tally.failed.items() if key not in Store(store).diverged([key])}
-    if wrong:
-        raise SpecError("\n".join(f"run {key} failed: {why}" for key, why in wrong.items()))
+    diverged = Store(store).diverged(list(ended.tally.failed))
+    if wrong := [f"run {key} failed: {why}" for key, why in ended.tally.failed.items() if key not in diverged]:
+        raise SpecError("\n".join(wrong))
     names, many = ",".join(study.file.encodings), len(study.file.seed_list)
     command = f"lengthwise compare {study.file.tasks[0]} --encodings {names} --seeds {many}"
     return Comparison(Page(study.findings(store, more="add --seeds {seeds}"), command))
-
-
-def _question(task: str) -> str:
-    return f"How far beyond its training length does each encoding carry {task}?"
 
 
 def _findings(study: StudyFile, items: list[Item], runs: Sequence[Run]) -> Findings:

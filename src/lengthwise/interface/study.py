@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from lengthwise.encoding import ENCODINGS, POSITIONS
 from lengthwise.interface.results import StudyCost, StudyPlan, StudyReport, StudyStopped
 from lengthwise.loading import named
+from lengthwise.progress import Say, progress
 from lengthwise.run.lease import STORE
 from lengthwise.spec import Spec, SpecError, specs
 from lengthwise.study.add import (
@@ -43,7 +45,6 @@ if TYPE_CHECKING:
     from lengthwise.task.base import Task
 
 Named = str | Mapping[str, object] | Spec
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -103,13 +104,13 @@ class Study:
         varied = {axis: values for axis, values in axes.items() if len(values) > 1 or axis == "encoding"}
         content: dict[str, Any] = {
             "name": name,
-            "question": question or "How far beyond its training length does each encoding carry each task?",
+            "question": question or _question(axes["task"]),
             "base": {axis: values[0] for axis, values in axes.items() if axis not in varied and values},
             "vary": varied,
             "seeds": seeds if isinstance(seeds, int) else list(seeds),
             "resources": {"threads": threads},
         }
-        self.planned = Planned(StudyFile.of(content, "the study"))
+        self.planned = self.before_adding = Planned(StudyFile.of(content, "the study"))
         self.source = ""
         """The file or recipe it was read from."""
         self.add: list[str] = []
@@ -135,13 +136,20 @@ class Study:
         """
         made = cls.__new__(cls)
         more = _names(add, ENCODINGS) if add else []
-        file = where.file if isinstance(where, Study) else StudyFile.read(str(where))
-        file = added(file, more) if more else file
-        made.planned = Planned(file, None if tasks is None else chosen_tasks(file, tasks))
-        own = {spec.name for text in more for spec in specs(text)}  # giving them is consent
+        if isinstance(where, Study):
+            vars(made).update(vars(where))
+            made.add, made.tasks = [*where.add, *more], where.tasks if tasks is None else tasks
+        else:
+            made.source, made.add, made.tasks, made.results, made.store = str(where), more, tasks, None, STORE
+            made.before_adding = Planned(StudyFile.read(made.source))
+        if results is not None:
+            made.results = Path(results)
+        plain = made.before_adding.study
+        file = added(plain, made.add) if made.add else plain
+        chosen = None if made.tasks is None else chosen_tasks(file, made.tasks)
+        made.before_adding, made.planned = Planned(plain, chosen), Planned(file, chosen)
+        own = {spec.name for text in made.add for spec in specs(text)}  # giving them is consent
         refuse_foreign([name for name in made.planned.outside() if name not in own], allow_code)
-        made.source, made.add, made.tasks = str(where), more, tasks
-        made.results, made.store = None if results is None else Path(results), STORE
         return made
 
     @property
@@ -205,18 +213,19 @@ class Study:
         Called again, it does only what is missing; `retry` tries failed runs once more. Where encodings were added to
         committed results, they must pass `verify`, and three committed runs are made again first, as a guard.
         """
-        tell, self.store = say or _progress(self.name), store or self.store
+        self.store = store or self.store
         if errors := self.check():
             raise SpecError("\n".join(errors))
-        if verify:
-            self._verified(tell)
-        kept, bundle = Store(store or self.store), self._bundle()
-        how: dict[str, Any] = {"executor": executor, "workers": workers, "address": address, "tell": tell}
+        kept, bundle = Store(self.store), self._bundle()
         planned, guard = self.planned, None
-        if self.add and bundle is not None:
-            planned = Planned(self.file, self.planned.tasks, map(written, self.add))
-            guard = self._guarded(kept, bundle, accept, how)
-        tally = drive(planned, kept, given={} if bundle is None else bundle.summaries, retry=retry, **how)
+        with progress() if say is None else nullcontext(say) as tell:
+            if verify:
+                self._verified(tell)
+            how: dict[str, Any] = {"executor": executor, "workers": workers, "address": address, "tell": tell}
+            if self.add and bundle is not None:
+                planned = Planned(self.file, self.planned.tasks, map(written, self.add))
+                guard = self._guarded(kept, bundle, accept, how)
+            tally = drive(planned, kept, given={} if bundle is None else bundle.summaries, retry=retry, **how)
         if tally is None:
             found = status(planned, kept, {} if bundle is None else bundle.summaries)
             raise StudyStopped(len(found.done), found.total)
@@ -236,15 +245,14 @@ class Study:
                 )
 
     def _guarded(self, store: Store, bundle: Bundle, accept: bool, how: Mapping[str, Any]) -> Guard:
-        plain, beside = self._without_added(), guard_store(store)
-        again = guards(plain, bundle)
+        beside, again = guard_store(store), guards(self.before_adding, bundle)
         if not again:
             raise SpecError(
                 f"{bundle.folder} has no run of this study as it is now (another version?), so nothing guards the "
                 "comparison; run the whole study here instead, without --with"
             )
         how["tell"](f"{len(again)} committed runs are made again first, as a guard")
-        if drive(plain, beside, only=again, **how) is None:
+        if drive(self.before_adding, beside, only=again, **how) is None:
             raise StudyStopped(0, len(self.planned.points))
         found = guarded(again, bundle, beside)
         how["tell"](found.sentence)
@@ -256,13 +264,8 @@ class Study:
         bundle = self._bundle()
         if not self.add or bundle is None:
             return None
-        plain = self._without_added()
-        return status(Only(plain, guards(plain, bundle)), guard_store(Store(store or self.store)), None)
-
-    def _without_added(self) -> Planned:
-        more = set(map(written, self.add))
-        names = [name for name in self.file.encodings if name not in more]
-        return Planned(self.file, self.planned.tasks, names)
+        again = Only(self.before_adding, guards(self.before_adding, bundle))
+        return status(again, guard_store(Store(store or self.store)), None)
 
     # --- what is there -----------------------------------------------------------------------------------------------
 
@@ -386,16 +389,7 @@ def _names(given: Any, table: Mapping[str, str]) -> list[str]:  # noqa: ANN401
     return [one if isinstance(one, str) else str(named(one, table)) for one in listed]
 
 
-def _progress(title: str) -> Say:
-    """Lines on stderr, one every ten seconds."""
-    import sys
-    import time
-
-    last = [time.monotonic()]
-
-    def say(words: str) -> None:
-        if time.monotonic() - last[0] > 10:
-            last[0] = time.monotonic()
-            print(f"{title}: {words}", file=sys.stderr, flush=True)  # noqa: T201
-
-    return say
+def _question(tasks: Sequence[str]) -> str:
+    """What a study asks that was given no question."""
+    carried = tasks[0] if len(tasks) == 1 else "each task"
+    return f"How far beyond its training length does each encoding carry {carried}?"

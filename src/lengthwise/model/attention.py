@@ -23,10 +23,8 @@ from lengthwise.encoding.base import SEES_SCORES, Encoding, Pair
 from lengthwise.model.cache import Cache
 from lengthwise.model.config import DecoderConfig
 from lengthwise.model.flex import BlockMask, Change, flex, prepared
-from lengthwise.model.layout import TokenLayout
 from lengthwise.model.mask import AttentionMask
 from lengthwise.model.taps import Taps
-from lengthwise.spec import SpecError
 
 COLUMNS_FROM = 512 * 512
 """Up to so many query-key pairs a matrix of biases is quicker than extra columns (measured in benchmarks/bias.py)."""
@@ -386,18 +384,3 @@ class Attention(nn.Module):
 
     def _split(self, x_BTN: Tensor) -> Tensor:
         return x_BTN.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-
-
-def check_cache(mask: str, cache: Cache, new: TokenLayout) -> None:
-    """A cache has a budget, and holds states that later tokens must not change."""
-    before = torch.tensor((0,) if cache.layout is None else cache.layout.counts)
-    tokens_B = before + torch.tensor(new.counts)
-    if bool((tokens_B > torch.as_tensor(cache.budget).cpu()).any()):
-        most = int(tokens_B.max())
-        raise SpecError(f"{most} tokens do not fit the cache's budget of {cache.budget}; make it decoder.cache({most})")
-    if mask == "bidirectional":
-        raise SpecError("a bidirectional model has no cache: every new token changes the states of all others")
-    if mask == "prefix" and cache.layout is not None and new.prefix_BT is not None:
-        raise SpecError(
-            "under a prefix mask the whole prompt goes into the cache at once: give prefix with the first block"
-        )

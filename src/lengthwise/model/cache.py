@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 
+import torch
 from torch import Tensor, nn
 
 from lengthwise.model.layout import TokenLayout
@@ -31,6 +32,22 @@ class Cache:
     def tokens(self) -> int:
         """Tokens per row so far, padding included."""
         return 0 if self.layout is None else self.layout.tokens
+
+    def check(self, mask: str, new: TokenLayout) -> None:
+        """Refuse tokens that do not fit the budget, or that would change states which are already stored."""
+        before = torch.tensor((0,) if self.layout is None else self.layout.counts)
+        tokens_B = before + torch.tensor(new.counts)
+        if bool((tokens_B > torch.as_tensor(self.budget).cpu()).any()):
+            most = int(tokens_B.max())
+            raise SpecError(
+                f"{most} tokens do not fit the cache's budget of {self.budget}; make it decoder.cache({most})"
+            )
+        if mask == "bidirectional":
+            raise SpecError("a bidirectional model has no cache: every new token changes the states of all others")
+        if mask == "prefix" and self.layout is not None and new.prefix_BT is not None:
+            raise SpecError(
+                "under a prefix mask the whole prompt goes into the cache at once: give prefix with the first block"
+            )
 
     def keep(self, rows: list[int]) -> None:
         """Go on with these rows alone: the others have said all they had to say."""

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from lengthwise.encoding import build_encoding
 from lengthwise.encoding.base import Encoding, normal_, taken
-from lengthwise.model.attention import Attention, AttentionContext, AttentionMask, check_cache, exactly
+from lengthwise.model.attention import Attention, AttentionContext, AttentionMask, exactly
 from lengthwise.model.cache import Cache
 from lengthwise.model.config import DecoderConfig
 from lengthwise.model.flex import check as check_flex
@@ -307,7 +307,7 @@ class Decoder(nn.Module):
                 raise SpecError("a cache is for decoding; wrap the call in torch.no_grad()")
             if cache.owner() is not self:
                 raise SpecError("this cache was made by another model; make one with this model's cache(budget)")
-            check_cache(self.config.mask, cache, new)
+            cache.check(self.config.mask, new)
         if new.largest >= 2**24 and self.embedding.weight.dtype != torch.float64:
             raise SpecError(f"position {new.largest} is not exact in fp32; count from a nearer origin, or use float64")
         for part in self._encodings():

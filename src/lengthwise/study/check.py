@@ -12,9 +12,9 @@ from lengthwise.encoding.signature import canonical_encoding
 from lengthwise.model.config import preset
 from lengthwise.run.identity import Plan, encodings_of
 from lengthwise.spec import Spec, SpecError, blame, specs
-from lengthwise.study.file import AXES, SHOWN, Evaluation, StudyFile, lengths_of
+from lengthwise.study.file import AXES, SHOWN, Evaluation, StudyFile
 from lengthwise.study.plan import GridPoint, Planned
-from lengthwise.study.reading import cut
+from lengthwise.study.reading import cut, lengths_of
 from lengthwise.task import build_task
 from lengthwise.training.settings import training_preset
 

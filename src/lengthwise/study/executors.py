@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 from lengthwise.run.lease import Watch
@@ -84,6 +85,7 @@ class Processes:
         self.slots = workers
         self._busy: dict[subprocess.Popen[str], str] = {}
         self._idle: list[subprocess.Popen[str]] = []
+        self._readers: list[threading.Thread] = []
         self._lines: queue.SimpleQueue[tuple[subprocess.Popen[str], str]] = queue.SimpleQueue()
 
     @property
@@ -97,7 +99,7 @@ class Processes:
         try:
             worker.stdin.write(job.line() + "\n")
             worker.stdin.flush()
-        except OSError:  # it has died; its reader says so
+        except (OSError, ValueError):  # it has died, its pipe may be closed; its reader says so
             pass
 
     def _started(self) -> subprocess.Popen[str]:
@@ -108,15 +110,19 @@ class Processes:
             text=True,
             start_new_session=True,  # Ctrl-C is for the one who hands out jobs
         )
-        threading.Thread(target=self._read, args=(worker,), daemon=True).start()
+        self._readers.append(threading.Thread(target=self._read, args=(worker,), daemon=True))
+        self._readers[-1].start()
         return worker
 
     def _read(self, worker: subprocess.Popen[str]) -> None:
         """Take down what a worker says; an empty line says that it is gone."""
-        assert worker.stdout is not None
-        for line in worker.stdout:
-            self._lines.put((worker, line))
+        assert worker.stdin is not None and worker.stdout is not None
+        with worker.stdout as said:
+            for line in said:
+                self._lines.put((worker, line))
         worker.wait()
+        with suppress(OSError):  # a job that it never read
+            worker.stdin.close()
         self._lines.put((worker, ""))
 
     def wait(self, seconds: float) -> list[Outcome]:
@@ -149,6 +155,6 @@ class Processes:
             except subprocess.TimeoutExpired:
                 worker.kill()
                 worker.wait()
-            assert worker.stdin is not None
-            worker.stdin.close()
-        self._idle.clear(), self._busy.clear()
+        for reader in self._readers:
+            reader.join()
+        self._idle.clear(), self._busy.clear(), self._readers.clear()

@@ -12,15 +12,15 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from lengthwise.spec import Spec, SpecError, did_you_mean, show, specs
-from lengthwise.study.reading import cut, load
+from lengthwise.study.reading import cut, lengths_of, load
 
 AXES = ("task", "encoding", "positions", "model", "training")
 """What can vary, slowest first: encodings stand side by side."""
 ORDER = ("task", "positions", "model", "training", "encoding")
 TUNING_SEED = 1000
 RATES = (1e-3, 2e-3, 4e-3)
-RUNS, LENGTHS, SHOWN = 100_000, 10_000, 50
-"""The most runs of a study, lengths of an evaluation, and mistakes that are told."""
+RUNS, SHOWN = 100_000, 50
+"""The most runs of a study, and mistakes that are told."""
 
 
 class Wrong(ValueError):
@@ -389,24 +389,6 @@ def _fields(place: tuple[int | str, ...]) -> list[str]:
     parts: dict[str, type[Part]] = {"base": Base, "vary": Vary, "pair": LinkedOptions, "lr": LearningRateRule}
     parts |= {"evaluations": Evaluation, "resources": Resources}
     return list(parts.get(str(place[0]), StudyFile).model_fields if len(place) > 1 else StudyFile.model_fields)
-
-
-def lengths_of(text: str) -> list[int]:
-    """The lengths of `8,16,32` or `17-40`."""
-    found: list[int] = []
-    for part in text.replace(" ", "").split(","):
-        match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part)
-        first, last = (0, -1) if match is None else (int(match[1]), int(match[2] or match[1]))
-        if last < first:
-            raise SpecError(f"lengths are written 8,16,32 or 17-40, not {text!r:.80}")
-        if last > 10**6:
-            raise SpecError(f"a length of {last} is beyond anything that can be tested")
-        if len(found) + last + 1 - first > LENGTHS:
-            raise SpecError(f"{text!r:.80} are more than {LENGTHS:,} lengths; write fewer")
-        found += range(first, last + 1)
-    if twice := _twice(found):
-        raise SpecError(f"length {twice[0]} is listed twice in {text!r:.80}")
-    return found
 
 
 def schema() -> dict[str, Any]:

@@ -21,8 +21,9 @@ from lengthwise.loading import GIVEN, files_of
 from lengthwise.run.identity import Plan
 from lengthwise.run.lease import Failed, Held, Lease, Lost, Watch
 from lengthwise.spec import SpecError, one_line, resolve, specs
-from lengthwise.study.file import Evaluation, StudyFile, lengths_of
+from lengthwise.study.file import Evaluation, StudyFile
 from lengthwise.study.plan import Item
+from lengthwise.study.reading import lengths_of
 
 State = Literal["done", "already", "held", "failed", "stopped", "lost", "died"]
 

@@ -1,0 +1,33 @@
+"""How slow work says what it is doing: in a terminal, a notebook or a log."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+Say = Callable[[str], None]
+_EVERY = 10.0
+"""Seconds between lines where stderr is no terminal."""
+
+
+@contextmanager
+def progress() -> Iterator[Say]:
+    """A line on stderr that says what is being done; in a log, one every ten seconds, and none of what is quick."""
+    if not sys.stderr.isatty():
+        last = time.monotonic()
+
+        def say(words: str) -> None:
+            nonlocal last
+            if time.monotonic() - last >= _EVERY:
+                last = time.monotonic()
+                print(words, file=sys.stderr, flush=True)  # noqa: T201
+
+        yield say
+        return
+    from rich.console import Console
+    from rich.markup import escape
+
+    with Console(stderr=True, emoji=False).status("") as status:
+        yield lambda words: status.update(escape(words))
