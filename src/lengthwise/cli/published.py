@@ -98,18 +98,17 @@ def cite(
     ] = None,
 ) -> None:
     """Print the BibTeX of encodings, positions, tasks or a study; without a name, of lengthwise and the study."""
-    from lengthwise.publication.citations import STUDY, entry, itself, numbers_in, short_entry
+    from lengthwise.publication.citations import STUDY, entries, itself, numbers_in, short_entry
 
     wanted: list[str] = []  # arXiv numbers, and papers that have none here
     for name in names or ["lengthwise"]:
         for paper in _papers(name):
-            numbers = numbers_in(paper)
-            wanted += [number for number in numbers if entry(number)] if any(map(entry, numbers)) else [paper]
+            wanted += [number for number in numbers_in(paper) if number in entries()] or [paper]
     if not names:
         wanted.append(STUDY)
     found = []
     for one in dict.fromkeys(wanted):
-        found.append(itself() if one == "lengthwise" else entry(one) or short_entry(one) or f"% {one}")
+        found.append(itself() if one == "lengthwise" else entries().get(one) or short_entry(one) or f"% {one}")
     print("\n\n".join(found))
 
 

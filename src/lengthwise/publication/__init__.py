@@ -6,8 +6,11 @@ carry a defect, its table says so.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from csv import DictReader
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.resources import files
 
 from lengthwise.spec import Spec, SpecError, did_you_mean
 
@@ -37,24 +40,28 @@ class Task:
     chance: float = 0.0
 
 
+def read(name: str) -> list[dict[str, str]]:
+    """The lines of a file of published numbers, `data/NAME.csv`."""
+    text = files(__name__).joinpath("data", f"{name}.csv").read_text("utf-8")
+    return list(DictReader(text.splitlines()))
+
+
+def by_encoding(line: Mapping[str, str]) -> dict[str, float]:
+    """The numbers of a line that has a column for each encoding."""
+    return {name: float(line[name]) for name in ENCODINGS if line[name]}
+
+
 TASKS = {
-    "copy:variant=same": Task("Copy variant 1", "rsc_tr20_ts40", "primitive", 20, 40, "symbols"),
-    "copy:variant=same2": Task("Copy variant 1 (2x)", "rsc2x_tr20_ts40", "primitive", 20, 40, "symbols"),
-    "copy:variant=replace": Task("Copy variant 2", "rdc_tr20_ts40", "primitive", 20, 40, "symbols"),
-    "copy:variant=random": Task("Copy variant 3", "cmc_tr20_ts40", "primitive", 20, 40, "symbols"),
-    "copy:variant=random2": Task("Copy variant 3 (2x)", "cmc2x_tr20_ts40", "primitive", 20, 40, "symbols"),
-    "reverse:variant=once": Task("Reverse variant 1", "mc_tr20_ts40", "primitive", 20, 40, "symbols"),
-    "reverse:variant=twice": Task("Reverse variant 1 (2x)", "mc2x_tr20_ts40", "primitive", 20, 40, "symbols"),
-    "reverse:variant=back": Task("Reverse variant 2", "mcrv_tr20_ts40", "primitive", 20, 40, "symbols"),
-    "addition": Task("Addition", "len_tr8_ts16", "maths", 8, 16, "digits"),
-    "polynomial": Task("Polynomial Evaluation", "n_terms_tr8_ts16", "maths", 8, 16, "terms", 0.1),
-    "sort:variant=single": Task("Sorting (single token)", "len_sngd_tr8_ts16", "maths", 8, 16, "items"),
-    "sort:variant=multi": Task("Sorting (multi digit)", "len_mltd_tr8_ts16", "maths", 8, 16, "items"),
-    "summation": Task("Summation", "len_tr8_ts16", "maths", 8, 16, "addends", 0.1),
-    "parity": Task("Parity", "len_tr8_ts16", "maths", 8, 16, "bits", 0.5),
-    "lego": Task("LEGO", "len_tr8_ts16", "maths", 8, 16, "variables", 0.5),
-    "scan": Task("SCAN", "mdlen_tr25_ts48", "classic", 25, 48, "actions"),
-    "pcfg": Task("PCFG", "md_productivity", "classic", 8, 35, "functions"),
+    line["task"]: Task(
+        line["label"],
+        line["split"],
+        line["category"],
+        int(line["trained"]),
+        int(line["tested"]),
+        line["unit"],
+        float(line["chance"]),
+    )
+    for line in read("tasks")
 }
 CATEGORIES = {
     "primitive": "Primitive tasks",
@@ -118,17 +125,3 @@ def published_encoding(spec: str | Spec) -> str | None:
         options.pop("interleaved", None)  # which dimensions form a pair is a matter of names for trained weights
         return ROTARY if options == {"fraction": 0.25} else None
     return spec.name if spec.name in ENCODINGS and not options else None
-
-
-def numbers(text: str) -> list[float | None]:
-    """The numbers of a line, where `-` is none and `0x3` is three zeros."""
-    found: list[float | None] = []
-    for word in text.split():
-        value, times, count = word.partition("x")
-        found += [None if value == "-" else float(value)] * (int(count) if times else 1)
-    return found
-
-
-def by_encoding(text: str) -> dict[str, float]:
-    """Five numbers, by encoding."""
-    return {name: value for name, value in zip(ENCODINGS, numbers(text), strict=True) if value is not None}

@@ -2,54 +2,23 @@
 
 from __future__ import annotations
 
-from lengthwise.publication import CODE, ENCODINGS, PAPER, Table, by_encoding, numbers
+from lengthwise.publication import CODE, ENCODINGS, PAPER, Table, by_encoding, read
 
-LENGTHS = (*range(2, 23), 24, 25, 26, 27, 28, 30, 32, 33, 36, 40, 48)
+_BY_LENGTH = {int(line["length"]): by_encoding(line) for line in read("divergence_by_length")}
+_BY_LAYER = [by_encoding(line) for line in read("divergence_by_layer")]
+_DISTANCES = [by_encoding(line) for line in read("attended_distance")]
+LENGTHS = tuple(_BY_LENGTH)
 """Actions of the SCAN examples."""
 
-_BY_LENGTH = (  # nope (another seed), t5, alibi, Rotary, sinusoidal
-    ".102 .134 .155 .190 .217 .228 .244 .276 .263 .274 .287 .270 .287 .313 .271 .305 .287 .290 .281 .281 .329 .291 "
-    ".285 .269 .272 .282 .296 .294 .336 .257 .318 .301",
-    ".099 .130 .161 .184 .203 .204 .223 .258 .248 .264 .280 .245 .274 .308 .263 .315 .285 .291 .284 .289 .331 .293 "
-    ".298 .271 .282 .288 .303 .314 .346 .266 .312 .306",
-    ".142 .182 .230 .275 .321 .349 .377 .429 .425 .445 .469 .463 .523 .559 .483 .548 .509 .506 .519 .603 .608 .546 "
-    ".550 .539 .538 .577 .613 .622 .687 .614 .696 .733",
-    ".319 .412 .527 .599 .655 .753 .805 .858 .886 .904 .960 .974 1.033 1.062 1.018 1.063 .986 1.062 1.139 1.241 "
-    "1.155 1.105 1.075 1.053 1.130 1.179 1.239 1.245 1.291 1.275 1.288 1.307",
-    ".212 .283 .350 .404 .478 .534 .590 .615 .682 .669 .692 .692 .792 .733 .791 .802 .741 .786 .840 .827 .838 .840 "
-    ".784 .765 .823 .862 .904 .899 1.003 .912 .934 .937",
-)
-_BY_LAYER = (
-    ".190 .143 .144 .165 .192 .156 .192 .329 .400 .421 .389 .461",
-    ".203 .182 .176 .195 .176 .196 .176 .286 .417 .311 .392 .447",
-    ".291 .339 .399 .374 .328 .385 .498 .483 .692 .755 .527 .808",
-    ".886 1.052 1.170 1.093 1.004 1.058 1.047 .809 .846 .919 .938 1.027",
-    ".505 .828 .899 .852 .741 .627 .595 .684 .618 .738 .777 .767",
-)
-_DISTANCES = (  # how many query tokens have their maximum there, in bins of .05 around 0, .05, ..., 1
-    "55417 20393 4457 2892 2880 2878 2553 2035 1589 1243 1101 1078 1085 1218 1330 1530 1876 3432 8244 9525 9513",
-    "51610 21376 8260 5124 4010 2979 2279 1819 1544 1316 1238 1261 1158 1226 1385 1614 1785 2843 5897 9139 8406",
-    "88059 23892 4555 2447 1923 1711 1479 1314 1209 1026 938 862 679 675 709 646 609 639 1591 999 307",
-    "17864 9580 7172 5453 5022 4940 5093 4875 4289 4000 4125 5184 5450 5612 5944 6283 7589 7158 7070 7945 5621",
-    "18081 7437 6061 5864 6298 7217 8042 9481 10860 12202 11596 7565 3235 1846 1156 985 1018 1830 4089 4647 6759",
-)
-
-
-def _plain(line: str) -> list[float]:
-    return [value for value in numbers(line) if value is not None]
-
-
-DIVERGENCE = by_encoding(".265 .263 .490 .987 .719")
+DIVERGENCE = _BY_LAYER[0]
 """Encoding → divergence from NoPE's attention, mean over layers and lengths; `nope` is NoPE with another seed."""
 BY_LENGTH: dict[str, dict[int, float]] = {
-    name: dict(zip(LENGTHS, _plain(line), strict=True)) for name, line in zip(ENCODINGS, _BY_LENGTH, strict=True)
+    name: {length: values[name] for length, values in _BY_LENGTH.items()} for name in ENCODINGS
 }
 """Encoding → length → divergence, mean over layers."""
-BY_LAYER: dict[str, list[float]] = {name: _plain(line) for name, line in zip(ENCODINGS, _BY_LAYER, strict=True)}
+BY_LAYER: dict[str, list[float]] = {name: [values[name] for values in _BY_LAYER[1:]] for name in ENCODINGS}
 """Encoding → divergence of each layer, first to last, mean over lengths."""
-COUNTS: dict[str, list[int]] = {
-    name: [int(count) for count in _plain(line)] for name, line in zip(ENCODINGS, _DISTANCES, strict=True)
-}
+COUNTS: dict[str, list[int]] = {name: [int(values[name]) for values in _DISTANCES] for name in ENCODINGS}
 """Encoding → how often the maximum lies at a normalised distance of 0, .05, ..., 1 (to the nearest)."""
 FRACTIONS: dict[str, list[float]] = {name: [count / sum(counts) for count in counts] for name, counts in COUNTS.items()}
 """The same as shares of all."""

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from lengthwise.publication import CODE, PAPER, Table, numbers
+from lengthwise.publication import CODE, PAPER, Table, read
 
 WIDTH = 4000 / 49
 """Tokens in a bin; the first begins at half of it."""
 MEDIANS = {"FLAN (CoT)": 454, "Super-NaturalInstructions": 141}
-_COUNTS = {
-    "FLAN (CoT)": "5 2803 26605 39223 21136 42497 22836 4673 4829 4961 3274 2130 1507 1306 1242 1025 830 543 342 209 "
-    "142 97 70 33 10 4 1 0 0 1 0 0 0 1 1 1 0x6 1 1 0x4",
-    "Super-NaturalInstructions": "71401 53776 22678 8801 6104 4255 2874 2674 1568 1186 582 384 273 208 195 361 210 121 "
-    "193 247 78 66 83 43 40 33 29 19 39 19 18 17 17 12 8 11 8 15 11 12 11 7 11 6 6 5 5 5",
-}
-COUNTS: dict[str, list[int]] = {
-    name: [int(count) for count in numbers(line) if count is not None] for name, line in _COUNTS.items()
-}
+_LINES = read("instruction_lengths")
+COUNTS: dict[str, list[int]] = {name: [int(line[name]) for line in _LINES] for name in MEDIANS}
 """Set of instructions → texts per bin."""
 
 

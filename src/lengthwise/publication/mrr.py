@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-from lengthwise.publication import CODE, PAPER, Table, by_encoding
+from lengthwise.publication import CODE, PAPER, Table, by_encoding, read
 
-MRR: dict[str, dict[str, float]] = {
-    "overall": by_encoding(".686928 .549020 .502288 .329739 .215359"),
-    "primitive": by_encoding(".798611 .597222 .434028 .243056 .210417"),
-    "maths": by_encoding(".612698 .448413 .592857 .403968 .225397"),
-    "classic": by_encoding(".500000 .708333 .458333 .416667 .200000"),
-    "with scratchpads": by_encoding(".630250 .603950 .551252 .269750 .228131"),
-    "seed means": by_encoding(".696078 .573529 .475490 .323529 .217647"),
-}
+_LINES = read("mrr")
+MRR = {line["recipe"]: by_encoding(line) for line in _LINES}
 """Recipe → encoding → mean reciprocal rank."""
-PRINTED = by_encoding(".69 .55 .50 .33 .22")
-"""As Figure 1 prints them."""
-
-_ABOUT = {
-    "overall": (51, "Figure 1: 17 task variants without scratchpad x 3 seeds, each seed a query"),
-    "primitive": (24, "Figure 2: copy and reverse"),
-    "maths": (21, "Figure 2: what 51 x overall leaves after the other two"),
-    "classic": (6, "Figure 2: SCAN and PCFG"),
-    "with scratchpads": (173, "not published as a figure: every scratchpad format a query of its own"),
-    "seed means": (17, "not published: ranks of means over seeds; a tie has the better rank twice"),
-}
 
 
 def tables() -> list[Table]:
     """The ranks by recipe."""
-    rows: list[dict[str, object]] = []
-    for recipe, values in MRR.items():
-        queries, about = _ABOUT[recipe]
-        rows.append({"recipe": recipe, "queries": queries, **values, "what": about})
+    rows: list[dict[str, object]] = [
+        {"recipe": line["recipe"], "queries": int(line["queries"]), **by_encoding(line), "what": line["what"]}
+        for line in _LINES
+    ]
     return [
         Table(
             "mrr",
