@@ -32,6 +32,20 @@ def test_help_is_quick_and_imports_no_torch(figure):
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
 
 
+def test_every_verb_is_in_one_panel_and_no_help_is_cut():
+    """In a terminal of 80 columns, each verb's first sentence fits; a verb that is in no panel would not be listed."""
+    from typer.main import get_command
+
+    from lengthwise.cli.terminal import PANELS, app
+
+    verbs = get_command(app).commands
+    assert sorted(name for names in PANELS.values() for name in names) == sorted(verbs)
+    environment = {**os.environ, "COLUMNS": "80"}
+    for group in ([], ["study"], ["theory"], ["bench"]):
+        told = subprocess.run([*COMMAND, *group, "--help"], capture_output=True, text=True, env=environment, check=True)
+        assert "..." not in told.stdout.replace("[ARGS]...", ""), told.stdout
+
+
 def test_version():
     assert run("--version").stdout.startswith("lengthwise 0.")
 

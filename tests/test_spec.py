@@ -136,7 +136,7 @@ def test_an_encoding_from_a_file_is_found_and_its_faults_are_its_own(tmp_path, m
         ("options.py:Anything:window=3.0", "argument 'rest' of Anything cannot be an option"),
         ("options.py:Fails", "encoding 'options.py:Fails' could not be built: line 12: ZeroDivisionError"),
         ("options.py:NoGeometry", "could not be built"),
-        ("good.py:Other", "'good.py' has no class 'Other'. There is: Mine."),
+        ("good.py:Other", "'good.py' has no class 'Other'. Available: Mine."),
     ):
         with pytest.raises(SpecError) as error:
             build_encoding(name, GEOMETRY)

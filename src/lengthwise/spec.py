@@ -198,8 +198,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
         return f" Did you mean {lower[close[0]]!r}?"
     there = sorted(lower.values())
     if len(there) > _LISTED:
-        return f" There is: {', '.join(there[:_LISTED])}, ..."
-    return f" There is: {', '.join(there)}." if there else ""
+        return f" Available: {', '.join(there[:_LISTED])}, ..."
+    return f" Available: {', '.join(there)}." if there else ""
 
 
 def resolve(kind: str, table: Mapping[str, str], name: str) -> type:

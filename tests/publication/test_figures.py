@@ -41,7 +41,7 @@ def test_the_data_beside_a_figure_are_its_numbers(tmp_path):
     assert data == dict(zip(ENCODINGS, (0.686928, 0.54902, 0.502288, 0.329739, 0.215359), strict=True))
 
 
-@pytest.mark.parametrize(("number", "hint"), [("3", "E.2, E.3 and E.4"), ("E.5", "draw 4"), ("99", "There is: 1, 2")])
+@pytest.mark.parametrize(("number", "hint"), [("3", "E.2, E.3 and E.4"), ("E.5", "draw 4"), ("99", "Available: 1, 2")])
 def test_an_unknown_figure_is_told_with_a_way_out(number, hint, tmp_path):
     with pytest.raises(SpecError, match=re.escape(hint)):
         draw(number, tmp_path)

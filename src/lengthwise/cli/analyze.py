@@ -43,7 +43,9 @@ def analyze(
     allow_code: Annotated[bool, typer.Option("--allow-code", help="the study may run code from outside")] = False,
     as_json: Json = False,
 ) -> None:
-    """What heads attend to, how far back, and whose attention resembles whose.
+    """Measure what attention heads look at, and how far back.
+
+    Two or more runs are also compared: whose attention resembles whose.
 
     Several runs of one task are compared with those of the reference encoding that have another seed; untrained models
     and each model's own first weights give the scale. A comparison is of seen and unseen lengths, not of far ones.
@@ -75,7 +77,10 @@ def attention(
     checkpoint: Annotated[str, typer.Option(help="last, best, earliest_best, 25%, 50% or 75%")] = "last",
     store: Annotated[str, typer.Option(help="where runs are kept: a folder or any fsspec path")] = STORE,
 ) -> None:
-    """Draw the attention weights of one prompt and its answer: a heat map for each layer and head."""
+    """Draw the attention weights of one prompt as heat maps.
+
+    There is one heat map for each layer and head, with the tokens of prompt and answer as labels.
+    """
     from lengthwise.folder import Folder
     from lengthwise.reporting.attention import heat_maps
     from lengthwise.run.ask import attention as read

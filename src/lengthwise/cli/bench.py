@@ -16,7 +16,7 @@ from lengthwise.spec import Spec, SpecError, canonical, specs
 if TYPE_CHECKING:
     from lengthwise.timing.encodings import Row
 
-bench = typer.Typer(help="What things cost on this machine.", no_args_is_help=True, rich_markup_mode=None)
+bench = typer.Typer(help="Measure speed and memory on this machine.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(bench, name="bench")
 
 UNIT = {"train": "ms/step", "forward": "ms/pass", "generate": "ms/token"}
@@ -42,7 +42,10 @@ def encodings(
     ] = 60,
     as_json: Json = False,
 ) -> None:
-    """Time and memory of each encoding against nope: training step, forward pass, cached generation."""
+    """Measure time and memory of each encoding against NoPE.
+
+    It times a training step, a forward pass and cached generation.
+    """
     from lengthwise.encoding import ENCODINGS
     from lengthwise.model.config import preset
     from lengthwise.run.machine import cpu_name

@@ -22,7 +22,10 @@ def verify(
     every: Annotated[bool, typer.Option("--all", help="print every check, not only those that failed")] = False,
     as_json: Json = False,
 ) -> None:
-    """Check that an encoding is what it says: padding, cache, precision, formulas, gradients, claims."""
+    """Check that an encoding does what it claims.
+
+    The checks cover padding, cache, precision, formulas, gradients, claims and a short training run.
+    """
     named = specs(encoding)
     if not named:
         raise SpecError("name an encoding, e.g. lengthwise verify rope")
@@ -105,7 +108,10 @@ def describe(
     vocabulary: Annotated[int | None, typer.Option(help="distinct tokens; 32,100 unless the preset says")] = None,
     as_json: Json = False,
 ) -> None:
-    """Say what a model is made of: fields, parameters, initial scale, ratio of positions to embeddings."""
+    """Print what a model is made of and its parameter counts.
+
+    It also prints the scale of the initial weights and of positions relative to embeddings.
+    """
     from lengthwise.model import Decoder
     from lengthwise.model import preset as config_of
 

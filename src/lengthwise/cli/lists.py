@@ -17,7 +17,7 @@ def list_(
     markdown: Annotated[bool, typer.Option("--markdown", help="the encodings as a page of Markdown")] = False,
     as_json: Json = False,
 ) -> None:
-    """List what there is."""
+    """List tasks, encodings, presets, checks or studies."""
     from lengthwise.interface import catalog
 
     tables = {

@@ -138,7 +138,10 @@ def new(
     name: Annotated[str, typer.Argument(help="its name, e.g. mine")],
     to: Annotated[Path, typer.Option(help="the folder to write into")] = Path("."),
 ) -> None:
-    """Write a commented encoding or task to begin with, its test, and the command that compares it."""
+    """Write a template for a new encoding or task, with its test.
+
+    It also prints the command that compares it with others.
+    """
     kinds = {"encoding": (ENCODING, ENCODING_TEST), "task": (TASK, TASK_TEST)}
     if kind not in kinds:
         raise SpecError(f"there is no new {kind!r}.{did_you_mean(kind, kinds)}")

@@ -52,7 +52,7 @@ def probe(
     to: Annotated[Path, typer.Option(help="the folder of rows and figures")] = Path("."),
     as_json: Json = False,
 ) -> None:
-    """Tell a token's position from its hidden state, layer by layer, beside what is told without one.
+    """Predict token positions from hidden states, layer by layer.
 
     Probes are trained on some documents and tested on others, at seen and at unseen lengths; beside each are the same
     model before training, places dealt out at random, and the embeddings (layer 0).

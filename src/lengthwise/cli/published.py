@@ -24,7 +24,10 @@ def published(
     to: Annotated[Path, typer.Option(help="the folder of the figure")] = Path("."),
     as_json: Json = False,
 ) -> None:
-    """Print the original study's numbers with their source, or draw its figures again; nothing is trained."""
+    """Print or redraw the original study's numbers.
+
+    Each number comes with its source and its known defects. Nothing is trained.
+    """
     if figure is not None:
         if topic is not None:
             raise SpecError(f"a topic ({topic}) and a figure ({figure}) are two commands")
@@ -97,7 +100,10 @@ def cite(
         list[str] | None, typer.Argument(help="encodings, positions, tasks, studies, or lengthwise; all may be mixed")
     ] = None,
 ) -> None:
-    """Print the BibTeX of encodings, positions, tasks or a study; without a name, of lengthwise and the study."""
+    """Print the BibTeX of encodings, positions, tasks or a study.
+
+    Without a name, it prints the BibTeX of lengthwise and of the original study.
+    """
     from lengthwise.publication.citations import STUDY, entries, itself, numbers_in, short_entry
 
     wanted: list[str] = []  # arXiv numbers, and papers that have none here

@@ -32,7 +32,7 @@ def report(
     allow_code: AllowCode = False,
     as_json: Json = False,
 ) -> None:
-    """Turn stored rows into a verdict with honest intervals, figures, and one self-contained page."""
+    """Turn stored rows into a verdict, figures and one HTML page."""
     asked = opened(file, add, tasks, with_, allow_code)
     with progress() as tell:
         tell("computing intervals and drawing")
@@ -53,7 +53,10 @@ def claims(
     with_: With = None,
     as_json: Json = False,
 ) -> None:
-    """What the publications claim, and what our rows say to it, by rules that were committed before."""
+    """Check published claims against stored results.
+
+    Each claim is decided by a rule that was committed before the results existed.
+    """
     from lengthwise.reporting.claims import committed_on, judge, read_claims, read_measured
     from lengthwise.reporting.findings import gather
     from lengthwise.reporting.numbers import numbers

@@ -53,7 +53,7 @@ def train(
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
     as_json: Json = False,
 ) -> None:
-    """Train short, test long: one run, evaluated at every length, in a folder that can be read again.
+    """Train one run on short sequences, then test it on long ones.
 
     Started again, a run that is done is only shown; one that was stopped goes on. Exit code 75: stopped and saved.
     """
@@ -138,7 +138,10 @@ def compare(
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
     as_json: Json = False,
 ) -> None:
-    """Train each encoding with each seed, on this machine, and draw accuracy against length."""
+    """Train encodings side by side on one task and compare them.
+
+    Each encoding is trained with each seed, on this machine; the figure shows accuracy against length.
+    """
     if mixed := re.search(r"(?:^|,)\s*([0-9]+\s*\*|\[)", encodings):
         raise SpecError(
             f"compare cannot take a mixture of layers, as {mixed[1]!r} begins one in {encodings!r}: a name is for all "
@@ -193,7 +196,10 @@ def evaluate(
     save: Annotated[bool, typer.Option("--save", help="put the rows beside the run's own")] = False,
     as_json: Json = False,
 ) -> None:
-    """Evaluate a run's stored weights anew: more lengths, another encoding or temperature, without training."""
+    """Evaluate a stored run again, without training.
+
+    Lengths, encoding scaling and temperature may differ from those of training.
+    """
     from lengthwise.run import Run
     from lengthwise.statistics.reach import reach
     from lengthwise.study.reading import lengths_of
@@ -235,7 +241,10 @@ def ask(
     store: Store = STORE,
     as_json: Json = False,
 ) -> None:
-    """Ask a trained model; print its answer, the right one, and where they part."""
+    """Ask a trained model and print its answer and the right one.
+
+    Where they differ, the first differing token is named.
+    """
     from lengthwise.run import Run
     from lengthwise.run.ask import ask as put
 
@@ -265,7 +274,10 @@ def export_model(
     checkpoint: Annotated[str, typer.Option(help="last, best, earliest_best, 25%, 50% or 75%")] = "last",
     store: Store = STORE,
 ) -> None:
-    """Write a run's model as a Hugging Face folder: weights, config with the end token, tokenizer."""
+    """Write a run's model as a Hugging Face folder.
+
+    The folder has the weights, the config with the end token, and the tokenizer.
+    """
     from lengthwise.hf.export import export_model as write
     from lengthwise.hf.export import loading
     from lengthwise.run import Run

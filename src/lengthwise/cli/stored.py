@@ -43,7 +43,7 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="look again every two seconds, until it is complete")] = False,
     as_json: Json = False,
 ) -> None:
-    """How a study stands: done, running with progress, failed with the reason, missing."""
+    """Print which runs are done, running, failed or missing."""
     asked = opened(file, add, tasks, with_, allow_code)
     while True:
         found, guard = asked.status(store), asked.guard_status(store)
@@ -106,7 +106,7 @@ def rows(
     allow_code: AllowCode = False,
     as_json: Json = False,
 ) -> None:
-    """Write the rows of everything that is done into one parquet file."""
+    """Write the rows of all finished runs into one parquet file."""
     from lengthwise.evaluation.rows import to_parquet
     from lengthwise.folder import Folder
 
@@ -128,7 +128,10 @@ def export(
     allow_code: AllowCode = False,
     as_json: Json = False,
 ) -> None:
-    """Write a bundle: rows, every run.json, up to 20 wrong answers of each row; no weights."""
+    """Write a bundle: rows and run descriptions, without weights.
+
+    It also has up to 20 wrong answers of each row.
+    """
     from lengthwise.study.store import Store
 
     kept, keys, name = Store(store), None, None
@@ -147,7 +150,10 @@ def export(
 
 @study.command("list")
 def list_(as_json: Json = False) -> None:
-    """List the studies that ship with lengthwise: what each asks, how many runs it has, whether its rows are here."""
+    """List the studies that ship with lengthwise.
+
+    For each: what it asks, how many runs it has, and whether its results are here.
+    """
     from lengthwise.interface.catalog import studies
 
     print_table(list(studies()), as_json)
@@ -157,7 +163,7 @@ def list_(as_json: Json = False) -> None:
 def schema(
     to: Annotated[Path | None, typer.Option("--to", help="a file; without it, it is printed")] = None,
 ) -> None:
-    """The JSON schema of a study file, for editors."""
+    """Print the JSON schema of a study file, for editors."""
     from lengthwise.folder import Folder
     from lengthwise.study.file import schema as made
 

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from lengthwise.study.launch import ExecutorName
     from lengthwise.study.status import Status
 
-study = typer.Typer(help="A question as a grid of runs.", no_args_is_help=True, rich_markup_mode=None)
+study = typer.Typer(
+    help="Plan, run and report a study: one question, many runs.", no_args_is_help=True, rich_markup_mode=None
+)
 app.add_typer(study, name="study")
 
 File = Annotated[str, typer.Argument(help="a study: a YAML file, or the name of a recipe, e.g. quickstart")]
@@ -56,7 +58,10 @@ def opened(
 def check(
     file: File, add: Add = None, tasks: Tasks = None, allow_code: AllowCode = False, as_json: Json = False
 ) -> None:
-    """Find every mistake of a study before anything starts; one of each distinct component is built."""
+    """Find every mistake of a study before anything starts.
+
+    One of each distinct task, encoding and model is built.
+    """
     asked = opened(file, add, tasks, allow_code=allow_code)
     errors = asked.check()
     if as_json:
@@ -82,7 +87,10 @@ def plan(
     every: Annotated[bool, typer.Option("--all", help="every run, not the first twenty")] = False,
     as_json: Json = False,
 ) -> None:
-    """Print the runs of a study, what is done of them, and the proof that only the encoding differs."""
+    """Print the runs of a study and which of them are done.
+
+    It also proves that only the encoding differs between compared runs.
+    """
     asked = opened(file, add, tasks, with_, allow_code)
     found = asked.plan(store)
     lines = found.runs
@@ -123,7 +131,7 @@ def cost(
     allow_code: AllowCode = False,
     as_json: Json = False,
 ) -> None:
-    """What a study will take: FLOPs, tokens, memory, disk and device hours, per run and in all."""
+    """Estimate the FLOPs, memory, disk and hours of a study."""
     from lengthwise.study.drive import minutes
 
     asked = opened(file, add, tasks, allow_code=allow_code)
@@ -182,7 +190,10 @@ def run(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Do what is missing of a study, on Ray or without it, and report. Started again, it does only what is missing.
+    """Run what is missing of a study, then report.
+
+    It runs on Ray where that is installed, and in worker processes otherwise. Started again, it does only what is
+    missing.
 
     Exit code 0: complete; 1: some runs failed; 75: stopped and saved.
     """
@@ -204,7 +215,7 @@ def run(
         raise typer.Exit(1)
 
 
-study.command("retry", help="Like run, and the runs that failed are tried once more.")(run)
+study.command("retry", help="Run a study and try its failed runs once more.")(run)
 
 
 def _report(ended: StudyResult, to: Path, as_json: bool) -> None:

@@ -53,7 +53,7 @@ def show(
     ids: Annotated[bool, typer.Option("--ids", help="print the token ids too")] = False,
     as_json: Json = False,
 ) -> None:
-    """Print examples that a person can read: prompt, steps and answer apart."""
+    """Print examples of a task: prompt, steps and answer."""
     from lengthwise.task.sets import belongs, lengths_of, maker
     from lengthwise.task.vocabulary import text
 
@@ -106,7 +106,10 @@ def show(
 
 @app.command()
 def audit(task: Name, protocol: Protocol = None, tokenizer: Tokenizer = None, as_json: Json = False) -> None:
-    """Count what a task has: examples, overlap between splits, chance, lengths of answers, deviations."""
+    """Count the examples of a task and what its splits share.
+
+    It also prints chance accuracy, lengths of answers, and deviations from the original study.
+    """
     from lengthwise.task.audit import audit as run
 
     chosen, name = _task(task, protocol=protocol, tokenizer=tokenizer)
@@ -201,7 +204,10 @@ def export(
     tokenizer: Tokenizer = None,
     as_json: Json = False,
 ) -> None:
-    """Write a task as parquet that Hugging Face datasets reads: load_dataset(FOLDER)."""
+    """Write a task as parquet for Hugging Face datasets.
+
+    Read it with load_dataset(FOLDER).
+    """
     from lengthwise.task.export import export as run
 
     chosen, name = _task(task, scratchpad=scratchpad, protocol=protocol, tokenizer=tokenizer)
@@ -222,7 +228,10 @@ def lengths(
     figure: Annotated[Path | None, typer.Option(help="also draw it: an .svg or .png file")] = None,
     as_json: Json = False,
 ) -> None:
-    """Draw the length histogram of your own texts, in words or tokens: how much is beyond a training length?"""
+    """Draw the length histogram of your own texts.
+
+    Lengths are in words or tokens; it prints how much lies beyond a training length.
+    """
     from lengthwise.corpora import bars, measure, texts, words
     from lengthwise.corpora import figure as draw
     from lengthwise.corpora.drawing import percent

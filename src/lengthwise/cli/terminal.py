@@ -9,14 +9,39 @@ import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer.core import TyperGroup
 
 from lengthwise.spec import show
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from typer._click import Context, HelpFormatter
+
+PANELS = {
+    "Start here": ("list", "show", "train", "compare", "ask", "attention"),
+    "Your encoding": ("new", "verify", "describe", "bench"),
+    "Studies": ("study", "claims", "evaluate", "export-model"),
+    "Why it works": ("analyze", "probe", "theory"),
+    "Data": ("audit", "export", "lengths"),
+    "Reference": ("published", "cite"),
+}
+"""What each verb is for; the help lists them in this order."""
+
+
+class Verbs(TyperGroup):
+    """The verbs with a help that lists them by panel."""
+
+    def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """Write one section for each panel."""
+        limit = formatter.width - 6 - max(map(len, self.commands))
+        for title, names in PANELS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, self.commands[name].get_short_help_str(limit)) for name in names])
+
 
 app = typer.Typer(
     name="lengthwise",
+    cls=Verbs,
     help="How far beyond its training length does a decoder-only Transformer still work?",
     no_args_is_help=True,
     add_completion=False,

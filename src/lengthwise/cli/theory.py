@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lengthwise.theory.theorem1 import NormKind
 
 theory = typer.Typer(
-    help="Theorems and lemmas on positions without an encoding, run and measured.",
+    help="Run the theorems and lemmas about NoPE as code.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -43,7 +43,10 @@ def theorem1(
     to: To = None,
     as_json: Json = False,
 ) -> None:
-    """One layer without an encoding counts its tokens: the weights of the proof, set in the decoder and measured."""
+    """Theorem 1: one layer without an encoding counts its tokens.
+
+    The weights of the proof are set in the decoder, and the result is measured.
+    """
     from lengthwise.theory import rows
 
     norms, precisions = _norms(norm), _list(dtype)
@@ -77,7 +80,10 @@ def theorem2(
     to: To = None,
     as_json: Json = False,
 ) -> None:
-    """The next layer sees distances: −(t − i) in its scores, an exact ALiBi, an exact T5 bias, and what fails."""
+    """Theorem 2: a second layer can compute relative distances.
+
+    It builds −(t − i) in the scores, an exact ALiBi and an exact T5 bias, and shows where they fail.
+    """
     from lengthwise.theory import rows
 
     norms, precisions = _norms(norm), _list(dtype)
@@ -102,7 +108,10 @@ def horizon(
     to: To = None,
     as_json: Json = False,
 ) -> None:
-    """How far the count reaches: by precision (the last t told from t + 1), and by the width of the layer."""
+    """How far theorem 1 counts at a given precision and width.
+
+    The horizon is the last t that can be told from t + 1.
+    """
     from lengthwise.theory import rows
 
     with progress() as tell:
@@ -121,7 +130,10 @@ def heads(
     to: To = None,
     as_json: Json = False,
 ) -> None:
-    """What one layer without an encoding cannot do and two can: look at a place, whatever the token there."""
+    """What two layers without an encoding can do and one cannot.
+
+    That is to attend to a place, whatever the token there.
+    """
     from lengthwise.theory import rows
 
     if beta <= 0:
@@ -139,7 +151,10 @@ def claims(
     to: Annotated[Path | None, typer.Option(help="write claims.json, which `lengthwise claims` reads, there")] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure what decides the claims that need no study, at the size they name (some minutes)."""
+    """Measure the published claims that need no trained model.
+
+    They are measured at the size they name; this takes some minutes.
+    """
     from lengthwise.folder import Folder
     from lengthwise.reporting.claims import judge, measured_as, read_claims
     from lengthwise.theory.claims import measured

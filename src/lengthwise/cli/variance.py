@@ -33,7 +33,10 @@ def variance(
     to: To = Path("."),
     as_json: Json = False,
 ) -> None:
-    """Measure Chi et al.'s lemmas 1 to 4 at initialisation, beside what was published and what is right."""
+    """Measure the variance of activations at initialisation.
+
+    These are lemmas 1 to 4 of Chi et al. 2023. The published formulas and corrected ones stand beside what is measured.
+    """
     from lengthwise.reporting.variance import variance as draw
     from lengthwise.theory.lemmas import every_lemma
     from lengthwise.theory.variance import Start
@@ -105,7 +108,10 @@ def order(
     to: To = Path("."),
     as_json: Json = False,
 ) -> None:
-    """Show what a decoder without positions can know of the order of its input, by its mask and its depth."""
+    """What a decoder without positions knows of its input order.
+
+    It depends on the mask and the depth.
+    """
     from lengthwise.reporting.variance import order as draw
     from lengthwise.reporting.variance import trained as draw_trained
     from lengthwise.theory.order import every_check
