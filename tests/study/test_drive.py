@@ -12,6 +12,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+import lengthwise as lw
 from lengthwise.run import Run
 from lengthwise.study.add import added, chosen_tasks
 from lengthwise.study.drive import Driver
@@ -22,6 +23,7 @@ from lengthwise.study.store import Bundle, Store
 from lengthwise.study.work import Outcome, work
 from tests.study.conftest import lengthwise, tiny
 
+ROOT = Path(__file__).parents[2]
 ORDER = ["run", "evaluation", "checkpoint", "split", "length", "subgroup"]
 
 
@@ -327,6 +329,37 @@ def test_without_its_store_a_study_goes_on_from_a_bundle(undisturbed, tmp_path):
     assert tally.here == 2 and len(tally.done) == 4
     rows = pl.concat([fresh.rows(keys), bundle.rows.filter(~pl.col("run").is_in(list(fresh.done())))]).sort(ORDER)
     assert rows.equals(rows_of(apart, keys))
+
+
+def test_a_bundle_is_checked_against_its_study_and_some_of_its_runs_are_executed_again(undisturbed, written, tmp_path):
+    """A changed option, a changed row and a missing row are each found."""
+    _, apart = undisturbed
+    apart.export(tmp_path / "bundle", study="tiny")
+    study = lw.Study.read(written())
+    found = study.check_against(tmp_path / "bundle", rerun=1, store=str(tmp_path / "s"), executor="inline")
+    assert found.runs == 4 and not found.errors and len(found.again.runs) == 1 and "bit-equal" in str(found)
+
+    rows = pl.read_parquet(tmp_path / "bundle" / "rows.parquet")
+    shutil.copytree(tmp_path / "bundle", tmp_path / "rows")
+    (again,) = found.again.runs
+    here = pl.when(pl.col("run").cast(pl.String) == again).then(pl.col("correct") ^ 1).otherwise(pl.col("correct"))
+    rows.with_columns(here.alias("correct")).write_parquet(tmp_path / "rows" / "rows.parquet")
+    assert not study.check_against(tmp_path / "rows").errors, "without executing anything a changed row is not seen"
+    changed = study.check_against(tmp_path / "rows", rerun=1, store=str(tmp_path / "s"), executor="inline")
+    assert not changed.again.equal and "not bit-equal" in changed.errors[0]
+    rows.filter(pl.col("run").cast(pl.String) != again).write_parquet(tmp_path / "rows" / "rows.parquet")
+    assert study.check_against(tmp_path / "rows").mistakes == [f"{again} has no rows"]
+
+    runs = (tmp_path / "bundle" / "runs.jsonl").read_text()
+    (tmp_path / "bundle" / "runs.jsonl").write_text(runs.replace('"lr": ', '"lr": 1', 1))
+    (mistake,) = study.check_against(tmp_path / "bundle").mistakes
+    assert "its options give the id" in mistake
+
+
+@pytest.mark.parametrize("name", sorted(path.parent.name for path in (ROOT / "results").glob("*/bundle.json")))
+def test_the_id_of_every_committed_run_is_what_its_options_give(name):
+    found = lw.Study.read(name).check_against(ROOT / "results" / name)
+    assert found.runs >= 15 and not found.errors
 
 
 MINE = '''

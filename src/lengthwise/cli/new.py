@@ -146,7 +146,8 @@ def new(
     if kind not in kinds:
         raise SpecError(f"there is no new {kind!r}.{did_you_mean(kind, kinds)}")
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-        raise SpecError(f"a name is lower-case letters, digits and _, e.g. my_{kind}, not {name!r}")
+        fitting = re.sub(r"\W+", "_", name.lower()).lstrip("_0123456789") or f"my_{kind}"
+        raise SpecError(f"a name is lower-case letters, digits and _, e.g. {fitting}, not {name!r}")
     cls = "".join(part.capitalize() for part in name.split("_"))
     file, test = to / f"{name}.py", to / f"test_{name}.py"
     for path in (file, test):

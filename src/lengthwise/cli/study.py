@@ -16,7 +16,8 @@ from lengthwise.progress import progress
 from lengthwise.spec import SpecError
 
 if TYPE_CHECKING:
-    from lengthwise.interface.study import Study, StudyResult
+    from lengthwise.interface.results import StudyResult
+    from lengthwise.interface.study import Study
     from lengthwise.study.launch import ExecutorName
     from lengthwise.study.status import Status
 
@@ -56,22 +57,39 @@ def opened(
 
 @study.command()
 def check(
-    file: File, add: Add = None, tasks: Tasks = None, allow_code: AllowCode = False, as_json: Json = False
+    file: File,
+    add: Add = None,
+    tasks: Tasks = None,
+    against: Annotated[Path | None, typer.Option(help="a bundle whose ids are recomputed, e.g. results/glance")] = None,
+    rerun: Annotated[int, typer.Option(min=0, help="so many of its runs are executed again and compared")] = 0,
+    store: StoreName = STORE,
+    workers: Workers = None,
+    allow_code: AllowCode = False,
+    as_json: Json = False,
 ) -> None:
     """Find every mistake of a study before anything starts.
 
-    One of each distinct task, encoding and model is built.
+    One of each distinct task, encoding and model is built. With --against, the id of every run of a bundle is computed
+    again from its options; with --rerun, some of its runs are executed again and their rows compared bit for bit.
     """
+    if rerun and against is None:
+        raise SpecError("--rerun executes runs of a bundle again; name the bundle with --against results/NAME")
     asked = opened(file, add, tasks, allow_code=allow_code)
-    errors = asked.check()
+    errors, checked = asked.check(), None
+    if against is not None and not errors:
+        checked = asked.check_against(against, rerun, store=store, workers=workers)
+        errors = checked.errors
     if as_json:
-        counts = {} if errors else asked.planned.counted()
-        print(json.dumps({"study": asked.name, "errors": errors, **counts}, indent=2))
+        told = {} if errors else asked.planned.counted()
+        told |= {} if checked is None else {"against": str(against), **checked.plain()}
+        print(json.dumps({"study": asked.name, "errors": errors, **told}, indent=2))
     else:
         for error in errors:
             print(f"lengthwise: error: {error}", file=sys.stderr)
         if not errors:
-            console().print(f"{asked.name} is sound: {_counts(asked.planned.counted())}")
+            say(f"{asked.name} is sound: {_counts(asked.planned.counted())}")
+        if checked is not None:
+            say(str(checked))
     if errors:
         raise typer.Exit(2)
 

@@ -18,8 +18,8 @@ CURES = {
     "T11": "Use the positions that are given: each packed document begins at 0.",
     "T12": "Check the frequencies theta^(−2f / turned), the sign of the key's angle, and which coordinates are a pair "
     "(interleaved or halves).",
-    "T13": "Compute with positions as they come (fp32 or better), and cast only the result; keep no table that "
-    "model.bfloat16() would shorten.",
+    "T13": "Compute with positions as they come (fp32 or better) and with parameters in fp32, e.g. self.p.float(); "
+    "cast only the result, and keep no table that model.bfloat16() would shorten.",
     "T15": "Use the authors' rule for slopes where the number of heads is no power of two.",
     "T17": "Override one of columns, by_distance and bias, or make them the same function.",
     "T18": "Return the bias as it is: scores are scaled before it is added.",

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lengthwise.run.stop import STOPPED
+from lengthwise.study.add import Guard
+from lengthwise.study.drive import Tally
 from lengthwise.study.file import StudyFile
 from lengthwise.study.plan import Proof
 from lengthwise.study.status import Status
@@ -14,6 +16,7 @@ from lengthwise.study.status import Status
 if TYPE_CHECKING:
     import polars as pl
 
+    from lengthwise.interface.study import Study
     from lengthwise.reporting.page import Page
     from lengthwise.study.cost import Cost, Total
 
@@ -115,3 +118,27 @@ class StudyReport:
 
     def _repr_html_(self) -> str:
         return self.page.html()
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """What a call of `Study.run` came to."""
+
+    study: Study
+    store: str
+    tally: Tally
+    guard: Guard | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether every run is done."""
+        return len(self.tally.done) == self.tally.total
+
+    def __str__(self) -> str:
+        failed = f", {len(self.tally.failed)} failed" if self.tally.failed else ""
+        return f"{len(self.tally.done)} of {self.tally.total} runs done in {self.store}{failed}"
+
+    def report(self, to: str | Path | None = None) -> StudyReport:
+        """The report of the study, as `Study.report` makes it."""
+        found = self.study.findings(self.store, failed=self.tally.failed, guard=self.guard, use_committed=False)
+        return self.study.written_report(found, to, self.store)

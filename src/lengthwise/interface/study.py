@@ -6,19 +6,20 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lengthwise.encoding import ENCODINGS, POSITIONS
-from lengthwise.interface.results import StudyCost, StudyPlan, StudyReport, StudyStopped
+from lengthwise.interface.results import StudyCost, StudyPlan, StudyReport, StudyResult, StudyStopped
 from lengthwise.loading import named
 from lengthwise.progress import Say, progress
 from lengthwise.run.lease import STORE
 from lengthwise.spec import Spec, SpecError, specs
 from lengthwise.study.add import (
     Guard,
+    ResultsCheck,
     added,
+    check_results,
     chosen_tasks,
     committed,
     counted_as_done,
@@ -28,7 +29,6 @@ from lengthwise.study.add import (
     written,
 )
 from lengthwise.study.check import check, refuse_foreign
-from lengthwise.study.drive import Tally
 from lengthwise.study.file import StudyFile
 from lengthwise.study.launch import ExecutorName, Only, drive
 from lengthwise.study.plan import Item, Planned, prove
@@ -45,30 +45,6 @@ if TYPE_CHECKING:
     from lengthwise.task.base import Task
 
 Named = str | Mapping[str, object] | Spec
-
-
-@dataclass(frozen=True)
-class StudyResult:
-    """What a call of `Study.run` came to."""
-
-    study: Study
-    store: str
-    tally: Tally
-    guard: Guard | None = None
-
-    @property
-    def complete(self) -> bool:
-        """Whether every run is done."""
-        return len(self.tally.done) == self.tally.total
-
-    def __str__(self) -> str:
-        failed = f", {len(self.tally.failed)} failed" if self.tally.failed else ""
-        return f"{len(self.tally.done)} of {self.tally.total} runs done in {self.store}{failed}"
-
-    def report(self, to: str | Path | None = None) -> StudyReport:
-        """The report of the study, as `Study.report` makes it."""
-        found = self.study.findings(self.store, failed=self.tally.failed, guard=self.guard, use_committed=False)
-        return self.study.written_report(found, to, self.store)
 
 
 class Study:
@@ -171,6 +147,25 @@ class Study:
     def check(self) -> list[str]:
         """Every mistake that can be found before anything is trained; none is an empty list."""
         return check(self.planned, allow_code=True)
+
+    def check_against(
+        self,
+        results: str | Path,
+        rerun: int = 0,
+        *,
+        store: str | None = None,
+        workers: int | None = None,
+        executor: ExecutorName = "auto",
+        say: Say | None = None,
+    ) -> ResultsCheck:
+        """Recompute the id of every run of a bundle from its options; with `rerun`, execute that many runs again.
+
+        The rows of runs that are executed again are compared bit for bit with those of the bundle.
+        """
+        beside = guard_store(Store(store or self.store))
+        with progress() if say is None else nullcontext(say) as tell:
+            how: dict[str, Any] = {"executor": executor, "workers": workers, "tell": tell}
+            return check_results(self.before_adding, Bundle(results), rerun, beside, **how)
 
     def plan(self, store: str | None = None) -> StudyPlan:
         """The runs, what is done of them in a store, and the proof that only the encoding differs."""

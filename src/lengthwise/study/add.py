@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lengthwise.run.identity import Plan
 from lengthwise.spec import SpecError, digest, specs
 from lengthwise.study.file import StudyFile, load
 from lengthwise.study.plan import Item, Planned
@@ -75,15 +76,15 @@ def guard_store(store: Store) -> Store:
     return Store(store.folder / "guard" / f"{mark:08x}")
 
 
-def guards(planned: Planned, bundle: Bundle) -> list[Item]:
-    """Three committed runs to be made again, of different encodings and tasks where there are, always the same ones."""
+def guards(planned: Planned, bundle: Bundle, many: int = GUARDS) -> list[Item]:
+    """Some committed runs to execute again: of different encodings and tasks where possible, always the same."""
     items, _ = planned.items(bundle.summaries)
     there = [item for item in items if item.kind == "run" and item.key in bundle.records]
     there.sort(key=lambda item: digest("guard", item.key))
     picked: list[Item] = []
     for fresh in (_other_both, _other_encoding, lambda item, picked: item not in picked):
         for item in there:
-            if len(picked) < GUARDS and item not in picked and fresh(item, picked):
+            if len(picked) < many and item not in picked and fresh(item, picked):
                 picked.append(item)
     return picked
 
@@ -147,6 +148,58 @@ def guarded(items: list[Item], bundle: Bundle, store: Store) -> Guard:
         for seen in (True, False):
             apart = max(apart, abs(_mean(ours, key, seen) - _mean(theirs, key, seen)))
     return Guard(keys, equal, apart)
+
+
+@dataclass(frozen=True)
+class ResultsCheck:
+    """Whether a bundle is what the study, as the code is now, would give."""
+
+    runs: int
+    mistakes: list[str]
+    again: Guard | None = None
+    """The runs that were executed again."""
+
+    @property
+    def errors(self) -> list[str]:
+        """The mistakes; runs that were executed again and are not bit-equal are one."""
+        return self.mistakes + ([] if self.again is None or self.again.equal else [self.again.sentence])
+
+    def plain(self) -> dict[str, Any]:
+        """The check as plain data."""
+        found: dict[str, Any] = {"runs": self.runs, "wrong": len(self.mistakes)}
+        return found | ({} if self.again is None else {"rerun": self.again.runs, "equal": self.again.equal})
+
+    def __str__(self) -> str:
+        wrong = f"{len(self.mistakes)} mistakes" if self.mistakes else "the options of each give its id"
+        return f"{self.runs} runs of the bundle: {wrong}." + ("" if self.again is None else f" {self.again.sentence}")
+
+
+def check_results(planned: Planned, bundle: Bundle, rerun: int, store: Store, **how: Any) -> ResultsCheck:  # noqa: ANN401
+    """Compare a bundle with its study: ids, rows and, for `rerun` runs that are executed again, every row's bits."""
+    from lengthwise.study.launch import drive
+
+    mistakes, chosen = _mistakes(planned, bundle), guards(planned, bundle, rerun)
+    if mistakes or not rerun:
+        return ResultsCheck(len(bundle.records), mistakes)
+    if drive(planned, store, only=chosen, **how) is None:
+        raise KeyboardInterrupt
+    return ResultsCheck(len(bundle.records), [], guarded(chosen, bundle, store))
+
+
+def _mistakes(planned: Planned, bundle: Bundle) -> list[str]:
+    """Ids that are not what their options give, runs that are not of the study, runs without rows and the reverse."""
+    known = {item.key for item in planned.items(bundle.summaries)[0]}
+    found, with_rows = [], set(bundle.rows["run"].unique().to_list())
+    for key, line in bundle.records.items():
+        plan = Plan.read(line["run"]["options"])
+        if plan.id != line["run"]["id"] or key.partition("~")[0] != plan.id:
+            found.append(f"{key}: its options give the id {plan.id}")
+        elif key not in known:
+            found.append(f"{key} is no run of {planned.study.name}")
+        elif plan.id not in with_rows:
+            found.append(f"{key} has no rows")
+    without = with_rows - {key.partition("~")[0] for key in bundle.records}
+    return found + [f"{run} has rows, and is not among the runs" for run in sorted(without)]
 
 
 def _mean(rows: pl.DataFrame, key: str, seen: bool) -> float:
