@@ -18,16 +18,16 @@ CURES = {
     "T11": "Use the positions that are given: each packed document begins at 0.",
     "T12": "Check the frequencies theta^(−2f / turned), the sign of the key's angle, and which coordinates are a pair "
     "(interleaved or halves).",
-    "T13": "Compute with positions as they come (fp32 or better) and with parameters in fp32, e.g. self.p.float(); "
-    "cast only the result, and keep no table that model.bfloat16() would shorten.",
+    "T13": "Compute with positions as they come (fp32 or better) and with parameters in their precision, e.g. "
+    "self.p.to(distances_N.dtype); cast only the result, and keep no table that model.bfloat16() would shorten.",
     "T15": "Use the authors' rule for slopes where the number of heads is no power of two.",
     "T17": "Override one of columns, by_distance and bias, or make them the same function.",
     "T18": "Return the bias as it is: scores are scaled before it is added.",
     "T19": "Return new tensors from the hooks, do not change in place what they are given, and do not scale scores.",
     "T20": "Half of the buckets hold one distance each, the rest grow logarithmically up to the furthest.",
     "T21": "Set shared to what the class does, and use every parameter in a hook.",
-    "T22": "Avoid detach(), integer casts and in-place changes on the way from a parameter to the output; guard 0 ** p "
-    "and log(0), whose gradients are not finite.",
+    "T22": "Avoid detach(), float() in a float64 model, integer casts and in-place changes on the way from a parameter "
+    "to the output; guard 0 ** p and log(0), whose gradients are not finite.",
     "T23": "Leave hidden keys at −inf; do not replace −inf by a large number.",
     "T24": "Look only at keys that the mask shows (pair.allowed_BQK), and at none behind the query's own.",
     "T25": "Positions are a pure function of (prompt, answer so far, key, budget), below `limit`.",
