@@ -46,6 +46,22 @@ def test_every_verb_is_in_one_panel_and_no_help_is_cut():
         assert "..." not in told.stdout.replace("[ARGS]...", ""), told.stdout
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("published", "--figure", "1"),
+        ("study", "report", "quickstart"),
+        ("theory", "variance", "--width", "48", "--tokens", "8", "--draws", "2"),
+    ],
+    ids=lambda command: " ".join(command[:2]),
+)
+def test_what_is_written_without_to_has_a_folder_of_its_own(command, tmp_path):
+    done = run(*command, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["lengthwise-output"]
+    assert list((tmp_path / "lengthwise-output").iterdir())
+
+
 def test_version():
     assert run("--version").stdout.startswith("lengthwise 0.")
 

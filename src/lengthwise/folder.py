@@ -18,6 +18,8 @@ from uuid import uuid4
 
 from lengthwise.spec import SpecError, one_line
 
+OUTPUT = Path("lengthwise-output")
+"""Where figures, pages and tables are written, unless a call says otherwise."""
 _BUCKETS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl"}
 """Stores without folders: to make one there is to make a bucket."""
 _SERVERS = {"botocore", "aiobotocore", "aiohttp", "gcsfs", "google", "azure", "requests"}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lengthwise.cli.terminal import Json, app, console, print_table, say
+from lengthwise.folder import OUTPUT
 from lengthwise.progress import progress
 from lengthwise.spec import SpecError
 
@@ -39,7 +40,7 @@ def analyze(
     ] = None,
     examples: Annotated[int, typer.Option(min=1, help="of each length")] = 10,
     checkpoint: Annotated[str, typer.Option(help="last, best, earliest_best, 25%, 50% or 75%")] = "last",
-    to: Annotated[Path, typer.Option("--to", help="the folder of rows and figures")] = Path("attention"),
+    to: Annotated[Path, typer.Option("--to", help="the folder of rows and figures")] = OUTPUT / "attention",
     allow_code: Annotated[bool, typer.Option("--allow-code", help="the study may run code from outside")] = False,
     as_json: Json = False,
 ) -> None:
@@ -73,7 +74,7 @@ def analyze(
 def attention(
     run: Annotated[str, typer.Argument(help="a run: its folder, its id, or the beginning of its id")],
     prompt: Annotated[str, typer.Argument(help='what to ask, e.g. "3 1 2"')],
-    to: Annotated[Path, typer.Option("--to", help="the SVG file")] = Path("attention.svg"),
+    to: Annotated[Path, typer.Option("--to", help="the SVG file")] = OUTPUT / "attention.svg",
     checkpoint: Annotated[str, typer.Option(help="last, best, earliest_best, 25%, 50% or 75%")] = "last",
     store: Annotated[str, typer.Option(help="where runs are kept: a folder or any fsspec path")] = STORE,
 ) -> None:

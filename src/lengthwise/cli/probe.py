@@ -14,6 +14,7 @@ import typer
 from lengthwise.cli.runs import STORE, Store
 from lengthwise.cli.study import opened
 from lengthwise.cli.terminal import Json, app, console, escape, print_table
+from lengthwise.folder import OUTPUT
 from lengthwise.progress import progress
 from lengthwise.spec import SpecError, did_you_mean
 
@@ -49,7 +50,7 @@ def probe(
     checkpoint: Annotated[str, typer.Option(help="last, best, earliest_best, 25%, 50% or 75%")] = "last",
     store: Store = STORE,
     rows: Annotated[Path | None, typer.Option(help="show the rows of this folder again; no model is read")] = None,
-    to: Annotated[Path, typer.Option(help="the folder of rows and figures")] = Path("."),
+    to: Annotated[Path, typer.Option(help="the folder of rows and figures")] = OUTPUT,
     as_json: Json = False,
 ) -> None:
     """Predict token positions from hidden states, layer by layer.

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from lengthwise.cli.terminal import Json, app, console, escape, print_table
+from lengthwise.folder import OUTPUT
 from lengthwise.spec import Spec, SpecError, did_you_mean
 
 
@@ -21,7 +22,7 @@ def published(
     figure: Annotated[
         str | None, typer.Option(help="draw this figure of the original again: 1, 2, 4, 6, 7, A.1, E.2, ...")
     ] = None,
-    to: Annotated[Path, typer.Option(help="the folder of the figure")] = Path("."),
+    to: Annotated[Path, typer.Option(help="the folder of the figure")] = OUTPUT,
     as_json: Json = False,
 ) -> None:
     """Print or redraw the original study's numbers.

@@ -25,7 +25,9 @@ def report(
     with_: With = None,
     add: Add = None,
     tasks: Tasks = None,
-    to: Annotated[Path | None, typer.Option("--to", help="the folder of the page; report-NAME unless given")] = None,
+    to: Annotated[
+        Path | None, typer.Option("--to", help="the folder of the page [default: lengthwise-output/report-NAME]")
+    ] = None,
     text: Annotated[bool, typer.Option("--text", help="verdict and tables in the terminal; no files")] = False,
     latex: Annotated[bool, typer.Option("--latex", help="also tables for a paper (booktabs)")] = False,
     pdf: Annotated[bool, typer.Option("--pdf", help="also the figures as PDF, as wide as a page's columns")] = False,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lengthwise.cli.terminal import Json, app, console, escape, print_table, say
+from lengthwise.folder import OUTPUT
 from lengthwise.progress import progress
 from lengthwise.spec import SpecError, specs
 
@@ -134,7 +135,7 @@ def compare(
     store: Store = STORE,
     threads: Threads = None,
     workers: Annotated[int | None, typer.Option(min=1, help="runs at a time, one thread each; one per core")] = None,
-    to: Annotated[Path, typer.Option(help="the folder of the figure")] = Path("."),
+    to: Annotated[Path, typer.Option(help="the folder of the figure")] = OUTPUT,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
     as_json: Json = False,
 ) -> None:

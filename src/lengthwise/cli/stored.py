@@ -24,6 +24,7 @@ from lengthwise.cli.study import (
     study,
 )
 from lengthwise.cli.terminal import Json, console, escape, print_table, say
+from lengthwise.folder import OUTPUT
 from lengthwise.progress import progress
 from lengthwise.spec import SpecError
 
@@ -98,7 +99,7 @@ def _print_status(asked: Study, found: Status, store: str, with_: Path | None) -
 @study.command()
 def rows(
     file: File,
-    to: Annotated[Path, typer.Option("--to", help="the parquet file")] = Path("rows.parquet"),
+    to: Annotated[Path, typer.Option("--to", help="the parquet file")] = OUTPUT / "rows.parquet",
     store: StoreName = STORE,
     with_: With = None,
     add: Add = None,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lengthwise.cli.terminal import Json, app, console, escape, print_table, say
+from lengthwise.folder import OUTPUT
 from lengthwise.progress import progress
 from lengthwise.spec import SpecError
 
@@ -204,7 +205,7 @@ def run(
     no_ray: NoRay = False,
     allow_code: AllowCode = False,
     skip_verify: Annotated[bool, typer.Option("--skip-verify", help="run added encodings that fail verify")] = False,
-    to: To = Path("."),
+    to: To = OUTPUT,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:

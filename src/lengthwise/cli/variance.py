@@ -11,6 +11,7 @@ import typer
 
 from lengthwise.cli.terminal import Json, console, escape, print_table
 from lengthwise.cli.theory import theory
+from lengthwise.folder import OUTPUT
 from lengthwise.progress import progress
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def variance(
     tokens: Annotated[int, typer.Option(min=2, help="L, the longest position of lemma 3")] = 512,
     draws: Annotated[int, typer.Option(min=2, help="initialisations behind every mean")] = 50,
     seed: Annotated[int, typer.Option(min=0)] = 0,
-    to: To = Path("."),
+    to: To = OUTPUT,
     as_json: Json = False,
 ) -> None:
     """Measure the variance of activations at initialisation.
@@ -105,7 +106,7 @@ def order(
         bool, typer.Option("--train", help="also train three small models without positions (about 3 CPU minutes)")
     ] = False,
     store: Annotated[str, typer.Option(help="where the runs of --train are kept")] = "lengthwise-store",
-    to: To = Path("."),
+    to: To = OUTPUT,
     as_json: Json = False,
 ) -> None:
     """What a decoder without positions knows of its input order.

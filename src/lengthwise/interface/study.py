@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lengthwise.encoding import ENCODINGS, POSITIONS
+from lengthwise.folder import OUTPUT
 from lengthwise.interface.results import StudyCost, StudyPlan, StudyReport, StudyResult, StudyStopped
 from lengthwise.loading import named
 from lengthwise.progress import Say, progress
@@ -314,7 +315,7 @@ class Study:
         write: bool = True,
         say: Say | None = None,
     ) -> StudyReport:
-        """Verdict with intervals, tables, figures, and one self-contained page in the folder `to`, `report-NAME`.
+        """Verdict with intervals, tables, figures, and one self-contained page in the folder `to`.
 
         What is not done in the store is taken from the results that were committed for this study, if there are any.
         """
@@ -332,7 +333,7 @@ class Study:
         from lengthwise.reporting.page import Page
 
         page = Page(found, self.command(store))
-        where = Path(to) if to is not None else Path(f"report-{self.name}")
+        where = Path(to) if to is not None else OUTPUT / f"report-{self.name}"
         files = page.write(where, pdf=pdf)
         if latex:
             from lengthwise.reporting.latex import latex as tables
