@@ -1,1 +1,1 @@
-"""What `import lengthwise as lw` offers beyond training and evaluating one run: studies, comparisons, catalogues."""
+"""The Python interface beyond training and evaluating one run: studies, comparisons, catalogues."""

@@ -1,4 +1,4 @@
-"""What there is: tasks, encodings, positions, presets, studies; as tables that print well."""
+"""Catalogues of tasks, encodings, positions, presets and studies, as tables for terminals and notebooks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COMMON = ("protocol", "bos", "tokenizer")  # every task has these
 
 
 class Table(list[dict[str, object]]):
-    """Rows that print as a table, in a terminal and in a notebook; `table.names` are the names to use."""
+    """A list of rows that prints as a table in terminals and notebooks; `table.names` has the names to use."""
 
     @property
     def names(self) -> list[str]:
@@ -55,7 +55,7 @@ def _cut(text: str, width: int) -> str:
 
 
 def encodings() -> Table:
-    """The positional encodings: what each acts on, its options, parameters, claims and paper.
+    """List the positional encodings: what each acts on, its options, parameters, claims and paper.
 
     >>> "rope" in encodings().names
     True
@@ -83,7 +83,7 @@ def encodings() -> Table:
 
 
 def tasks() -> Table:
-    """The tasks: what each is, an example, what its length counts, its protocols and options.
+    """List the tasks: what each is, an example, the unit of its length, its protocols and options.
 
     >>> "addition" in tasks().names
     True
@@ -108,7 +108,7 @@ def tasks() -> Table:
 
 
 def positions() -> Table:
-    """The kinds of positions, e.g. `consecutive` and `randomized`.
+    """List the kinds of positions, e.g. `consecutive` and `randomized`.
 
     >>> positions().names[0]
     'consecutive'
@@ -122,7 +122,7 @@ def positions() -> Table:
 
 
 def presets() -> Table:
-    """The model presets with all their fields.
+    """List the model presets with all their fields.
 
     >>> presets().names
     ['paper', 'modern', 'laptop']
@@ -140,7 +140,7 @@ def presets() -> Table:
 
 
 def studies() -> Table:
-    """The studies that ship with lengthwise: how many runs each has, whether its results are here, what it asks."""
+    """List the studies that ship with lengthwise: number of runs, whether results are committed, and the question."""
     from lengthwise.study.add import committed
     from lengthwise.study.reading import recipes
 
@@ -154,7 +154,7 @@ def studies() -> Table:
 
 
 def published(topic: str) -> list[PublishedTable]:
-    """The original study's numbers on a topic, with their source and known defects.
+    """Return the original paper's numbers on a topic, with their source and known defects.
 
     >>> published("mrr")[0].source != ""
     True
@@ -165,15 +165,15 @@ def published(topic: str) -> list[PublishedTable]:
 
 
 def cost(study: Study | str | Path, on: str = "here", workers: int | None = None, say: Say | None = None) -> StudyCost:
-    """What a study will take: FLOPs, tokens, memory, disk, hours; on this machine or e.g. an `a100`."""
+    """Estimate the cost of a study, in FLOPs, tokens, memory, disk and hours, on this machine or e.g. an `a100`."""
     return (study if isinstance(study, Study) else Study.read(study)).cost(on, workers, say)
 
 
 def report(study: Study | str | Path, to: str | Path | None = None, *, store: str | None = None) -> StudyReport:
-    """The report of a study: verdict, tables, and a page in a folder."""
+    """Return the report of a study (verdict and tables), and write its page to a folder."""
     return (study if isinstance(study, Study) else Study.read(study)).report(to, store=store)
 
 
 def _defaults(cls: type) -> dict[str, object]:
-    """The options of a class with their defaults; `...` where one must be given."""
+    """Return the options of a class with their defaults; `...` marks required options."""
     return {name: "..." if item.default is item.empty else item.default for name, item in options(cls).items()}

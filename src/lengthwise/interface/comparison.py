@@ -1,4 +1,4 @@
-"""Runs on one task side by side, with the report that a study gets."""
+"""Compare runs on one task, with the same report as a study."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a set of runs on one task shows: `print(c.verdict, c.table)`, `c.plot()`, `c.draw("figures")`."""
+    """A comparison of runs on one task: `print(c.verdict, c.table)`, `c.plot()`, `c.draw("figures")`."""
 
     page: Page
 
     @property
     def verdict(self) -> str:
-        """What was seen and how sure it is, in a few sentences."""
+        """The result and its uncertainty, in a few sentences."""
         return self.page.verdict
 
     @property
@@ -99,7 +99,7 @@ def compare(
     threads: int = 1,
     say: Say | None = None,
 ) -> Comparison:
-    """Put runs on one task side by side; given a task, train each encoding with each seed first.
+    """Compare runs on one task; given a task instead of runs, first train each encoding with each seed.
 
     >>> runs = [train("copy", name, steps=2, quiet=True) for name in ("nope", "rope")]  # doctest: +SKIP
     >>> compare(runs).draw("figures")  # doctest: +SKIP
@@ -121,7 +121,7 @@ def compare(
     tasks = {str(run.plan.task_spec) for run in what}
     if len(tasks) > 1:
         raise SpecError(f"only runs on one task can be compared, not on {' and '.join(sorted(tasks))}")
-    listed = list({run.id: run for run in what}.values())  # one run given twice is one run
+    listed = list({run.id: run for run in what}.values())  # without duplicates
     items = _items(listed)
     study = Study(
         task=items[0].point.task,
@@ -133,7 +133,7 @@ def compare(
 
 
 def _trained(study: Study, store: str, workers: int | None, say: Say | None) -> Comparison:
-    """A study of one task that is in no file, trained in processes of this machine."""
+    """Train a study without a file, in this process or in worker processes, and compare its runs."""
     ended = study.run(store, workers=workers, executor="inline" if workers == 1 else "processes", say=say)
     diverged = Store(store).diverged(list(ended.tally.failed))
     if wrong := [f"run {key} failed: {why}" for key, why in ended.tally.failed.items() if key not in diverged]:
@@ -165,7 +165,7 @@ def _findings(study: StudyFile, items: list[Item], runs: Sequence[Run]) -> Findi
 
 
 def _items(runs: Sequence[Run]) -> list[Item]:
-    """The runs as a study has them; what differs between them beside the encoding is part of their names."""
+    """Return the runs as items of a study; other differences than the encoding become part of their labels."""
     made = []
     for run in runs:
         plan = run.plan
@@ -181,7 +181,7 @@ def _items(runs: Sequence[Run]) -> list[Item]:
 
 
 def _differing(run: Run, runs: Sequence[Run], part: str) -> str:
-    """The options of one part in which a run differs from another: `layers=3`."""
+    """Return the options of one part in which a run differs from any other, e.g. `layers=3`."""
     here, others = run.plan.options()[part], [other.plan.options()[part] for other in runs]
     differs = {key: value for key, value in here.items() if any(other.get(key) != value for other in others)}
     return ":".join(f"{key}={show(value)}" for key, value in differs.items())

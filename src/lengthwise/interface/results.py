@@ -1,4 +1,4 @@
-"""What the methods of a study give: each prints well in a terminal and in a notebook."""
+"""The results of a study's methods, formatted for terminals and notebooks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class StudyStopped(SystemExit):
-    """The study was stopped, and what was running has saved itself; the same call goes on."""
+    """The study was stopped; running jobs have saved checkpoints, and the same call resumes."""
 
     def __init__(self, done: int, total: int) -> None:
         super().__init__(STOPPED)
@@ -31,7 +31,7 @@ class StudyStopped(SystemExit):
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """The runs of a study, what is done of them, and the proof that only the encoding differs."""
+    """The runs of a study, which of them are done, and the proof that only the encoding differs."""
 
     study: StudyFile
     runs: list[dict[str, Any]]
@@ -60,7 +60,7 @@ class StudyPlan:
 
 @dataclass(frozen=True)
 class StudyCost:
-    """What a study will take on a machine."""
+    """The estimated cost of a study on a machine."""
 
     on: str
     at_a_time: int
@@ -96,12 +96,12 @@ class StudyReport:
 
     page: Page
     path: Path | None = None
-    """The page, once written."""
+    """The path of the page, if it was written."""
     files: list[Path] = field(default_factory=list)
 
     @property
     def verdict(self) -> str:
-        """What was found and how sure it is, in a few sentences."""
+        """The result and its uncertainty, in a few sentences."""
         return self.page.verdict
 
     @property

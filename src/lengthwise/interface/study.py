@@ -1,4 +1,4 @@
-"""A study from Python: a question as a grid of runs. The command line calls these methods and prints the result."""
+"""The `Study` class: a question as a grid of runs. The command line calls its methods and prints the results."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Named = str | Mapping[str, object] | Spec
 
 
 class Study:
-    """A question as a grid of runs: every task with every encoding and every seed.
+    """A grid of runs that answers a question: every task with every encoding and every seed.
 
     >>> study = Study(task="copy:variant=same", encoding=["nope", "rope"], seeds=2, training="laptop:steps=20")
     >>> study.plan().counts["runs"]
@@ -77,7 +77,7 @@ class Study:
             "model": [model] if isinstance(model, str) else list(model),
             "training": [training] if isinstance(training, str) else list(training),
         }
-        # A single encoding varies too: others can be added to it.
+        # Even a single encoding goes into `vary`, so that others can be added.
         varied = {axis: values for axis, values in axes.items() if len(values) > 1 or axis == "encoding"}
         content: dict[str, Any] = {
             "name": name,
@@ -89,12 +89,12 @@ class Study:
         }
         self.planned = self.before_adding = Planned(StudyFile.of(content, "the study"))
         self.source = ""
-        """The file or recipe it was read from."""
+        """The file or recipe from which the study was read."""
         self.add: list[str] = []
         self.tasks: str | None = None
         self.results: Path | None = None
         self.store = STORE
-        """Where its runs are looked for, unless a call says otherwise: the store of the last `run`."""
+        """The default store of its methods: that of the last `run`."""
 
     @classmethod
     def read(
@@ -106,10 +106,10 @@ class Study:
         results: str | Path | None = None,
         allow_code: bool = False,
     ) -> Study:
-        """A study from a YAML file, or a recipe that ships with lengthwise, e.g. `Study.read("quickstart")`.
+        """Read a study from a YAML file, or a recipe that ships with lengthwise, e.g. `Study.read("quickstart")`.
 
-        `add` are more encodings, `tasks` are those to do (`copy,sort`, or `quick`), `results` is a bundle whose runs
-        count as done. A file that names code from outside the package needs `allow_code=True`.
+        `add` are additional encodings, `tasks` selects tasks (`copy,sort`, or `quick`), `results` is a bundle whose
+        runs count as done. A file that names code from outside the package needs `allow_code=True`.
         """
         made = cls.__new__(cls)
         more = _names(add, ENCODINGS) if add else []
@@ -125,13 +125,13 @@ class Study:
         file = added(plain, made.add) if made.add else plain
         chosen = None if made.tasks is None else chosen_tasks(file, made.tasks)
         made.before_adding, made.planned = Planned(plain, chosen), Planned(file, chosen)
-        own = {spec.name for text in made.add for spec in specs(text)}  # giving them is consent
+        own = {spec.name for text in made.add for spec in specs(text)}  # the user gave these names, so they are allowed
         refuse_foreign([name for name in made.planned.outside() if name not in own], allow_code)
         return made
 
     @property
     def file(self) -> StudyFile:
-        """The study as its file has it."""
+        """The study file."""
         return self.planned.study
 
     @property
@@ -146,7 +146,7 @@ class Study:
     # --- before it is run --------------------------------------------------------------------------------------------
 
     def check(self) -> list[str]:
-        """Every mistake that can be found before anything is trained; none is an empty list."""
+        """Return every mistake that can be found before training; the list is empty if there is none."""
         return check(self.planned, allow_code=True)
 
     def check_against(
@@ -169,7 +169,7 @@ class Study:
             return check_results(self.before_adding, Bundle(results), rerun, beside, **how)
 
     def plan(self, store: str | None = None) -> StudyPlan:
-        """The runs, what is done of them in a store, and the proof that only the encoding differs."""
+        """Return the runs, which of them are done in a store, and the proof that only the encoding differs."""
         found = self.status(store)
         items = found.items
         done = {item.key for item in found.done}
@@ -178,7 +178,7 @@ class Study:
         return StudyPlan(self.file, runs, found.waiting, self.planned.counted(), prove(compared), found)
 
     def cost(self, on: str = "here", workers: int | None = None, say: Say | None = None) -> StudyCost:
-        """What it will take: FLOPs, tokens, memory, disk and hours, on this machine or e.g. an `a100`."""
+        """Estimate the cost: FLOPs, tokens, memory, disk and hours, on this machine or e.g. an `a100`."""
         from lengthwise.study.cost import Cost, accelerator, calibrated, cost_of, total
 
         machine = calibrated(self.file.resources.threads, say) if on == "here" else accelerator(on)
@@ -204,10 +204,10 @@ class Study:
         verify: bool = True,
         say: Say | None = None,
     ) -> StudyResult:
-        """Do what is missing, on Ray where it is installed and in processes where it is not.
+        """Do all missing runs, on Ray if it is installed, else in worker processes.
 
-        Called again, it does only what is missing; `retry` tries failed runs once more. Where encodings were added to
-        committed results, they must pass `verify`, and three committed runs are made again first, as a guard.
+        Called again, it resumes; `retry` tries failed runs once more. Added encodings from outside the package must
+        pass `verify`. If any encodings are added to committed results, three committed runs are rerun first as a check.
         """
         self.store = store or self.store
         if errors := self.check():
@@ -228,7 +228,7 @@ class Study:
         return StudyResult(self, self.store, tally, guard)
 
     def _verified(self, tell: Say) -> None:
-        """Refuse added encodings from outside the package that do not conform."""
+        """Raise if an added encoding from outside the package fails the conformance tests."""
         from lengthwise.conformance import verify
 
         for spec in dict.fromkeys(spec for text in self.add for spec in specs(text) if spec.name not in ENCODINGS):
@@ -256,7 +256,7 @@ class Study:
         return found
 
     def guard_status(self, store: str | None = None) -> Status | None:
-        """How the committed runs stand that are made again as a guard; none where there is no guard."""
+        """Return the status of the committed runs that are rerun as a check; None if there are none to rerun."""
         bundle = self._bundle()
         if not self.add or bundle is None:
             return None
@@ -272,11 +272,11 @@ class Study:
         return None if where is None else Bundle(where)
 
     def counted(self) -> Path | None:
-        """The bundle whose runs count as done, if there is one."""
+        """Return the bundle whose runs count as done, if there is one."""
         return counted_as_done(self.file, self.results, self.add)
 
     def items(self, store: str | None = None) -> tuple[list[Item], list[Any]]:
-        """Every run that is known, and those whose learning rate waits for tuning runs."""
+        """Return all known items, and the points whose learning rate waits for tuning runs."""
         bundle = self._bundle()
         keys = [item.key for tried in self.planned.tuning.values() for item in tried]
         return self.planned.items(
@@ -284,12 +284,12 @@ class Study:
         )
 
     def status(self, store: str | None = None) -> Status:
-        """How it stands in a store: done, running, failed, missing."""
+        """Return the status in a store: done, running, failed, missing."""
         bundle = self._bundle()
         return status(self.planned, Store(store or self.store), None if bundle is None else bundle.summaries)
 
     def rows(self, store: str | None = None, say: Say | None = None) -> pl.DataFrame:
-        """The rows of everything that is done, here and in the bundle."""
+        """Return the rows of all finished runs and evaluations, in the store and in the bundle."""
         import polars as pl
 
         items, _ = self.items(store)
@@ -315,9 +315,9 @@ class Study:
         write: bool = True,
         say: Say | None = None,
     ) -> StudyReport:
-        """Verdict with intervals, tables, figures, and one self-contained page in the folder `to`.
+        """Report verdict, tables and figures, as one self-contained page in the folder `to`.
 
-        What is not done in the store is taken from the results that were committed for this study, if there are any.
+        Runs that are not in the store are taken from the committed results of this study, if there are any.
         """
         from lengthwise.reporting.page import Page
 
@@ -329,7 +329,7 @@ class Study:
     def written_report(
         self, found: Findings, to: str | Path | None, store: str | None = None, pdf: bool = False, latex: bool = False
     ) -> StudyReport:
-        """The page of what was found, with its figures, in a folder."""
+        """Write the page with its figures to a folder, and return the report."""
         from lengthwise.reporting.page import Page
 
         page = Page(found, self.command(store))
@@ -350,7 +350,7 @@ class Study:
         more: str | None = None,
         use_committed: bool = True,
     ) -> Findings:
-        """Everything that is done, gathered for a report; `more` says what to do for more seeds."""
+        """Gather all results for a report; `more` is the advice it prints for getting more seeds."""
         from lengthwise.reporting.findings import gather
 
         return gather(
@@ -365,7 +365,7 @@ class Study:
         )
 
     def command(self, store: str | None = None) -> str:
-        """The commands that make the report again, from nothing; none for a study that is in no file."""
+        """Return the commands that reproduce the report from scratch; empty for a study without a file."""
         if not self.source:
             return ""
         more = [part for name in self.add for part in ("--add", name)]
@@ -380,12 +380,12 @@ class Study:
 
 
 def _names(given: Any, table: Mapping[str, str]) -> list[str]:  # noqa: ANN401
-    """One name, mapping, spec or class, or a list of them, as a study file writes them."""
+    """Convert a name, mapping, spec or class, or a list of them, to names as in a study file."""
     listed = [given] if isinstance(given, str | Mapping | Spec | type) else list(given)
     return [one if isinstance(one, str) else str(named(one, table)) for one in listed]
 
 
 def _question(tasks: Sequence[str]) -> str:
-    """What a study asks that was given no question."""
+    """Return the default question of a study."""
     carried = tasks[0] if len(tasks) == 1 else "each task"
     return f"How far beyond its training length does each encoding carry {carried}?"

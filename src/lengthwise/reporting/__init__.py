@@ -1,1 +1,1 @@
-"""Rows → figures and tables. Imports no torch."""
+"""Figures, tables and pages made from rows. Imports no torch."""

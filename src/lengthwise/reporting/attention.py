@@ -1,4 +1,4 @@
-"""Figures of what attention does: divergence between models, attended distance, and how both change with length."""
+"""Attention figures: divergence between models, attended distance, and statistics against length."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ GROWTH = {
     "relative_distance": "distance / (t + 1)",
     "distance": "distance (tokens)",
 }
-"""What is drawn against length."""
+"""The statistics drawn against length, and their labels."""
 
 
 def divergence_drawing(rows: Rows, task: str, short: str) -> Drawing:
-    """Divergence from NoPE's attention: pairs of other seeds, with the published number and the untrained floor."""
+    """Draw the divergence from NoPE's attention over pairs of different seeds, the published number and the floor."""
     import polars as pl
 
     names = encodings_of(rows, task)
@@ -101,7 +101,7 @@ def divergence_drawing(rows: Rows, task: str, short: str) -> Drawing:
 
 
 def distance_drawing(rows: Rows, task: str, short: str) -> Drawing:
-    """Where attention lies between the query (0) and the first token (1): all weights, and the largest alone."""
+    """Draw the distribution of attention from the query (0) to the first token (1): all weights, and the largest."""
     import polars as pl
 
     own = [row for row in rows if row["task"] == task and row["trained"]]
@@ -139,7 +139,7 @@ def distance_drawing(rows: Rows, task: str, short: str) -> Drawing:
             axes.stairs(here["argmax"], edges, color=colour(name), linewidth=1.3)
             source = published_encoding(name)
             if source is not None and source in published.FRACTIONS:
-                # The published bins are twice as wide but for the first and the last.
+                # The published bins are twice as wide as ours, except the first and the last.
                 shares = published.FRACTIONS[source]
                 halves = [share / (1 if place in (0, 20) else 2) for place, share in enumerate(shares)]
                 places = [0.0125, *(0.05 * place for place in range(1, 20)), 0.9875]
@@ -177,7 +177,7 @@ def distance_drawing(rows: Rows, task: str, short: str) -> Drawing:
 
 
 def growth_drawing(rows: Rows, task: str, short: str) -> Drawing:
-    """Entropy, weight on the first token and distance against length, mean over layers and heads, median seed."""
+    """Draw entropy, weight on the first token and distance against length: mean over layers and heads, median seed."""
     import polars as pl
 
     own = [row for row in rows if row["task"] == task and row["trained"]]
@@ -234,10 +234,10 @@ def growth_drawing(rows: Rows, task: str, short: str) -> Drawing:
 
 
 def heat_maps(tokens: Sequence[str], prompt: int, weights_LHQK: np.ndarray, title: str) -> Drawing:
-    """The weights of one prompt, a panel for each layer (down) and head (across), the tokens as labels.
+    """Draw the attention weights of one prompt: a panel for each layer (down) and head (across), tokens as labels.
 
-    A row is a query, its weights over the keys sum to 1; the dotted lines are where the prompt ends. Colours go with
-    the square root: .25 is half way.
+    A row is a query, and its weights over the keys sum to 1; dotted lines mark the end of the prompt. The colour scale
+    is the square root of the weight: .25 is half way.
     """
     import polars as pl
 
@@ -261,7 +261,7 @@ def heat_maps(tokens: Sequence[str], prompt: int, weights_LHQK: np.ndarray, titl
         import numpy as np
         from matplotlib.colors import PowerNorm
 
-        shown_LHQK = np.where(weights_LHQK > 0, weights_LHQK, np.nan)  # what is hidden has no colour
+        shown_LHQK = np.where(weights_LHQK > 0, weights_LHQK, np.nan)  # masked keys have no colour
         side = width / heads
         figure, grid = plt.subplots(
             layers, heads, figsize=(width, side * layers * 1.08 + 0.5), layout="constrained", squeeze=False
@@ -290,13 +290,13 @@ def heat_maps(tokens: Sequence[str], prompt: int, weights_LHQK: np.ndarray, titl
 
 
 def lengths_shown(rows: Rows, task: str) -> str:
-    """Which lengths `modes` speaks of: the unseen ones, where there are any."""
+    """Return which lengths `modes` uses: the unseen ones, if there are any."""
     own = [row for row in rows if row["task"] == task and row["trained"]]
     return "unseen lengths" if any(not row["seen"] for row in own) else "seen lengths"
 
 
 def modes(rows: Rows, task: str) -> list[dict[str, object]]:
-    """What heads do at `lengths_shown`, mean over layers and heads, median and range of seeds; for a terminal."""
+    """Summarise attention at `lengths_shown` for a terminal: mean over layers and heads, median and range of seeds."""
     found: list[dict[str, object]] = []
     own = [row for row in rows if row["task"] == task and row["trained"]]
     further = [row for row in own if not row["seen"]] or own
@@ -324,7 +324,7 @@ def modes(rows: Rows, task: str) -> list[dict[str, object]]:
 
 
 def drawings(divergence: Rows, heads: Rows, distances: Rows, short: dict[str, str]) -> list[Drawing]:
-    """Every figure of an analysis, from its rows."""
+    """Return every figure of an attention analysis, from its rows."""
     found = []
     for task, name in short.items():
         if any(row["task"] == task and row["pairing"] == "record" for row in divergence):

@@ -1,4 +1,4 @@
-"""Accuracy against length for a terminal: a row of blocks for each encoding."""
+"""Text plot of accuracy against length for a terminal: one line of block characters per encoding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BLOCKS = " ▁▂▃▄▅▆▇█"
 
 
 def bars(found: Findings, task: str, width: int = 80) -> list[str]:
-    """The median seed at each length, one column per length, `|` where training ended; at most `width` wide."""
+    """Return the lines of the plot: the median seed, one column per length, `|` after the longest trained length."""
     import polars as pl
 
     trained, _ = found.trained[task]
@@ -24,7 +24,7 @@ def bars(found: Findings, task: str, width: int = 80) -> list[str]:
     lengths = sorted({length for _, length in middle})
     names = [name for name in found.encodings if any((name, length) in middle for length in lengths)]
     wide = min(max(len(found.label(name)) for name in names), width // 2)
-    step = -(-len(lengths) // max(width - wide - 4, 8))  # where there are too many lengths, every n-th
+    step = -(-len(lengths) // max(width - wide - 4, 8))  # if there are too many lengths, show every n-th
     shown = [length for place, length in enumerate(lengths) if place % step == 0 or length == lengths[-1]]
     lines = []
     for name in names:

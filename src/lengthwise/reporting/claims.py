@@ -1,4 +1,4 @@
-"""What the publications claim, and what rows of ours say to it, by rules that were written down before."""
+"""Test the claims of the publications on our rows, by rules that were fixed in advance."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from lengthwise.reporting.numbers import Numbers
 
 Measured = Mapping[str, list[tuple[str, Estimate]]]
-"""For each claim that needs no study, the values that decide it, with their names."""
+"""Id of each claim that needs no study → the named estimates that decide it."""
 Word = Literal["holds", "does not hold", "not settled", "not tested here"]
 _COLUMN = {"mean_unseen": "unseen", "seen": "seen"}
 
 
 class Rule(BaseModel):
-    """What decides: exactly one of these."""
+    """The rule that decides a claim; exactly one field is set."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
@@ -48,7 +48,7 @@ class Rule(BaseModel):
         return self
 
     def side(self, one: Estimate) -> int:
-        """1 where the interval lies wholly on the right side, −1 on the wrong one, 0 where it does not say."""
+        """Return 1 if the whole interval satisfies the rule, −1 if all of it violates the rule, else 0."""
         if one.low is None or one.high is None:
             return 0
         low, high = self._bounds()
@@ -82,7 +82,7 @@ class Claim(BaseModel):
     rule: Rule
 
     def about(self, task: str) -> bool:
-        """Whether a task of a study is one of its tasks: `sort` is both of its variants."""
+        """Return whether the claim covers a task of a study: `sort` covers both of its variants."""
         if self.tasks == "all":
             return True
         here = Spec.of(task)
@@ -93,21 +93,21 @@ class Claim(BaseModel):
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim and what our rows say."""
+    """A claim and its verdict on our rows."""
 
     claim: Claim
     word: Word
     ours: str
-    """The intervals it was decided by, or why it was not."""
+    """The intervals that decided it, or the reason why it was not tested."""
 
     def line(self) -> dict[str, Any]:
-        """As a line of a table."""
+        """Return the verdict as a line of a table."""
         one = self.claim
         return {"id": one.id, "claim": one.claim, "published": one.published, "ours": self.ours, "verdict": self.word}
 
 
 def read_claims(where: str | Path | None = None) -> list[Claim]:
-    """The claims that ship with the project, or those of a file."""
+    """Read the claims that ship with the project, or those of a file."""
     path = Path(where) if where is not None else shipped("claims.yaml")
     content = load(path)
     if not isinstance(content, Mapping) or not isinstance(content.get("claims"), list):
@@ -120,7 +120,7 @@ def read_claims(where: str | Path | None = None) -> list[Claim]:
 
 
 def read_measured(where: Path) -> Measured:
-    """What `lengthwise theory claims` wrote."""
+    """Read the file that `lengthwise theory claims` wrote."""
     try:
         return measured_as(json.loads(where.read_text())["claims"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -130,7 +130,7 @@ def read_measured(where: Path) -> Measured:
 
 
 def measured_as(claims: Mapping[str, list[dict[str, Any]]]) -> Measured:
-    """The rows of `lengthwise.theory.claims.measured` as values with their intervals."""
+    """Convert the rows of `lengthwise.theory.claims.measured` to estimates with intervals."""
     return {claim: [(row["name"], _estimate(row)) for row in rows] for claim, rows in claims.items()}
 
 
@@ -146,7 +146,7 @@ def judge(
     here: Numbers | None,
     measured: Measured | None = None,
 ) -> Judged:
-    """What our rows, or the measurements of theory, say to a claim; without them it is not tested."""
+    """Decide a claim by our rows or by the measurements of theory; without them it is not tested."""
     if claim.rule.not_tested is not None:
         return Judged(claim, "not tested here", claim.rule.not_tested)
     if claim.measure == "analysis":
@@ -167,14 +167,14 @@ def judge(
 
 
 def _said(one: Estimate) -> str:
-    """An interval; a value that was not drawn stands alone, and may be far below a thousandth."""
+    """Format an estimate; a deterministic value is shown without an interval, and small ones in scientific notation."""
     if one.value is not None and one.level is None and one.low == one.high:
         return f"{one.value:.1e}" if 0 < abs(one.value) < 1e-3 else f"{one.value:.3g}"
     return span(one, 3)
 
 
 def _estimates(claim: Claim, found: Findings, here: Numbers) -> list[tuple[str, Estimate]] | str:
-    """The intervals that decide, or why there are none."""
+    """Return the estimates that decide the claim, or the reason why there are none."""
     import polars as pl
 
     missing = [name for name in (*claim.encodings, *claim.against) if name not in found.encodings]
@@ -225,7 +225,7 @@ def _by_rank(claim: Claim, table: pl.DataFrame) -> list[tuple[str, Estimate]] | 
 
 
 def committed_on(path: Path) -> str | None:
-    """The day on which a file was last committed, if it lies in a checkout."""
+    """Return the day on which a file was last committed, or None if it is not in a checkout."""
     try:
         done = subprocess.run(
             ["git", "log", "-1", "--format=%cs", "--", path.name],

@@ -1,4 +1,4 @@
-"""The tables that set encodings against each other: pairs, ranks, categories, and what the order depends on."""
+"""Tables that compare encodings: pairs, ranks, task categories, and sensitivity of the order."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from lengthwise.statistics.aggregates import Difference, TaskDifference, aggrega
 
 Line = dict[str, Any]
 PAIRS = 7
-"""Beyond so many encodings not every pair is listed: the one that was asked for, or the leader, with each other."""
+"""With more encodings than this, only pairs with an encoding in `focus`, or with the leader, are listed."""
 
 
 class Comparisons:
-    """What a study's findings say of encodings against each other."""
+    """Tables that compare the encodings of a study."""
 
     def __init__(self, found: Findings) -> None:
         self.found, self.numbers = found, numbers(found)
 
     @property
     def alone(self) -> bool:
-        """Whether there is one task: then there is no mean over tasks, and no test."""
+        """Whether there is only one task, so that there is no mean over tasks and no test."""
         return len(self.found.tasks) == 1
 
     def order(self) -> list[str]:
@@ -34,16 +34,16 @@ class Comparisons:
         return self.numbers.order(self.found)
 
     def _levels(self) -> str:
-        """The level of the cells' intervals, which is one where all have as many seeds."""
+        """Return the level of the cells' intervals, or its range if cells have different numbers of seeds."""
         levels = {one.median.level for one in self.numbers.cells.values() if one.median.level is not None}
         return (
             f"{' to '.join(f'{100 * level:.4g}' for level in sorted({min(levels), max(levels)}))} %" if levels else ""
         )
 
     def difference_table(self, every: bool = False) -> list[Line]:
-        """A line for each pair; on a single task an interval of the median difference, and never a p.
+        """Return a line for each pair; on a single task it has the interval of the median difference and no p.
 
-        With many encodings, unless `every` is asked for, only those in `focus`, or else the leader, against all others.
+        With many encodings, unless `every` is set, only those in `focus`, or else the leader, are compared with others.
         """
         found, here = self.found, self.numbers
         wanted = None if every or len(found.encodings) <= PAIRS else set(found.focus or self.order()[:1])
@@ -70,7 +70,7 @@ class Comparisons:
         return f"{self.found.label(one.one)} − {self.found.label(one.other)}"
 
     def difference_words(self) -> str:
-        """What the pairs are, and which are left to the map and to report.json."""
+        """Explain the table of pairs, and where to find pairs that it leaves out."""
         if self.alone:
             level = f", level {self._levels()}" if self._levels() else ""
             parts = [f"Paired by seed{level}.", more_seeds(self.found), "A single task has an interval, never a p."]
@@ -86,9 +86,9 @@ class Comparisons:
         return told
 
     def mrr_table(self) -> list[Line]:
-        """Mean reciprocal ranks of exactly the five published encodings, by both recipes, and as published."""
+        """Return mean reciprocal ranks of exactly the five published encodings, by both recipes and as published."""
         lines: list[Line] = []
-        if self.alone:  # a rank on one task is no mean
+        if self.alone:  # there is no mean over tasks
             return lines
         for words, one in self.numbers.mrr.items():
             told = {name: span(got.seeds, 3) for name, got in one.means.items()}
@@ -99,7 +99,7 @@ class Comparisons:
         return lines
 
     def wins_table(self) -> list[Line]:
-        """The share of (task, seed) queries in which the row's encoding is strictly ahead of the column's."""
+        """Return the share of (task, seed) queries in which the row's encoding is strictly ahead of the column's."""
         here = self.numbers.standing
         if len(here.encodings) > figures.MANY or self.alone or not here.queries:
             return []
@@ -113,7 +113,7 @@ class Comparisons:
         ]
 
     def category_table(self) -> list[Line]:
-        """Mean unseen accuracy by category of the publication, with the interval over these tasks and other seeds."""
+        """Return mean unseen accuracy by the paper's task categories, with the interval for other seeds."""
         import polars as pl
 
         lines: list[Line] = []
@@ -132,7 +132,7 @@ class Comparisons:
         return lines
 
     def sensitivity_table(self) -> list[Line]:
-        """The order of encodings when one choice is changed; tasks left out are told only where the order moves."""
+        """Return the order under each changed choice; leaving out a task is listed only if the leader changes."""
         shown = [one for one in self.numbers.variants if not one.name.startswith("without ") or one.leader_changed]
         lines = [
             {

@@ -1,4 +1,4 @@
-"""Whose attention is whose: rows of divergence as estimates over seeds, beside the published numbers."""
+"""Estimates over seeds of the divergence between attention of different models, beside the published numbers."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ MEASURES = tuple(
     for definition in ("true", "as_published")
     for heads in ("minimum", "matching", "as_published", "same")
 )
-"""Columns of the rows: a definition of divergence and a pairing of heads."""
+"""Columns of the rows: each is a definition of divergence and a pairing of heads."""
 SHOWN = {
     "as_published as_published": "as published",
     "true minimum": "true, closest heads",
     "true matching": "true, heads matched",
 }
-"""Those that a person is shown first."""
+"""The measures in figures and terminal tables, and their titles."""
 
 
 def over_lengths(rows: Rows, seen: bool = False) -> list[dict[str, Any]]:
-    """The rows with the mean over lengths, or seen ones, of each pair and layer: what estimates are made of."""
+    """Average the rows of each pair and layer over all lengths, or over seen lengths; the input of estimates."""
     keys = ("task", "pairing", "encoding", "seed", "against", "against_seed", "layer")
     groups: dict[tuple[object, ...], list[dict[str, Any]]] = {}
     for row in rows:
@@ -43,14 +43,14 @@ def over_lengths(rows: Rows, seen: bool = False) -> list[dict[str, Any]]:
 
 
 def tasks_of(rows: Rows) -> list[str]:
-    """The tasks in these rows, in their order."""
+    """Return the tasks of these rows, in order of appearance."""
     return list(dict.fromkeys(row["task"] for row in rows))
 
 
 def by_pair(
     rows: Rows, task: str, pairing: str, encoding: str, measure: str, layer: int | None = None
 ) -> dict[tuple[int, int], float]:
-    """(seed, seed of the other) → the mean over layers and lengths."""
+    """Return (seed, seed of the other model) → the mean over layers, or the value of one layer."""
     sums: dict[tuple[int, int], list[float]] = {}
     for row in rows:
         if (row["task"], row["pairing"], row["encoding"]) != (task, pairing, encoding) or measure not in row:
@@ -61,19 +61,19 @@ def by_pair(
 
 
 def estimate(rows: Rows, task: str, pairing: str, encoding: str, measure: str, layer: int | None = None) -> Estimate:
-    """The mean over pairs of seeds, with its interval."""
+    """Return the mean over pairs of seeds, with its interval."""
     return over_pairs(by_pair(rows, task, pairing, encoding, measure, layer), measure)
 
 
 def encodings_of(rows: Rows, task: str) -> list[str]:
-    """The encodings compared on a task, in their order."""
+    """Return the encodings compared on a task, in order of appearance."""
     return list(dict.fromkeys(row["encoding"] for row in rows if row["task"] == task))
 
 
 def told(encoding: str, pairing: str = "record", reference: str = "nope") -> float | None:
-    """The published divergence from NoPE of an encoding of ours; a quarter of rotary is Rotary.
+    """Return the published divergence from NoPE of one of our encodings; RoPE on a quarter of a head is Rotary.
 
-    Of a pair that was not published (another reference, two runs by name, untrained models) there is none.
+    It is None for pairs that were not published: another reference, two named runs, untrained models.
     """
     name = published_encoding(encoding)
     if name is None or reference != "nope" or pairing not in {"record", "published"}:
@@ -82,13 +82,13 @@ def told(encoding: str, pairing: str = "record", reference: str = "nope") -> flo
 
 
 def references_of(rows: Rows, task: str) -> str:
-    """What the runs of a task were compared with, beside their own first weights."""
+    """Return the encoding with which the runs of a task were compared, apart from their own initial weights."""
     named = [row["against"] for row in rows if row["task"] == task and row["pairing"] != "change"]
     return named[0] if named else "nope"
 
 
 def summary(rows: Rows) -> list[dict[str, object]]:
-    """Every estimate: task, pairing, encoding, layer (none for all), measure, value, low, high, seeds, published."""
+    """Return every estimate as a row: task, pairing, encoding, measure, layer (None for all), value, interval, ..."""
     found: list[dict[str, object]] = []
     for task in tasks_of(rows):
         reference = references_of(rows, task)
@@ -120,7 +120,7 @@ def summary(rows: Rows) -> list[dict[str, object]]:
 
 
 def differences(rows: Rows, reference: str = "nope") -> list[dict[str, object]]:
-    """How much farther each encoding is from the reference than the reference from itself, by pairs of other seeds."""
+    """Return how much farther each encoding is from the reference than the reference with other seeds is."""
     found: list[dict[str, object]] = []
     for task in tasks_of(rows):
         for measure in MEASURES:
@@ -145,8 +145,8 @@ def differences(rows: Rows, reference: str = "nope") -> list[dict[str, object]]:
 
 
 def table(rows: Rows, task: str) -> list[dict[str, object]]:
-    """What a person is shown, a line for each encoding: the published number, what its recipe gives here, the true
-    divergence by pairs of other seeds, and the scale: the same untrained, and the way from the first weights.
+    """Return the terminal table, a line for each encoding: the published number, our result by its recipe, the true
+    divergence over pairs of different seeds, and for scale that of untrained models and from the initial weights.
     """
     found: list[dict[str, object]] = []
     reference = references_of(rows, task)
@@ -169,7 +169,7 @@ def table(rows: Rows, task: str) -> list[dict[str, object]]:
 
 
 def sentence(rows: Rows, task: str, reference: str = "nope") -> str:
-    """Which encoding's attention is nearest to the reference's, and whether that is told apart from its own seeds."""
+    """Say which encoding's attention is nearest to the reference's, and whether it differs from other seeds of it."""
     parts = []
     for measure, name in SHOWN.items():
         values = {
@@ -211,7 +211,7 @@ def _short(one: Estimate) -> str:
 
 
 def markdown(rows: Rows, task: str, reference: str = "nope", where: str = "") -> str:
-    """All there is to say of a task, for a page: both definitions, three pairings of heads, the scale, differences."""
+    """Return all results of a task as Markdown: both definitions, three pairings of heads, scale, differences."""
     label = label_of(reference)
     names = {
         "record": f"Seeds s of {label} with all other seeds s′ of M",
@@ -245,13 +245,13 @@ def markdown(rows: Rows, task: str, reference: str = "nope", where: str = "") ->
 
 
 def _half(one: Estimate) -> str:
-    """In as few letters as there are: these intervals are even."""
+    """Format an estimate as value ± half-width; these intervals are symmetric."""
     half = "" if one.half is None else f" ± {one.half:.3f}"
     return "" if one.value is None else f"{one.value:.3f}{half}"
 
 
 def _grid(heading: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    assert all(len(line) == len(heading) for line in lines)  # a cell left out would move all that follow
+    assert all(len(line) == len(heading) for line in lines)  # a missing cell would shift all that follow
     return "\n".join(f"| {' | '.join(line)} |" for line in (heading, ["---"] * len(heading), *lines))
 
 

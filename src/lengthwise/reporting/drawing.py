@@ -1,4 +1,4 @@
-"""A figure that can be drawn again: its data beside it, the same bytes for the same data, legible in the dark."""
+"""Reproducible figures: saved with their data, byte-equal for equal data, legible in dark mode."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PAGE = 7.4
-"""Inches of a figure on the page."""
+"""Width in inches of a figure on the HTML page."""
 COLUMN = 3.3
-"""Inches of a column of a paper, and twice that and a gap for a figure across both."""
+"""Width in inches of a column of a paper; `ACROSS` is the width of two columns and the gap."""
 ACROSS = 6.9
 
 ON_DARK, ON_LIGHT = "#fffffe", "#010101"
-"""Words on a colour of their own, which stay as they are in the dark."""
+"""Text colours on coloured cells, which dark mode does not change."""
 
 _STYLE = {
-    "svg.fonttype": "none",  # words stay words
+    "svg.fonttype": "none",  # keep text as text, not as paths
     "svg.hashsalt": "lengthwise",
-    "image.interpolation": "none",  # a map is stored with a pixel for each cell, not enlarged
+    "image.interpolation": "none",  # store a heat map with one pixel per cell
     "pdf.fonttype": 42,
     "font.size": 9.5,
     "axes.spines.top": False,
@@ -40,7 +40,7 @@ _STYLE = {
     "text.color": "#222222",
     "legend.frameon": False,
 }
-# What is dark on white is light in the dark; the colours of encodings are legible on both.
+# In dark mode, dark text and lines become light; the colours of encodings are legible on both backgrounds.
 _DARK = (
     "<style>@media (prefers-color-scheme: dark){"
     'text:not([style*="fill: #fffffe"]):not([style*="fill: #010101"]){fill:#d8d8d8 !important}'
@@ -57,24 +57,24 @@ class Drawing:
 
     name: str
     alt: str
-    """What it shows, for who cannot see it."""
+    """The alternative text for readers who cannot see the figure."""
     data: pl.DataFrame
     paint: Callable[[float], Figure]
-    """Draws it, so many inches wide."""
+    """Draws the figure with a width in inches."""
     panels: bool = False
     """Whether it has several panels or many rows, and so needs both columns of a paper."""
 
     def figure(self, width: float = PAGE) -> Figure:
-        """The figure itself, for a notebook or to be changed by hand."""
+        """Return the matplotlib figure, for a notebook or further changes."""
         import matplotlib.pyplot as plt
 
         with plt.rc_context(_STYLE):
             made = self.paint(width)
-            plt.close(made)  # a notebook shows what is returned, not a second copy
+            plt.close(made)  # so that a notebook does not show it twice
         return made
 
     def svg(self) -> str:
-        """The figure as SVG."""
+        """Return the figure as SVG."""
         import matplotlib
 
         matplotlib.use("Agg")
@@ -86,15 +86,15 @@ class Drawing:
         return _small(text.getvalue())
 
     def _repr_svg_(self) -> str:
-        """What a notebook shows."""
+        """Return the SVG that a notebook shows."""
         return self.svg()
 
     def uri(self) -> str:
-        """The figure as the source of an image of a page that needs no other file."""
+        """Return the figure as a data URI, for the `src` of an image in a self-contained page."""
         return "data:image/svg+xml," + quote(self.svg(), safe=" ='/:;,.()[]{}!@$*+-_~|")
 
     def write(self, to: str | Path, kinds: Sequence[str] = ("svg",)) -> list[Path]:
-        """Write the figure as `svg`, `png` or `pdf` and, beside it, its data; a PDF is as wide as a paper's column."""
+        """Write the figure as `svg`, `png` or `pdf`, and its data as CSV; a PDF has the width of a paper's column."""
         import matplotlib
 
         matplotlib.use("Agg")
@@ -119,10 +119,10 @@ class Drawing:
 
 
 def _laid_out(figure: Figure) -> Figure:
-    """The figure with its layout made once; with a layout engine, `savefig` draws everything twice."""
+    """Compute the layout once and remove the layout engine, with which `savefig` draws everything twice."""
     for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
         if not axis.get_label_text():
-            axis.set_label_coords(0, 0)  # or every tick is measured to find a place for no words
+            axis.set_label_coords(0, 0)  # else matplotlib measures every tick to place an empty label
     engine = figure.get_layout_engine()
     if engine is not None:
         engine.execute(figure)
@@ -131,10 +131,10 @@ def _laid_out(figure: Figure) -> Figure:
 
 
 def _small(svg: str) -> str:
-    """Without what nobody sees: the fourth decimal of a place, comments, metadata; with colours for the dark."""
+    """Shrink an SVG (fewer decimals, no comments, no metadata) and add the colours of dark mode."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)
-    # Places inside tags are rounded; what is between tags are words, and "0.03" is one.
+    # Round coordinates inside tags only: between tags there is text such as "0.03".
     svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\d+\.\d)\d+(?=[ \"\n,)])", r"\1", tag.group()), svg)
     svg = re.sub(r"\s*\n\s*", "\n", svg)
     end = svg.index(">") + 1

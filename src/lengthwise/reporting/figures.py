@@ -1,4 +1,4 @@
-"""The figures of each task, with their data: curves, failure anatomy, training."""
+"""The figures of each task, with their data: accuracy curves, kinds of failures, training loss."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from lengthwise.reporting.findings import Findings
 
 CURVES = 7
-"""Beyond so many encodings a curve becomes a map: nobody tells twenty lines apart."""
+"""With more encodings than this, a heat map replaces the curves, which would be hard to tell apart."""
 MANY = 12
-"""Beyond so many encodings a figure shows some of them only, or leaves out its numbers."""
+"""With more encodings than this, a figure shows only some of them, or omits its numbers."""
 FEW = 6
-"""Encodings whose failures are shown where there are more than that."""
+"""The number of encodings whose failures are shown if there are more than `MANY`."""
 KINDS = {
     "correct": ("right", "#2a9d5c"),
     "early": ("stopped early", "#e9c46a"),
@@ -32,7 +32,7 @@ KINDS = {
 
 
 def curves(found: Findings, task: str) -> Drawing:
-    """Accuracy against length on one task of a study."""
+    """Draw accuracy against length on one task of a study."""
     import polars as pl
 
     trained, unit = found.trained[task]
@@ -46,9 +46,9 @@ def curves(found: Findings, task: str) -> Drawing:
 def accuracy_curves(
     name: str, task: str, data: pl.DataFrame, labels: Mapping[str, str], trained: int, unit: str
 ) -> Drawing:
-    """Accuracy against length: every seed's line, the median thick, the training boundary, chance; of many, a map.
+    """Draw accuracy against length: thin lines for seeds, thick for the median, chance; a heat map for many encodings.
 
-    `data` has `encoding, seed, length, accuracy, chance`; `labels` are the encodings in order, with what to call them.
+    `data` has `encoding, seed, length, accuracy, chance`; `labels` are the encodings in order, with their labels.
     """
     import polars as pl
 
@@ -91,12 +91,12 @@ def accuracy_curves(
 
 
 def is_map(labels: Sequence[str]) -> bool:
-    """Whether so many encodings are drawn as a map and not as curves."""
+    """Return whether these encodings are drawn as a heat map and not as curves."""
     return len(labels) > CURVES
 
 
 def _map(data: pl.DataFrame, labels: Mapping[str, str], trained: int, unit: str, width: float) -> Figure:
-    """The median seed's accuracy, encoding by length, those that reach furthest on top; a line where training ends."""
+    """Draw a heat map of the median seed's accuracy, encoding by length, best unseen accuracy on top."""
     import matplotlib.pyplot as plt
     import polars as pl
 
@@ -121,7 +121,7 @@ def _map(data: pl.DataFrame, labels: Mapping[str, str], trained: int, unit: str,
 
 
 def _said(data: pl.DataFrame, labels: Mapping[str, str]) -> str:
-    """The curves in words: where the median seed of each encoding first falls below one half."""
+    """Describe the curves in words: where the median seed of each encoding first falls below one half."""
     import polars as pl
 
     parts = []
@@ -134,7 +134,7 @@ def _said(data: pl.DataFrame, labels: Mapping[str, str]) -> str:
 
 
 def anatomy(found: Findings, task: str) -> Drawing:
-    """How answers fail at each length: right, stopped early, late, wrong content, never stopped; all seeds together."""
+    """Draw the kinds of answers at each length, over all seeds: right, stopped early or late, wrong, never stopped."""
     import polars as pl
 
     trained, unit = found.trained[task]
@@ -194,7 +194,7 @@ def anatomy(found: Findings, task: str) -> Drawing:
 
 
 def training(found: Findings) -> Drawing | None:
-    """Training loss against the share of steps done, one panel for each task, the median seed of each encoding."""
+    """Draw the training loss against step: one panel for each task, the median seed of each encoding."""
     import polars as pl
 
     lines = []
@@ -244,7 +244,7 @@ def training(found: Findings) -> Drawing | None:
 
 
 def slug(task: str) -> str:
-    """A task's name as it can stand in a file's name."""
+    """Return a task's name in a form that is valid in file names."""
     return "".join(letter if letter.isalnum() else "-" for letter in task)
 
 
@@ -261,9 +261,9 @@ def _legend(figure: Figure, axes: Axes, width: float) -> None:
 
 
 def columns_of(names: Sequence[str], width: float) -> int:
-    """How many names stand side by side above a figure."""
+    """Return the number of columns of a legend above a figure."""
     if sum(len(name) + 7 for name in names) <= 14.5 * width:
         return max(1, len(names))
     longest = max((len(name) for name in names), default=1)
-    per_inch = 13 if width > 5 else 18  # letters: words are smaller in a column
+    per_inch = 13 if width > 5 else 18  # letters per inch: the font is smaller in a paper's column
     return max(1, min(len(names), int(width * per_inch / (longest + 5))))

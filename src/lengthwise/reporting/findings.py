@@ -1,4 +1,4 @@
-"""What a study found, gathered for its report: rows with the labels of their runs, logs, wrong answers, costs."""
+"""The results of a study, gathered for its report: labelled rows, logs, wrong answers, costs."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from lengthwise.study.file import StudyFile
 
 _MANY = 1500
-"""Beyond so many runs single answers are not read: the page would not show them, and reading takes minutes."""
+"""With more runs than this, logs and single answers are not read, because reading them takes minutes."""
 
 
 @dataclass(frozen=True)
 class Findings:
-    """All that a report says of a study, before it is put into words."""
+    """All data of a study's report."""
 
     study: StudyFile
     items: list[Item]
     """The runs of the study that are done."""
     planned: int
-    """How many there should be."""
+    """The number of runs of the complete study."""
     wanted: Sequence[Item] = field(kw_only=True, default=())
-    """All of them, those that are not done among them."""
+    """All runs of the study, including those that are not done."""
     rows: pl.DataFrame
-    """Their rows, with `task, encoding, seed` beside each."""
+    """The rows of the finished runs, with the columns `task, encoding, seed`."""
     records: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Run → done record, run.json, some of the log."""
     wrong: pl.DataFrame | None = None
@@ -44,16 +44,16 @@ class Findings:
     choices: Sequence[Choice] = ()
     proof: Proof | None = None
     failed: Mapping[str, str] = field(default_factory=dict)
-    """Run → why it failed; those that diverged are not among them."""
+    """Run → why it failed; without diverged runs."""
     diverged: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Runs whose training diverged: `step`, `parameter`, `last_loss`. A result, which no rerun would change."""
+    """Diverged run → `step`, `parameter`, `last_loss`. Divergence is a result: a rerun would diverge again."""
     focus: Sequence[str] = ()
-    """Encodings that were asked about, e.g. with `--add`; they are compared with all others."""
+    """Encodings of interest, e.g. from `--add`; they are compared with all others."""
     guard: str | None = None
     more: str = "write seeds: {seeds} in the study file"
-    """What to type for more seeds."""
+    """The advice for getting more seeds."""
     source: str = ""
-    """Where the rows came from."""
+    """The store and bundle from which the rows were read."""
 
     @cached_property
     def encodings(self) -> list[str]:
@@ -67,13 +67,13 @@ class Findings:
 
     @cached_property
     def ended(self) -> list[Item]:
-        """The runs that are done, and those that diverged."""
+        """The runs that are done or diverged."""
         done = {item.key for item in self.items}
         return [item for item in self.wanted or self.items if item.key in done or item.key in self.diverged]
 
     @cached_property
     def names(self) -> dict[str, str]:
-        """Run → what it is called in the report: its encoding, and whatever else varies within a task."""
+        """Run → its name in the report: its encoding, and what else varies within a task."""
         return labels_of(self.wanted or self.items)
 
     @cached_property
@@ -83,7 +83,7 @@ class Findings:
 
     @cached_property
     def labels(self) -> dict[str, str]:
-        """What a run is called in the report → what figures and tables print: NoPE, RoPE ¼."""
+        """Name of a run in the report → the label that figures and tables print, e.g. NoPE, RoPE ¼."""
         known: dict[str, str] = {}
         for record in self.records.values():
             known |= record["run"].get("recorded", {}).get("labels", {})
@@ -92,11 +92,11 @@ class Findings:
         return {name: plain[encoding] + name.removeprefix(encoding) for name, encoding in parts.items()}
 
     def label(self, name: str) -> str:
-        """The label of an encoding of the report."""
+        """Return the label of an encoding of the report."""
         return self.labels.get(name, name)
 
     def short(self, task: str) -> str:
-        """A task as a person calls it, or in full where that would be two tasks: `copy same`, `sort multi`."""
+        """Return a task's short name, or its full name if the short one is ambiguous: `copy same`, `sort multi`."""
         mine = short(task)
         return task if self._short_names[mine] > 1 else mine
 
@@ -106,7 +106,7 @@ class Findings:
 
     @cached_property
     def cells(self) -> pl.DataFrame:
-        """Counts of the last weights at each length of each task, encoding and seed."""
+        """Counts with the last weights, for each task, encoding, seed and length."""
         import polars as pl
 
         kept = self.rows.filter(scored())
@@ -121,19 +121,19 @@ class Findings:
 
     @property
     def seeds(self) -> int:
-        """The most seeds that a cell has."""
+        """The number of different seeds among finished runs."""
         return len({item.point.seed for item in self.items})
 
 
 def short(task: str) -> str:
-    """A task as a person calls it: `copy same`, `sort multi`, `addition`; of `my_task.py:Mine`, `Mine`."""
+    """Return a task's short name: `copy same`, `sort multi`, `addition`; for `my_task.py:Mine`, `Mine`."""
     spec = Spec.of(task)
     name = spec.name.rpartition(":")[2]
     return " ".join([name, *(show(value) for key, value in spec.options if key in {"variant", "scratchpad"})])
 
 
 def labels_of(items: Sequence[Item]) -> dict[str, str]:
-    """Run → its encoding, and the positions, model or training where these vary within a task too."""
+    """Return run → its encoding, and its positions, model or training if these vary within a task too."""
     tasks = {item.point.task for item in items}
     axes = [
         axis
@@ -144,7 +144,7 @@ def labels_of(items: Sequence[Item]) -> dict[str, str]:
 
 
 def labelled(items: Sequence[Item], diverged: Mapping[str, Mapping[str, Any]] | None = None) -> pl.DataFrame:
-    """What each run is called by in the report: `run, task, encoding, seed`, and the step at which it `diverged`."""
+    """Return the labels of each run in the report: `run, task, encoding, seed`, and the step at which it `diverged`."""
     import polars as pl
 
     names = labels_of(items)
@@ -165,7 +165,7 @@ def gather(
     more: str | None = None,
     say: Callable[[str], None] = lambda words: None,
 ) -> Findings:
-    """Read what is done of a study from its store and, for what is not there, from a bundle."""
+    """Read the finished runs of a study from its store, and those that the store lacks from a bundle."""
     import polars as pl
 
     given = {} if bundle is None else bundle.summaries

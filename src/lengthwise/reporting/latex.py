@@ -1,4 +1,4 @@
-"""The tables of a report for a paper: booktabs, with n, unit and recipe in the caption."""
+"""The tables of a report as LaTeX (booktabs), with n, unit and recipe in the caption."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _SPECIAL = {
 
 
 def tex(text: object) -> str:
-    """Text as LaTeX prints it: `rope:fraction=0.25` and `95 %` as they are."""
+    """Escape text for LaTeX, so that e.g. `95 %` is printed as it is."""
     return "".join(_SPECIAL.get(character, character) for character in str(text))
 
 
 def table(lines: Sequence[Mapping[str, Any]], caption: str, label: str) -> str:
-    """A booktabs table."""
+    """Return a booktabs table."""
     if not lines:
         return ""
     names = list(lines[0])
@@ -53,7 +53,7 @@ def table(lines: Sequence[Mapping[str, Any]], caption: str, label: str) -> str:
 
 
 def latex(page: Tables, to: str | Path) -> list[Path]:
-    """Write `tables.tex` (needs \\usepackage{booktabs}) and `protocol.tex`, the paragraph of how it was done."""
+    """Write `tables.tex` (needs \\usepackage{booktabs}) and `protocol.tex`, a paragraph that describes the protocol."""
     study = page.found.study
     subject = page.found.short(page.found.tasks[0]) if page.alone else f"{len(page.found.tasks)} tasks"
     parts = [table(page.rank_table(), f"Encodings on {subject}. {page.rank_words()}", f"{study.name}-ranks")]

@@ -40,37 +40,37 @@ class Trouble:
 
 @dataclass(frozen=True)
 class Numbers:
-    """All that is printed of a study."""
+    """All numbers of a study's report."""
 
     named: pl.DataFrame
     scores: pl.DataFrame
     cells: Mapping[tuple[str, str], Cell]
-    """(task, encoding) → unseen accuracy of the seeds."""
+    """(task, encoding) → the seeds' accuracy at unseen lengths."""
     seen: Mapping[tuple[str, str], Cell]
     reach: Mapping[tuple[str, str], Reaches]
     halfway: Mapping[tuple[str, str], Reaches]
     """Reach at the threshold .5."""
     means: Mapping[str, Aggregate]
     differences: list[Difference]
-    """Every pair of encodings, over all tasks."""
+    """The difference of every pair of encodings, over all tasks."""
     mrr: dict[str, MRR]
-    """Recipe and kind of Rotary → mean reciprocal ranks, where the five are there."""
+    """Recipe and kind of Rotary → mean reciprocal ranks, if the study has all five encodings."""
     standing: Standing
     variants: list[Variant]
     learned: list[str]
     """Tasks that every encoding learned."""
     flat: Mapping[str, str]
-    """Tasks that tell no encoding from another: at ceiling or floor for everybody."""
+    """Tasks that do not separate encodings: at ceiling or floor for all of them."""
     weak: Mapping[str, list[int]]
     """Task → seen lengths with few test examples."""
     health: list[Trouble]
 
     def value(self, task: str, name: str) -> float | None:
-        """The median seed's unseen accuracy."""
+        """Return the median seed's accuracy at unseen lengths."""
         return self.cells[task, name].median.value if (task, name) in self.cells else None
 
     def order(self, found: Findings) -> list[str]:
-        """The encodings, best first: by the mean over tasks, or on one task by the median seed's reach and accuracy."""
+        """Return the encodings, best first: by the mean over tasks; on one task, learned ones first, by accuracy."""
         if len(found.tasks) > 1:
             there = {name: one.value for name, one in self.means.items()}
             return sorted(found.encodings, key=lambda name: _last(there.get(name)))
@@ -81,7 +81,7 @@ class Numbers:
         return (task, name) in self.reach and self.reach[task, name].median.length is not None
 
     def pairs(self, found: Findings) -> list[TaskDifference]:
-        """Every pair of encodings on the one task, the better first."""
+        """Return the difference of every pair of encodings on the only task, the better encoding first."""
         (task,), order = found.tasks, self.order(found)
         listed = [(one, other) for number, one in enumerate(order) for other in order[number + 1 :]]
         return [task_difference(self.scores, task, one, other) for one, other in listed]
@@ -92,7 +92,7 @@ def _last(value: float | None) -> float:
 
 
 def numbers(found: Findings) -> Numbers:
-    """Compute them all."""
+    """Compute all numbers of a report."""
     import polars as pl
 
     shown = pl.col("task").is_in(found.tasks) & pl.col("encoding").is_in(found.encodings)
@@ -130,7 +130,7 @@ def numbers(found: Findings) -> Numbers:
 
 
 def _health(found: Findings, table: pl.DataFrame) -> list[Trouble]:
-    """The runs whose training went wrong: diverged, stuck on a plateau, spiked, or ended without having learned."""
+    """List the runs whose training went wrong: diverged, stuck on a plateau, spiked, or not learned."""
     learned: dict[str, bool | None] = dict(table.select("run", "learned").iter_rows())
     told = []
     for item in found.ended:
@@ -153,7 +153,7 @@ def _health(found: Findings, table: pl.DataFrame) -> list[Trouble]:
 
 
 def _quarter(names: list[str]) -> dict[str, str] | None:
-    """The published five, whichever way the quarter's pairs lie."""
+    """Return the five published encodings with either layout of the rotated pairs, or None without quarter RoPE."""
     for rotary in ("rope:fraction=0.25", "rope:fraction=0.25:interleaved=true"):
         if rotary in names:
             return {**QUARTER, "Rotary": rotary}
@@ -161,7 +161,7 @@ def _quarter(names: list[str]) -> dict[str, str] | None:
 
 
 def _outcomes(found: Findings) -> Outcomes | None:
-    """Each example's outcome, where the runs' own answers were read."""
+    """Return each example's outcome, or None if the answers of some runs were not read."""
     import polars as pl
 
     if found.kinds is None or found.kinds["run"].n_unique() < len(found.items):

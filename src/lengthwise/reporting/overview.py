@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 _NOT_LEARNED = 0.9
-"""Where a seed stands that did not learn the seen lengths: left of all that did."""
+"""The x position of seeds that did not learn the seen lengths, left of all that did."""
 
 
 def _thin(name: str) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def _thin(name: str) -> dict[str, Any]:
 
 
 def reaches(found: Findings) -> Drawing:
-    """Reach of each encoding on each task as a multiple of the trained length: every seed, and the median."""
+    """Draw the reach of each encoding on each task as a multiple of the trained length: all seeds and the median."""
     import polars as pl
 
     labels = found.rows.select("run", "task", "encoding", "seed").unique(maintain_order=True)
@@ -59,7 +59,7 @@ def reaches(found: Findings) -> Drawing:
             for (task, name), own in data.partition_by("task", "encoding", as_dict=True).items()
         }
         for number, name in enumerate(names):
-            # All of an encoding at once: a thousand cells are a few calls.
+            # Plot all tasks of an encoding at once, so that a thousand cells take a few calls.
             ends: list[tuple[float, float, float]] = []
             dots: list[tuple[float, float]] = []
             marks: dict[str, list[tuple[float, float]]] = {"x": [], ">": [], "o": []}
@@ -76,7 +76,7 @@ def reaches(found: Findings) -> Drawing:
                 got = [Reach(length, bool(more)) for length, more in own.select("reach", "at least").iter_rows()]
                 mark = "x" if middle == _NOT_LEARNED else ">" if order_of(got).median.beyond else "o"
                 marks[mark].append((middle, place))
-            if not ends:  # every run of it diverged
+            if not ends:  # all runs of this encoding diverged
                 continue
             axes.hlines(*zip(*ends, strict=True), **_thin(name))
             axes.plot([x for x, _ in dots], [y for _, y in dots], ".", color=colour(name), markersize=3, alpha=0.6)
@@ -89,7 +89,7 @@ def reaches(found: Findings) -> Drawing:
         )
         axes.set_ylim(len(tasks) - 0.5, -0.5)
         axes.set_xlabel("reach ÷ trained length   (× not learned, ▸ longest tested length still holds)")
-        if len(tasks) == 1:  # a line for each encoding has its name beside it
+        if len(tasks) == 1:  # label the line of each encoding instead of drawing a legend
             places = [(n - (len(names) - 1) / 2) * gap for n in range(len(names))]
             axes.set_yticks(places, [found.label(name) for name in names], fontsize="small")
             return figure
@@ -110,7 +110,7 @@ def reaches(found: Findings) -> Drawing:
 
 
 def heat(found: Findings, learned: pl.DataFrame) -> Drawing:
-    """Median unseen accuracy, task by encoding; a cell whose seen lengths were not learned is marked."""
+    """Draw a heat map of median unseen accuracy, task by encoding; cells that were not learned are marked."""
     import polars as pl
 
     known = {(task, name): got for task, name, got in learned.select("task", "encoding", "learned").iter_rows()}
@@ -163,7 +163,7 @@ def heat(found: Findings, learned: pl.DataFrame) -> Drawing:
 
 
 def rank_shares(found: Findings, shares: Mapping[str, Sequence[float]]) -> Drawing:
-    """How often each encoding came first, second, ...: shares over (task, seed), ties shared."""
+    """Draw how often each encoding had rank 1, 2, ...: shares of (task, seed) queries, ties shared."""
     import polars as pl
 
     lines = [
@@ -213,7 +213,7 @@ def intervals(
     published: Mapping[str, float] | None = None,
     label: Callable[[str], str] = str,
 ) -> Drawing:
-    """One number for each encoding with its intervals: thick for these tasks and other seeds, thin for other tasks."""
+    """Draw one value per encoding with its intervals: thick for these tasks and other seeds, thin for other tasks."""
     import polars as pl
 
     data = pl.DataFrame(list(lines))
@@ -249,9 +249,9 @@ def intervals(
 
 
 def pair_map(found: Findings, order: Sequence[str], pairs: Mapping[tuple[str, str], tuple[float, bool]]) -> Drawing:
-    """Every pair of encodings: row minus column at unseen lengths, the best on top; a dot where it is sure.
+    """Draw the difference of every pair of encodings at unseen lengths, row minus column, with dots on sure ones.
 
-    `pairs` has (one, other) → difference, and whether all seeds agree on its sign (one task) or it is settled (many).
+    `pairs` maps (one, other) → the difference and whether it is sure: all seeds agree (one task) or settled (many).
     """
     import polars as pl
 

@@ -1,4 +1,4 @@
-"""One self-contained HTML page: the question, the verdict, the figures, every number, and how to make it again."""
+"""The report as one self-contained HTML page: question, verdict, figures, all numbers, and how to reproduce it."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 ANATOMIES = 20
-"""Tasks whose failures are drawn; the rows have those of all."""
+"""The number of tasks whose failures are drawn."""
 OPEN = 3
-"""So many tasks are unfolded."""
+"""The number of tasks whose sections are open at first."""
 
 
 class Page(Tables):
-    """A report: `Page(found).write("report")` writes index.html and, with figures, each with its data."""
+    """The report page: `Page(found).write("report")` writes index.html, report.json, and figures with their data."""
 
     def __init__(self, found: Findings, command: str = "") -> None:
         super().__init__(found)
         self._command = command
 
     def claims(self) -> list[Line]:
-        """What the publications claim that this study can say something to."""
+        """Return the verdicts on the published claims that this study tests."""
         about = [claim for claim in read_claims() if claim.study == self.found.study.name]
         return [judge(claim, self.found, self.numbers).line() for claim in about]
 
@@ -52,7 +52,7 @@ class Page(Tables):
     # --- figures -----------------------------------------------------------------------------------------------------
 
     def main(self) -> Drawing:
-        """The figure that answers the question: curves of the one task, or the means over tasks."""
+        """Return the figure that answers the question: the curves of the only task, or the means over tasks."""
         found, here = self.found, self.numbers
         if len(found.tasks) == 1:
             return figures.curves(found, found.tasks[0])
@@ -75,7 +75,7 @@ class Page(Tables):
         return overview.intervals("means", title, alt + ".", lines, label=found.label)
 
     def overview(self) -> list[Drawing]:
-        """The figures that show all tasks at once."""
+        """Return the figures that show all tasks at once."""
         found, made = self.found, []
         if len(found.tasks) > 1:
             cells = learned(self.numbers.scores)
@@ -98,7 +98,7 @@ class Page(Tables):
         return {(one, other): (gap, sure) for one, other, gap, sure in listed if gap is not None}
 
     def _rank_shares(self) -> dict[str, list[float]]:
-        """Encoding → share of queries with rank 1, 2, ...; those that tie share the places they take together."""
+        """Return encoding → share of queries with rank 1, 2, ...; tied encodings share the ranks that they occupy."""
         asked = queries(self.numbers.scores, self.found.encodings)
         many = len(asked.encodings)
         shares = {name: [0.0] * many for name in self.numbers.standing.encodings}
@@ -111,11 +111,11 @@ class Page(Tables):
 
     @cached_property
     def _first(self) -> list[Drawing]:
-        """The main figure and the overview, made once."""
+        """The main figure and the overview figures, cached."""
         return [self.main(), *self.overview()]
 
     def drawings(self) -> list[Drawing]:
-        """Every figure of the page."""
+        """Return every figure of the page."""
         found = self.found
         listed = [*self._first]
         listed += [figures.curves(found, task) for task in found.tasks if len(found.tasks) > 1]
@@ -127,7 +127,7 @@ class Page(Tables):
     # --- writing -----------------------------------------------------------------------------------------------------
 
     def html(self) -> str:
-        """The page."""
+        """Return the page as HTML."""
         import jinja2
 
         source = (Path(__file__).parent / "page.html").read_text(encoding="utf-8")
@@ -180,14 +180,14 @@ class Page(Tables):
         return _MAP if figures.is_map(self.found.encodings) else _CURVES
 
     def _proof(self) -> str:
-        """What differed between the runs."""
+        """Return the sentence about what differs between the runs."""
         if self.found.proof is None:
             return ""
         by_rule = "; but for the learning rate, which the rule below has set" if self.found.study.lr is not None else ""
         return f"{self.found.proof.sentence}{by_rule}."
 
     def _claims_words(self) -> str:
-        """When the rules were committed, and when the rows."""
+        """Say when the rules and when the rows were committed."""
         rules, rows = committed_on(shipped("claims.yaml")), committed_on(Path(self.found.source) / "rows.parquet")
         return f"Rules committed {rules or 'not yet'}, rows {rows or 'not yet'}."
 
@@ -212,7 +212,7 @@ class Page(Tables):
         }
 
     def write(self, to: str | Path, figures_too: bool = True, pdf: bool = False) -> list[Path]:
-        """Write `index.html`, and figures with their data beside it."""
+        """Write `index.html`, `report.json`, and figures with their data."""
         folder, paths = Folder(to), [Path(to) / "index.html"]
         folder.write("index.html", self.html())
         if figures_too:
@@ -222,7 +222,7 @@ class Page(Tables):
         return [*paths, Path(to) / "report.json"]
 
     def plain(self) -> Line:
-        """The verdict and the tables as data."""
+        """Return the verdict and the tables as plain data."""
         return {
             "study": self.found.study.name,
             "verdict": self.verdict,
@@ -254,7 +254,7 @@ def _told_failures(found: Findings) -> str:
 
 
 def _figure(drawing: Drawing) -> Markup:
-    """An image with its alternative text; everything is escaped."""
+    """Return an image with its alternative text; everything is escaped."""
     from markupsafe import Markup
 
     picture = Markup('<figure><img src="{}" alt="{}"></figure>')
@@ -262,7 +262,7 @@ def _figure(drawing: Drawing) -> Markup:
 
 
 def _table(lines: Sequence[Mapping[str, Any]]) -> Markup:
-    """A table that scrolls by itself where the screen is narrow; columns of numbers are aligned on the right."""
+    """Return a table that scrolls on narrow screens; columns of numbers are right-aligned."""
     from markupsafe import Markup, escape
 
     if not lines:

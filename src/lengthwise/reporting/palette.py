@@ -1,4 +1,4 @@
-"""One look for each encoding, the same in every figure: colour, marker and dash, told apart by colour-blind readers."""
+"""Colour, marker and dash of each encoding, the same in every figure and distinguishable by colour-blind readers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FIXED: dict[str, tuple[str, str, Dash]] = {
     "sinusoidal": ("#CC79A7", "v", "-"),
     "rope": ("#7F2A1D", "P", (0, (5, 1.5))),
     "learned": ("#56B4E9", "X", (0, (5, 1.5))),
-    # Those that are planned have a place of their own; in this many colours the markers and dashes do the telling.
+    # These have fixed colours too; with so many colours, markers and dashes tell the encodings apart.
     "kerple": ("#332288", "<", (0, (3, 1))),
     "fire": ("#882255", ">", (0, (3, 1))),
     "cope": ("#117733", "p", (0, (3, 1))),
@@ -31,30 +31,30 @@ _FIXED: dict[str, tuple[str, str, Dash]] = {
     "local": ("#CC6677", "<", (0, (7, 2))),
     "rope:p=0.75": ("#000000", "P", (0, (5, 1, 1, 1))),
 }
-"""Okabe and Ito's colours for the published five and `learned`, Tol's muted ones and their like for the rest."""
+"""Okabe and Ito's colours for the published five and `learned`, Tol's muted and similar colours for the rest."""
 
 _OTHERS = ("#332288", "#882255", "#117733", "#44AA99", "#999933", "#6E5A00", "#AA4499", "#3D6FD8", "#7A7A7A")
 _MARKERS = ("<", ">", "p", "h", "*", "d", "H", "8")
 _DASHES: tuple[Dash, ...] = ((0, (3, 1)), (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (7, 2)))
 
 SEEN = "#EFEFEF"
-"""Behind the lengths that were trained."""
+"""Background of the trained lengths."""
 INK, FAINT = "#333333", "#767676"
-"""Words, and words that matter less; the second still has a contrast of 4.5 on white."""
+"""Text colours, normal and secondary; the second has a contrast of 4.5 on white."""
 
 
 def colour(encoding: str) -> str:
-    """The colour of an encoding, e.g. `nope` or `rope:fraction=0.25`; a function of the name alone."""
+    """Return the colour of an encoding, e.g. `nope` or `rope:fraction=0.25`; it depends only on the name."""
     return _look(encoding)[0]
 
 
 def marker(encoding: str) -> str:
-    """The marker of an encoding, in matplotlib's letters."""
+    """Return the marker of an encoding, as matplotlib's letter."""
     return _look(encoding)[1]
 
 
 def dash(encoding: str) -> Dash:
-    """The line style of an encoding, in matplotlib's terms: the published five are solid."""
+    """Return the line style of an encoding for matplotlib; the published five are solid."""
     return _look(encoding)[2]
 
 
@@ -63,7 +63,7 @@ def _look(encoding: str) -> tuple[str, str, Dash]:
     if name in _FIXED:
         return _FIXED[name]
     number = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
-    while (look := _numbered(number)) in _FIXED.values():  # what is drawn by chance takes nobody's place
+    while (look := _numbered(number)) in _FIXED.values():  # a hashed look must not equal a fixed one
         number += 1
     return look
 
@@ -75,11 +75,11 @@ def _numbered(number: int) -> tuple[str, str, Dash]:
 
 
 def _canonical(encoding: str) -> str:
-    """The name under which a look is kept: options in one order, the two spellings of Rotary as one."""
+    """Return the key of a look: options in canonical order, both layouts of Rotary under one name."""
     try:
         spec = Spec.of(encoding)
     except SpecError:
-        return encoding  # one per layer, or a label of the caller's own
+        return encoding  # one encoding per layer, or the caller's own label
     options = dict(spec.options)
     if spec.name == "rope" and options.pop("interleaved", None) in (None, False, True):
         if options == {"fraction": 0.25}:

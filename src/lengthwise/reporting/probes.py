@@ -1,4 +1,4 @@
-"""The figures of probes: error by layer, what √m changes, and how attention's output spreads by position."""
+"""Figures of position probes: error by layer, the effect of √m, and variance of attention's output by position."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MODELS = {"trained": "trained", "untrained": "untrained"}
 
 
 def middles(rows: Rows, by: Sequence[str], value: str) -> pl.DataFrame:
-    """The median, least and greatest value over seeds."""
+    """Return the median, least and greatest value over seeds."""
     import polars as pl
 
     keys = [*by]
@@ -39,7 +39,7 @@ def middles(rows: Rows, by: Sequence[str], value: str) -> pl.DataFrame:
 
 
 def errors(rows: Rows, kind: str = "mlp", name: str = "probe-mlp") -> Drawing:
-    """Mean absolute error of the place by layer: columns are tasks, trained and untrained; rows are what is tested."""
+    """Draw the probe's mean absolute error of the position by layer: columns are tasks and models, rows test sets."""
     import polars as pl
 
     own = [row for row in rows if row["change"] == "none" and row["control"] == "none" and _of(row, kind)]
@@ -83,7 +83,7 @@ def errors(rows: Rows, kind: str = "mlp", name: str = "probe-mlp") -> Drawing:
 
 
 def _of(row: Mapping[str, Any], kind: str) -> bool:
-    """Whether a figure of this kind of probe shows the row; the constructed state has a linear probe alone."""
+    """Return whether a figure of this kind of probe shows the row; the constructed state has only a linear probe."""
     return row["probe"] == kind or row["model"] == "constructed"
 
 
@@ -93,7 +93,7 @@ def _lines(axes: Axes, data: pl.DataFrame) -> None:
     names = list(dict.fromkeys(data["encoding"].to_list()))
     for place, encoding in enumerate(names):
         line = data.filter(pl.col("encoding") == encoding).sort("layer")
-        beside = line["layer"] + _beside(place, len(names))  # equal errors stay visible
+        beside = line["layer"] + _beside(place, len(names))  # shifted, so that equal errors stay visible
         axes.vlines(beside, line["least"], line["greatest"], color=colour(encoding), linewidth=0.8)
         axes.plot(
             beside,
@@ -112,7 +112,7 @@ def _beside(place: int, many: int) -> float:
 
 
 def _levels(axes: Axes, rows: Rows) -> None:
-    """The baselines, and the state that Theorem 1 constructs."""
+    """Draw the baselines, and the error of the state that Theorem 1 constructs."""
     there = [row for row in rows if row["model"] in MODELS]
     if not there:
         return
@@ -143,7 +143,7 @@ def _legend(figure: Figure, grid: Any) -> None:  # noqa: ANN401
 
 
 def changes(rows: Rows, kind: str = "mlp", tested: str = "seen", name: str = "probe-changed") -> Drawing:
-    """The error as it is (filled), with attention's output times √m (hollow), and with one size of it (cross)."""
+    """Draw the error as it is (filled), with attention's output times √m (hollow), and with one size of it (cross)."""
     import polars as pl
 
     own = [
@@ -199,13 +199,13 @@ def changes(rows: Rows, kind: str = "mlp", tested: str = "seen", name: str = "pr
 
 
 def spreads(rows: Rows, documents: str, name: str = "probe-spread") -> Drawing:
-    """Variance of attention's output, and of the normalised state, by position: trained solid, its start dashed."""
+    """Draw the variance of attention's output and of the normalised state by position: trained solid, start dotted."""
     import polars as pl
 
     own = [
         row
         for row in rows
-        # Where all documents have the same token, what there is of variance is rounding.
+        # If all documents have the same token, the variance is only rounding error.
         if row["documents"] == documents and row["variance"] > 1e-9 * row["power"]
     ]
     data = middles(own, ["task", "model", "quantity", "encoding", "layer", "m"], "variance")

@@ -1,4 +1,4 @@
-"""The original study's figures, drawn again from its numbers: no training, the same bytes every time."""
+"""The original paper's figures, redrawn from its numbers without training; the output is byte-reproducible."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Rows: TypeAlias = list[dict[str, object]]
 
 _STYLE = {
-    "svg.fonttype": "none",  # words stay words
+    "svg.fonttype": "none",  # keep text as text, not as paths
     "svg.hashsalt": "lengthwise",
     "pdf.fonttype": 42,
     "font.size": 8.5,
@@ -40,9 +40,9 @@ _FORMATS = (
     "#333333",
     *("#5F7D95",) * 2,
     *("#B4C6D4",) * 5,
-)  # none; full, minimal; full without a part: no encoding's colour
-WIDE = 7.0  # inches: the text of a page
-_FOOT, _LABEL = 0.14, 0.18  # inches: the line that names the source, a label under all panels
+)  # no scratchpad; full, minimal; full without a part: not the colours of encodings
+WIDE = 7.0  # inches: the text width of a page
+_FOOT, _LABEL = 0.14, 0.18  # heights in inches of the source line, and of a label under all panels
 
 
 def _bars(axes: Axes, places: Sequence[float], values: Mapping[str, float], width: float, size: float = 8) -> None:
@@ -52,7 +52,7 @@ def _bars(axes: Axes, places: Sequence[float], values: Mapping[str, float], widt
 
 
 def _short(value: float) -> str:
-    """.69: a share without its zero."""
+    """Format a share without its leading zero: .69."""
     return f"{value:.2f}".removeprefix("0")
 
 
@@ -116,7 +116,7 @@ def _four(figure: Figure) -> Rows:
 
 
 def _ranks(figure: Figure, panels: Mapping[str, Mapping[str, float]], titles: Sequence[str], label: str) -> Rows:
-    """A panel for each task or encoding, a bar for each format."""
+    """Draw a panel for each task or encoding, with a bar for each scratchpad format."""
     from lengthwise.publication.scratchpads import FORMATS
 
     figure.set_size_inches(WIDE, 2.35)
@@ -263,7 +263,7 @@ def _curves(category: str) -> Callable[[Figure], Rows]:
 
 
 def _under(figure: Figure, words: str) -> None:
-    """One label under all panels, above the line that names the source."""
+    """Add one label under all panels, above the source line."""
     figure.supxlabel(words, y=_FOOT / figure.get_figheight(), fontsize=8.5, color=INK)
 
 
@@ -297,12 +297,12 @@ FIGURES: dict[str, tuple[str, Callable[[Figure], Rows]]] = {
         )
     },
 }
-"""The publication's number of a figure → what it shows, and how it is drawn."""
+"""Number of a figure in the paper → its title, and the function that draws it."""
 _MERGED = ("6", "E.6", "E.10", "E.11", "E.13")
 
 
 def draw(number: str, folder: Path) -> list[Path]:
-    """Draw a figure of the original again: SVG, PDF, and its data as CSV."""
+    """Redraw a figure of the paper: SVG, PDF, and its data as CSV."""
     if number not in FIGURES:
         known = {"3": "Figure 3 shows six panels of E.2, E.3 and E.4: draw those.", "5": "Figure 5 is an example."}
         known["E.5"] = "Figure E.5 is Figure 4 for each layer alone: draw 4."

@@ -1,4 +1,4 @@
-"""The tables of a report as lists of lines, for the page, the terminal and LaTeX alike."""
+"""The tables of a report as lists of rows, used by the page, the terminal and LaTeX."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lengthwise.statistics.reach import WORDS as REACH
 from lengthwise.statistics.seeds import needed
 
 ANSWERS = 6
-"""Wrong answers shown for each task."""
+"""The number of wrong answers shown for each task."""
 _LONG = 240
 
 
@@ -25,7 +25,7 @@ class Tables(Comparisons):
     """The tables of a study's findings."""
 
     def warnings(self) -> list[str]:
-        """What a reader must know before the numbers."""
+        """Return the warnings that a reader must see before the numbers."""
         found, told = self.found, []
         if missing := found.planned - len(found.ended):
             told.append(f"{missing} of {found.planned} runs are not done; they are missing, not 0.")
@@ -53,7 +53,7 @@ class Tables(Comparisons):
         return told
 
     def _lost(self) -> str:
-        """The runs that diverged, by encoding and task: `Mine on copy same (2 of 3 seeds)`."""
+        """List the diverged runs by encoding and task: `Mine on copy same (2 of 3 seeds)`."""
         parts = []
         for (task, name), cell in self.numbers.cells.items():
             if cell.diverged:
@@ -62,7 +62,7 @@ class Tables(Comparisons):
         return ", ".join(parts[:8]) + (", ..." if len(parts) > 8 else "")
 
     def training_table(self) -> list[Line]:
-        """The runs whose training went wrong, and how; those that learned and do not extrapolate are not here."""
+        """Return the runs whose training went wrong, and how; learning without extrapolating is not listed here."""
         order = ("diverged", "plateau", "not learned", "spike")
         listed = sorted(self.numbers.health, key=lambda run: order.index(run.kind))
         return [
@@ -76,12 +76,12 @@ class Tables(Comparisons):
         ]
 
     def name_table(self) -> list[Line]:
-        """What each name in the figures and tables stands for."""
+        """Return the spec of each label in the figures and tables; empty if they are all equal."""
         lines = [{"name": self.found.label(name), "spec": name} for name in self.found.encodings]
         return lines if any(line["name"] != line["spec"] for line in lines) else []
 
     def rank_table(self) -> list[Line]:
-        """A line for each encoding, best first."""
+        """Return a line for each encoding, best first."""
         if self.alone:
             return self._one_task()
         found, here = self.found, self.numbers
@@ -117,14 +117,14 @@ class Tables(Comparisons):
             if found.diverged:
                 line["diverged"] = len(one.diverged)
             ours = next((five for words, five in here.mrr.items() if words.startswith("ours")), None)
-            if ours is not None:  # one ranking: the table below has the others
+            if ours is not None:  # only the first ranking; `mrr_table` has the others
                 which = next((key for key, spec in _five(ours.rotary).items() if spec == name), None)
                 line["MRR"] = number(None if which is None else ours.values.get(which))
             lines.append(line)
         return lines
 
     def _one_task(self) -> list[Line]:
-        """Medians and order statistics: a t interval over the seeds of one task would promise too much."""
+        """Return `rank_table` for one task, with medians and order statistics: a t interval would be overconfident."""
         here, (task,) = self.numbers, self.found.tasks
         lines = []
         for name in self.order():
@@ -144,7 +144,7 @@ class Tables(Comparisons):
         return lines
 
     def rank_words(self) -> str:
-        """Whose numbers these are, and by which recipe."""
+        """Explain the columns of `rank_table` and how they are computed."""
         here = self.numbers
         if self.alone:
             level = f" (level {self._levels()})" if self._levels() else ""
@@ -164,7 +164,7 @@ class Tables(Comparisons):
         )
 
     def task_table(self, task: str) -> list[Line]:
-        """A line for each encoding on one task."""
+        """Return a line for each encoding on one task."""
         here, lines = self.numbers, []
         for name in self.found.encodings:
             if (task, name) not in here.cells or (task, name) not in here.reach:
@@ -186,7 +186,7 @@ class Tables(Comparisons):
         return lines
 
     def published_table(self) -> list[Line]:
-        """Ours beside the published mean accuracy at unseen lengths, where there is one."""
+        """Return our mean accuracy at unseen lengths beside the published one, if there is one."""
         lines = []
         for task in self.found.tasks:
             theirs = UNSEEN.get(published_task(task) or "", {})
@@ -202,7 +202,7 @@ class Tables(Comparisons):
         return [{name: line.get(name, "–") for name in names} for line in lines]
 
     def answers(self, task: str) -> list[Line]:
-        """Some wrong answers at the first lengths where each encoding fails, with the right ones."""
+        """Return a wrong answer of each encoding at its first unseen length with one, with the right answer."""
         import polars as pl
 
         if self.found.wrong is None:
@@ -228,7 +228,7 @@ class Tables(Comparisons):
         return list(shown.values())
 
     def rates(self) -> list[Line]:
-        """The chosen learning rates."""
+        """Return the chosen learning rates."""
         several = len({one.rest[:2] for one in self.found.choices}) > 1
         return [
             {
@@ -245,7 +245,7 @@ class Tables(Comparisons):
         ]
 
     def costs(self) -> list[Line]:
-        """Runs, hours, machines, versions."""
+        """Return the number of runs, core hours, machines and versions."""
         found, records = self.found, self.found.records.values()
         recorded = [one["run"].get("recorded", {}) for one in records]
         known = [
@@ -275,7 +275,7 @@ class Tables(Comparisons):
 
 
 def _more(seeds: Sequence[float]) -> str:
-    """How many more seeds, in few words."""
+    """Say briefly how many more seeds are needed."""
     need = needed(seeds)
     if need.rules_out is not None:
         return f"agree: up to {100 * need.rules_out:.0f} % may fail"
@@ -301,7 +301,7 @@ def _cut(text: str | None) -> str:
 
 
 def _ranges(lengths: Sequence[int]) -> str:
-    """Lengths in words: 1, 2, 3 and 8 are `1–3, 8`."""
+    """Format lengths as ranges: 1, 2, 3 and 8 become `1–3, 8`."""
     parts: list[list[int]] = []
     for length in lengths:
         if parts and length == parts[-1][-1] + 1:
@@ -315,5 +315,5 @@ _NUMBER = re.compile(r"[−±≥–-]?\s?[\d,]*\.?\d*( ?%)?( \[.*\])?( of \d+)?|
 
 
 def numeric(lines: Sequence[Mapping[str, Any]], name: str) -> bool:
-    """Whether a column holds numbers, with or without an interval, and so is aligned on the right."""
+    """Return whether a column holds numbers, with or without intervals, so that it is right-aligned."""
     return all(_NUMBER.fullmatch(str(line.get(name, ""))) for line in lines)

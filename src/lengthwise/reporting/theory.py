@@ -1,4 +1,4 @@
-"""The figures of `lengthwise theory`: the two theorems, the precision horizon, the heads of two layers."""
+"""Figures of `lengthwise theory`: the two theorems, the precision horizon, the constructed heads of layer two."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NORMS = {"none": "no norm", "rms": "RMSNorm", "layer": "LayerNorm"}
 
 
 def theorem1(curve: Rows, said: Rows) -> Drawing:
-    """Left: what is said within and beyond T. Right: the error against the position."""
+    """Draw, left, the recovered position within and beyond T; right, the error against the position."""
 
     def left(axes: Axes) -> None:
         cases = list(dict.fromkeys(row["case"] for row in said))
@@ -61,7 +61,7 @@ def theorem1(curve: Rows, said: Rows) -> Drawing:
 
 
 def theorem2(imitated: Rows, remark: Rows) -> Drawing:
-    """Left: a second layer that is ALiBi. Middle: one that is T5's bias. Right: g(i) − g(t) for several g."""
+    """Draw, left, a second layer equal to ALiBi; middle, one equal to T5's bias; right, g(i) − g(t) for several g."""
 
     def bias(name: str) -> Callable[[Axes], None]:
         def paint(axes: Axes) -> None:
@@ -77,7 +77,7 @@ def theorem2(imitated: Rows, remark: Rows) -> Drawing:
             title = {"alibi": "ALiBi from t", "t5": "T5's bias from cos, sin"}[name]
             axes.set_title(title, loc="left", fontsize="medium")
             axes.set(xlabel="distance t − i", ylabel="added to the score" if name == "alibi" else None)
-            if name == "alibi":  # the other panel's lines mean the same
+            if name == "alibi":  # one legend serves both panels
                 axes.legend(fontsize="x-small")
 
         return paint
@@ -97,7 +97,7 @@ def theorem2(imitated: Rows, remark: Rows) -> Drawing:
 
 
 def horizon(reach: Rows, price: Rows) -> Drawing:
-    """Left: how far each precision tells t from t + 1. Right: units against T."""
+    """Draw, left, up to which t each precision separates t from t + 1; right, the number of units against T."""
 
     def left(axes: Axes) -> None:
         kinds = ("from 1/t, decoder", "from t, decoder", "whole layer, apart", "whole layer, right")
@@ -110,7 +110,7 @@ def horizon(reach: Rows, price: Rows) -> Drawing:
                 if isinstance(value, int):
                     axes.barh(y, value, 0.17, color=colour, label=words[part] if not place else None)
                     axes.text(value * 1.15, y, f"{value:,}", va="center", fontsize="x-small")
-                else:  # not reached with what was run
+                else:  # text instead of a number: the horizon was not reached
                     axes.text(1.2, y, f"{words[part]}: {value}", va="center", fontsize="x-small", color=FAINT)
                 if kind in marks:
                     axes.plot([row[marks[kind]]] * 2, [y - 0.09, y + 0.09], color="#222222", linewidth=1.4)
@@ -133,7 +133,7 @@ def horizon(reach: Rows, price: Rows) -> Drawing:
 
 
 def heads(maps: Rows) -> Drawing:
-    """The attention of the diagonal and the previous-token head."""
+    """Draw the attention maps of the diagonal head and the previous-token head."""
 
     def one(name: str, title: str) -> Callable[[Axes], None]:
         def paint(axes: Axes) -> None:
@@ -160,7 +160,7 @@ def _columns(rows: Rows, *names: str) -> tuple[list[Any], ...]:
 
 
 def _as_text(rows: Rows) -> Rows:
-    """Cells that may be a number or words, as words, so that a column has one type."""
+    """Convert all cells to text, so that columns with numbers and words have one type."""
     return [{name: str(value) for name, value in row.items()} for row in rows]
 
 

@@ -1,4 +1,4 @@
-"""Figures of `lengthwise theory variance` and `order`, drawn from their rows alone."""
+"""Figures of `lengthwise theory variance` and `order`, drawn from their rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 Rows = Sequence[Mapping[str, Any]]
 
-# One look for each thing, in every panel.
+# Each quantity has the same colour in every panel.
 MEASURED, PUBLISHED, CORRECTED, EXACT, OTHER = "#0072B2", "#D55E00", "#8a6d00", "#009E73", "#AA4499"
 LINES = {
     "as_published": ("as published", PUBLISHED, (0, (5, 2))),
@@ -23,7 +23,7 @@ LINES = {
 
 
 def variance(rows: Rows) -> Drawing:
-    """Four panels: the decay by position, its floor, the logits by heads, and where Property 1 fails."""
+    """Draw four panels: the variance by position, its floor, logits by number of heads, and where Property 1 fails."""
     import polars as pl
 
     def paint(width: float) -> Figure:
@@ -122,7 +122,7 @@ def _setting(rows: Rows, but: str = "") -> str:
 
 
 def order(rows: Rows) -> Drawing:
-    """The largest change of a logit for each check, on a logarithmic axis: rounding, or as large as the logits."""
+    """Draw the largest change of a logit for each check, on a log axis: rounding error, or as large as the logits."""
     import polars as pl
 
     def paint(width: float) -> Figure:
@@ -147,7 +147,7 @@ def order(rows: Rows) -> Drawing:
 
 
 def trained(rows: Rows) -> Drawing:
-    """Exact match by length of the trained models, with what guessing from the multiset gives."""
+    """Draw exact match by length of the trained models, and the score of guessing from the multiset of tokens."""
     import polars as pl
 
     def paint(width: float) -> Figure:

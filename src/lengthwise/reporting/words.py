@@ -1,4 +1,4 @@
-"""What the numbers say, in sentences: the verdict with its uncertainty, and the protocol of the runs."""
+"""Text of the report: the verdict with its uncertainty, and the protocol of the runs."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ if TYPE_CHECKING:
 
 
 SHOWN = 6
-"""Encodings that the verdict names one by one; the table has the others."""
+"""The number of encodings that the verdict names; the table has the others."""
 SURE = 6
-"""Seeds that must all agree for a level of 95 %: 1 − 2 · ½^6 = 96.9 %."""
+"""The number of agreeing seeds needed for a level of 95 %: 1 − 2 · ½^6 = 96.9 %."""
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A number as every table prints it: `0.866`, `−0.012`, `–` where there is none."""
+    """Format a number for tables: `0.866`, `−0.012`, `–` for None."""
     if value is None:
         return "–"
-    return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")  # no −0
+    return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")  # + 0.0 turns −0 into 0
 
 
 def span(one: Estimate, digits: int = 3) -> str:
-    """`0.540 [0.500, 0.580]`, or the value alone."""
+    """Format an estimate as `0.540 [0.500, 0.580]`, or its value if there is no interval."""
     if one.value is None or one.low is None or one.high is None:
         return number(one.value, digits)
     return f"{number(one.value, digits)} [{number(one.low, digits)}, {number(one.high, digits)}]"
 
 
 def verdict(found: Findings, numbers: Numbers) -> str:
-    """One paragraph: who leads, by how much, and what is settled; never more than the intervals allow."""
+    """Return the verdict as one paragraph: which encoding leads, by how much, and which differences are settled."""
     if len(found.encodings) < 2:
         return _alone(found, numbers)
     return _one_task(found, numbers) if len(found.tasks) == 1 else _many_tasks(found, numbers)
@@ -85,7 +85,7 @@ def _reached(found: Findings, numbers: Numbers, task: str, name: str, trained: i
 
 
 def _failed(found: Findings, numbers: Numbers, task: str, names: Sequence[str]) -> str:
-    """Encodings that did not learn, each with how: diverged, on a plateau, or simply not good enough."""
+    """List the encodings that did not learn, with counts of seeds that learned, diverged or stayed on a plateau."""
     parts = []
     for name in names[:SHOWN]:
         reached = numbers.reach[task, name]
@@ -109,7 +109,7 @@ def _cell(numbers: Numbers, task: str, name: str) -> str:
 
 
 def _pair(found: Findings, one: TaskDifference) -> str:
-    """The leader and the next: what is known of their difference, and what it would take to settle it."""
+    """Describe the difference between the leader and the next encoding, and how many seeds would settle it."""
     told = f"{found.label(one.one)} − {found.label(one.other)} = {span(one.median)}"
     if one.settled:
         return f"Its lead over {found.label(one.other)} is settled on this task: {told}."
@@ -123,7 +123,7 @@ def _pair(found: Findings, one: TaskDifference) -> str:
 
 
 def more_seeds(found: Findings) -> str:
-    """What 95 % takes where all seeds agree: how many seeds, what to type, and about how long it would run."""
+    """Say how many agreeing seeds 95 % needs, what to type for more seeds, and about how long they take."""
     if found.seeds >= SURE or not found.more:
         return ""
     known = [record["done"]["seconds"] for record in found.records.values() if record["done"].get("seconds")]
@@ -150,7 +150,7 @@ def _many_tasks(found: Findings, numbers: Numbers) -> str:
         f"lengths, {span(lead.seeds, 2)}, before {found.label(order[1])} with {span(second.seeds, 2)}. "
     )
     pair = next(one for one in numbers.differences if {one.one, one.other} == {order[0], order[1]})
-    ahead = pair.one == order[0]  # a pair is turned by its own tasks, which may be more than those all share
+    ahead = pair.one == order[0]  # a pair is ordered by its own tasks, which may be more than the shared ones
     here, beyond = (one if ahead else one.turned() for one in (pair.seeds, pair.tasks))
     told += f"The difference, {span(here)}, is {pair.words} ({span(beyond)} over families of tasks). "
     settled = [one for one in numbers.differences if one.settled]
@@ -175,7 +175,7 @@ def _seeds(found: Findings) -> str:
 
 
 def protocol(found: Findings) -> str:
-    """How it was done, as a paper would say it."""
+    """Describe the experimental protocol, as in a paper."""
     item = found.items[0]
     plan = item.plan
     model, training = plan.model, plan.training

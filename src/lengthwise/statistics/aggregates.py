@@ -1,6 +1,6 @@
-"""Encodings over tasks: the mean of each, and differences paired by (task, seed), each with both intervals.
+"""Compare encodings over tasks: means, and differences paired by (task, seed), each with both kinds of interval.
 
-Tests are for aggregates alone; on a single task two encodings have an interval, and are settled or not.
+Significance tests are only done over several tasks; on a single task, the interval alone decides what is settled.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lengthwise.statistics.outcomes import Outcomes
 
 SETTLED = 0.05
-"""A difference is settled where its interval leaves out 0 and its p, corrected for all pairs, is at most this."""
+"""A difference is settled if its interval excludes 0 and its p, corrected for all pairs, is at most this."""
 
 
 @dataclass(frozen=True)
@@ -33,16 +33,16 @@ class Aggregate:
     encoding: str
     measure: str
     seeds: Estimate
-    """These tasks, other seeds."""
+    """Mean with the interval for the same tasks and other seeds."""
     tasks: Estimate
-    """Other tasks like these: a mean over families."""
+    """Mean over task families with the interval for other, similar tasks."""
     by_task: Mapping[str, float]
     missing: tuple[tuple[str, int], ...]
-    """(task, seed) without a value, and so in no mean."""
+    """(task, seed) pairs without a value, which are in no mean."""
     left_out: tuple[str, ...]
-    """Tasks that are in no mean because an encoding has no value there at all."""
+    """Tasks that are in no mean because some encoding has no value for them."""
     diverged: tuple[tuple[str, int], ...] = ()
-    """(task, seed) that diverged, and so are in no mean."""
+    """(task, seed) pairs that diverged, which are in no mean."""
 
     @property
     def value(self) -> float | None:
@@ -61,22 +61,22 @@ class Difference:
     tasks: Estimate
     by_task: Mapping[str, float]
     test: SignFlips | None
-    """Sign flips over (task, seed), where there are at least two tasks."""
+    """Sign-flip test over (task, seed) pairs, if there are at least two tasks."""
     corrected: float | None
-    """The test's p after Holm over all pairs that were compared."""
+    """The test's p after Holm's correction over all compared pairs."""
     missing: tuple[tuple[str, int], ...]
     diverged: int = 0
-    """Runs of the two that diverged: the means are of the others, so nothing is settled."""
+    """Diverged runs of the two encodings; the means leave them out, so the difference is never settled."""
 
     @property
     def settled(self) -> bool:
-        """For these tasks: the interval leaves out 0, and so does the test after Holm; no run diverged."""
+        """Settled for these tasks: the interval excludes 0, the corrected p is small enough, and no run diverged."""
         clear = self.seeds.excludes_zero and self.corrected is not None and self.corrected <= SETTLED
         return clear and not self.diverged
 
     @property
     def settled_beyond(self) -> bool:
-        """For other tasks like these: the interval over families leaves out 0; no run diverged."""
+        """Settled for other, similar tasks: the interval over families excludes 0 and no run diverged."""
         return self.tasks.excludes_zero and not self.diverged
 
     @property
@@ -92,32 +92,32 @@ class Difference:
 
 @dataclass(frozen=True)
 class TaskDifference:
-    """`one` minus `other` on a single task: an interval and settled or not; a test belongs to aggregates alone."""
+    """`one` minus `other` on a single task: an interval and whether it is settled, without a significance test."""
 
     task: str
     one: str
     other: str
     measure: str
     median: Estimate
-    """The median of the differences, seed by seed, with its order-statistic interval."""
+    """The median of the per-seed differences, with its order-statistic interval."""
     differences: tuple[float, ...] = ()
-    """One for each seed that both have, smallest first."""
+    """The difference of each seed that both encodings have, smallest first."""
     diverged: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Encoding → the steps at which seeds of it diverged."""
+    """Encoding → the steps at which its seeds diverged."""
 
     @property
     def settled(self) -> bool:
-        """Whether the interval leaves out 0 at 93.75 % or more, which takes five seeds; no seed diverged."""
+        """Whether the interval excludes 0 at 93.75 % or more, which needs five seeds, and no seed diverged."""
         return self.median.excludes_zero and (self.median.level or 0) >= CELL_LEVEL and not self.diverged
 
     @property
     def agree(self) -> bool:
-        """Whether at least two seeds are there and all differences have one sign."""
+        """Whether there are at least two seeds and all differences have the same sign."""
         return len(self.differences) > 1 and (min(self.differences) > 0 or max(self.differences) < 0)
 
     @property
     def words(self) -> str:
-        """What is known: settled or not, and where not, whether the seeds agree and by how much at least."""
+        """The verdict: settled or not; if not, whether the seeds agree on the sign, and the smallest difference."""
         if self.diverged:
             parts = [f"{name} diverged in {len(steps)} seeds" for name, steps in self.diverged.items()]
             return f"not settled: {', '.join(parts).replace('in 1 seeds', 'in 1 seed')}"
@@ -143,7 +143,7 @@ def aggregates(
     outcomes: Outcomes | None = None,
     of: Callable[[str], str] = family,
 ) -> dict[str, Aggregate]:
-    """Encoding → its mean over the tasks where every encoding has a value.
+    """Encoding → its mean over the tasks for which every encoding has a value.
 
     `scores` is what `table.scores` gives, or any frame of `task, encoding, seed` and the measure (reciprocal ranks).
     """
@@ -178,9 +178,9 @@ def differences(
     pairs: Iterable[tuple[str, str]] | None = None,
     of: Callable[[str], str] = family,
 ) -> list[Difference]:
-    """Every pair of encodings, or these pairs, with Holm over them all: `one` is the one with the higher mean.
+    """Compare all pairs of encodings (`one` has the higher mean), or the given pairs, with Holm over all of them.
 
-    Tasks and seeds that one of the two lacks are left out of that pair alone, and listed.
+    Tasks and seeds that one of the two lacks are left out of this pair only, and listed.
     """
     board = _Board(scores, measure, outcomes)
     names = sorted(board.encodings if encodings is None else set(encodings))
@@ -204,7 +204,7 @@ def differences(
 
 
 def task_difference(scores: pl.DataFrame, task: str, one: str, other: str, measure: str = "unseen") -> TaskDifference:
-    """Two encodings on one task, seed by seed: `.9, .8, .7` and `.5, .5, .4` differ by .3 in the median, .3 to .4."""
+    """Compare two encodings on one task by seed: `.9, .8, .7` and `.5, .5, .4` differ by .3 in the median, .3 to .4."""
     board = _Board(scores.filter(scores["task"] == task), measure, None)
     first, second = board.values(task, one), board.values(task, other)
     gaps = sorted(first[seed] - second[seed] for seed in set(first) & set(second))
@@ -213,7 +213,7 @@ def task_difference(scores: pl.DataFrame, task: str, one: str, other: str, measu
 
 
 def _paired(board: _Board, one: str, other: str, turn: bool) -> tuple[str, str, dict[str, dict[int, float]]]:
-    """Task → seed → difference; turned round, if asked to, so that it is not below 0."""
+    """Return task → seed → difference; with `turn`, the pair is swapped if its mean difference is negative."""
     values: dict[str, dict[int, float]] = {}
     for task in board.common([one, other]):
         first, second = board.values(task, one), board.values(task, other)
@@ -230,14 +230,14 @@ def _lists(values: dict[str, dict[int, float]]) -> dict[str, list[float]]:
 
 
 class _Board:
-    """Values by task, encoding and seed, and the test set's noise; sorted, so that no listing order is seen."""
+    """Values by task, encoding and seed, and the test set's noise; sorted, so that row order does not matter."""
 
     def __init__(self, scores: pl.DataFrame, measure: str, outcomes: Outcomes | None) -> None:
         if measure not in scores.columns:
             raise SpecError(f"there is no measure {measure!r} in these scores")
         self.measure = measure
         self._noise_column = f"noise_{measure}" if f"noise_{measure}" in scores.columns else None
-        self._outcomes = outcomes if measure == "unseen" else None  # what crosses is the mean over lengths
+        self._outcomes = outcomes if measure == "unseen" else None  # the crossed variance is of the mean over lengths
         self._there: dict[tuple[str, str], dict[int, tuple[float, float | None, str | None]]] = {}
         self._missing: dict[str, list[tuple[str, int]]] = {}
         self._diverged: dict[str, dict[tuple[str, int], int]] = {}
@@ -262,13 +262,13 @@ class _Board:
             self._agrees(line.get("run"), value)
 
     def _agrees(self, run: str | None, value: float) -> None:
-        """Refuse outcomes that are of another evaluation than the rows."""
+        """Raise if the outcomes come from another evaluation than the rows."""
         if self._outcomes is not None and run in self._outcomes.right and abs(self._outcomes.mean(run) - value) > 1e-9:
             told = self._outcomes.mean(run)
             raise SpecError(f"{run}: its outcomes give {told:.4f}, its rows {value:.4f}: two evaluations, not one")
 
     def common(self, names: Sequence[str]) -> list[str]:
-        """The tasks where each of these has a value."""
+        """Return the tasks for which each of these encodings has a value."""
         return sorted(task for task in self.tasks if all((task, name) in self._there for name in names))
 
     def values(self, task: str, encoding: str) -> dict[int, float]:
@@ -276,11 +276,11 @@ class _Board:
         return {seed: value for seed, (value, _, _) in self._there.get((task, encoding), {}).items()}
 
     def missing(self, encoding: str) -> tuple[tuple[str, int], ...]:
-        """(task, seed) without a value."""
+        """(task, seed) pairs without a value."""
         return tuple(self._missing.get(encoding, ()))
 
     def diverged(self, encoding: str) -> tuple[tuple[str, int], ...]:
-        """(task, seed) that diverged."""
+        """(task, seed) pairs that diverged."""
         return tuple(self._diverged.get(encoding, ()))
 
     def steps(self, task: str, encoding: str) -> tuple[int, ...]:
@@ -290,9 +290,9 @@ class _Board:
     def noise(
         self, seeds: Mapping[str, Sequence[int]], one: str, other: str | None = None
     ) -> tuple[dict[str, float] | None, Examples]:
-        """Each task's variance by its test set: crossed where all outcomes are there, else binomial, else not known.
+        """Return each task's variance due to its test set: crossed if all outcomes are known, else binomial, else None.
 
-        The binomial one of a difference is the sum of two: too much where what is hard for one is hard for the other.
+        The binomial variance of a difference is the sum of the two, too large if the same examples are hard for both.
         """
         names = [one] if other is None else [one, other]
         if self._outcomes is not None:

@@ -1,8 +1,8 @@
-"""One cell (task, encoding, length): the median seed with its order-statistic interval.
+"""The seeds of one cell (task, encoding, length): their median with its order-statistic interval.
 
-The interval from the k-th smallest to the k-th largest of n seeds holds the median of all seeds unless fewer than k of
-the n fall on one side of it: level 1 − 2 P(Binomial(n, ½) < k), exact for any distribution, also for two humps, where
-means and their t intervals mislead. It speaks of other seeds on the same test set; `noise` is the test set's own part.
+The interval from the k-th smallest to the k-th largest of n seeds contains the true median unless fewer than k of the n
+fall on one side of it: level 1 − 2 P(Binomial(n, ½) < k), exact for any distribution, also for bimodal ones, where
+means and t intervals mislead. It covers other seeds on the same test set; `noise` is the test set's contribution.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 LEVEL = 0.9375
-"""What min–max of five seeds reaches; larger samples step inwards as long as they keep at least this."""
+"""The level of min–max with five seeds; with more seeds, the interval narrows as long as it keeps this level."""
 MEDIAN = "median seed, order-statistic interval"
 MEAN = "mean over seeds"
 NOISE = "binomial standard error of the test set"
@@ -28,7 +28,7 @@ NOISE = "binomial standard error of the test set"
 
 @lru_cache(maxsize=1024)
 def depth(n: int) -> tuple[int, float]:
-    """How many values to count in from both ends, and the level: the innermost that keeps 93.75 %, else min–max.
+    """Return (k, level) of the narrowest k-th smallest to k-th largest interval of at least 93.75 %, else of min–max.
 
     e.g. 3 seeds (1, .75), 5 seeds (1, .9375), 8 seeds (1, .992), 9 seeds (2, .961), 10 seeds (2, .979), 12 (3, .961).
     """
@@ -46,23 +46,23 @@ def depth(n: int) -> tuple[int, float]:
 
 @dataclass(frozen=True)
 class Cell:
-    """What the seeds of one cell say: every seed, the median with its interval, and two numbers beside it."""
+    """The seeds of one cell: every value, the median with its interval, the mean and the test set's noise."""
 
     seeds: tuple[float, ...]
-    """Every seed that has a value, smallest first."""
+    """The values of all seeds that have one, smallest first."""
     missing: int
-    """Seeds that are not there."""
+    """The number of planned seeds without a value."""
     median: Estimate
     mean: Estimate
-    """Without an interval of its own."""
+    """The mean over seeds, without an interval."""
     noise: Estimate
-    """What another test set of this size would change: a standard error, at most √(p(1 − p)/m)."""
+    """The standard error due to the finite test set, at most √(p(1 − p)/m)."""
     diverged: tuple[int, ...] = ()
-    """The steps at which other seeds diverged; they rank below every seed that has a value, and are in no mean."""
+    """The steps at which other seeds diverged; these rank below every seed with a value, and are in no mean."""
 
     @property
     def warning(self) -> str:
-        """Which seeds a mean leaves out, e.g. `2 of 3 seeds; 1 diverged at step 430`; nothing if all are there."""
+        """Which seeds diverged and are in no mean, e.g. `2 of 3 seeds; 1 diverged at step 430`; empty if none did."""
         return _warning(len(self.seeds), self.diverged)
 
 
@@ -79,7 +79,7 @@ def cell(
     measure: str = "accuracy",
     diverged: Sequence[int] = (),
 ) -> Cell:
-    """The cell of these seeds; None is a seed that is missing, `diverged` are the steps at which others diverged.
+    """Return the cell of these seeds; None is a missing seed, `diverged` are the steps at which other seeds diverged.
 
     `cell([.2, .9, .8])` has the median .8 from .2 to .9 at 75 %, and with 100 examples the noise
     √(.63 × .37 / 100) = .048, at the mean.
@@ -103,10 +103,10 @@ def cell(
 
 
 def median_seed(seeds: Sequence[float], measure: str = "accuracy", diverged: Sequence[int] = ()) -> Estimate:
-    """The median with its interval; one seed has none: `median_seed([.1, .5, .6, .7, .9])` is .6 from .1 to .9.
+    """Return the median with its interval: `median_seed([.1, .5, .6, .7, .9])` is .6 from .1 to .9; one seed has none.
 
-    Seeds that diverged rank below all others. Where one of them is the median there is no value, and where one of them
-    is an end of the interval there is none; the words say so.
+    Diverged seeds rank below all others. If one of them is the median, there is no value. If any seed diverged, there
+    is no interval, and `words` says so.
     """
     ordered: list[float | None] = [*([None] * len(diverged)), *sorted(seeds)]
     n = len(ordered)
@@ -124,7 +124,7 @@ def median_seed(seeds: Sequence[float], measure: str = "accuracy", diverged: Seq
 
 
 def cells(table: pl.DataFrame, named: pl.DataFrame | None = None) -> list[dict[str, object]]:
-    """Every cell of an accuracy table: `task, encoding, split, seen, length, examples, chance` and its `cell`.
+    """Return every cell of an accuracy table: `task, encoding, split, seen, length, examples, chance` and `cell`.
 
     `table` is what `lengthwise.statistics.table.accuracy` gives; with labels, seeds without rows count as missing.
     """
@@ -143,7 +143,7 @@ def cells(table: pl.DataFrame, named: pl.DataFrame | None = None) -> list[dict[s
 
 
 def score_cells(scores: pl.DataFrame, measure: str = "unseen") -> dict[tuple[str, str], Cell]:
-    """(task, encoding) → its cell of one measure of `scores`; missing and diverged seeds are counted as such."""
+    """Return (task, encoding) → the cell of one measure of `scores`, with counts of missing and diverged seeds."""
     import polars as pl
 
     found = {}
@@ -166,10 +166,10 @@ def score_cells(scores: pl.DataFrame, measure: str = "unseen") -> dict[tuple[str
 
 @dataclass(frozen=True)
 class Reaches:
-    """The reach of a cell: median and order statistics only, since a value known as `≥ 48` has no mean."""
+    """The reach of a cell: median and order statistics only, since censored values such as `≥ 48` have no mean."""
 
     seeds: tuple[Reach, ...]
-    """Every seed, shortest first; those that learned nothing come before all."""
+    """The reach of every seed, shortest first; seeds that did not learn the seen lengths come first."""
     median: Reach
     low: Reach | None
     high: Reach | None
@@ -195,10 +195,10 @@ class Reaches:
 
 
 def reaches(found: Iterable[Reach]) -> Reaches:
-    """Median and interval of censored reaches: 20, 24 and ≥ 48 have the median 24, from 20 to ≥ 48, at 75 %.
+    """Return median and interval of censored reaches: 20, 24 and ≥ 48 have the median 24, from 20 to ≥ 48, at 75 %.
 
-    Of an even number the median is the lower of the middle two, a length that was tested. Where a seed is only known to
-    reach at least x, every later order statistic is only known to be at least what it is.
+    For an even number of seeds the median is the lower of the middle two, so that it is a tested length. If a seed is
+    only known to reach at least x, then all later order statistics are lower bounds too.
     """
     ordered = sorted(found, key=lambda one: (-1 if one.length is None else one.length, one.beyond))
     n = len(ordered)
@@ -217,9 +217,9 @@ def reaches(found: Iterable[Reach]) -> Reaches:
 
 
 def reach_cells(lines: pl.DataFrame, named: pl.DataFrame, column: str = "reach") -> Mapping[tuple[str, str], Reaches]:
-    """(task, encoding) → its reaches, from `summarise(rows, threshold=...)` and labels.
+    """Return (task, encoding) → its reaches, from `summarise(rows, threshold=...)` and labels.
 
-    Runs without rows are left out, but for those that diverged (`named` has the step): they reach nothing.
+    Runs without rows are left out, except diverged ones (`named` has the step), which count as not learned.
     """
     joined = lines.join(named.select("run", "task", "encoding", "seed"), on="run", how="inner")
     found: dict[tuple[str, str], list[Reach]] = {}

@@ -1,4 +1,4 @@
-"""A number that a reader may check: what it is, how sure it is, of how many of what, and by which recipe."""
+"""An estimate with all that is needed to check it: value, interval, sample size, unit and method."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 Examples = Literal["crossed", "binomial", "not counted"]
-"""How the noise of the test set was counted: from each example's outcomes, from p(1 − p) / m, or not at all."""
+"""How the test set's noise was computed: from each example's outcomes, from p(1 − p) / m, or not at all."""
 
 NO_SEEDS = "no seed interval: one seed"
 THESE_TASKS = "these tasks, other seeds"
@@ -15,10 +15,10 @@ OTHER_TASKS = "other tasks like these"
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its interval: `low` to `high` holds the truth in `level` of all studies done this way.
+    """A value with its confidence interval from `low` to `high` at confidence level `level`.
 
-    e.g. `Estimate(.54, .50, .58, .95, 51, "(task, seed) pairs", "t stratified by task", THESE_TASKS)`; `value` is None
-    where there is nothing to say, `low` and `high` are None where there is no interval, and `words` says why.
+    e.g. `Estimate(.54, .50, .58, .95, 51, "(task, seed) pairs", "t stratified by task", THESE_TASKS)`. `value` is None
+    if there are no data, `low` and `high` are None if there is no interval; `words` says why.
     """
 
     value: float | None
@@ -26,16 +26,16 @@ class Estimate:
     high: float | None
     level: float | None
     n: int
-    """How many of `unit` it is made of."""
+    """The sample size, in `unit`."""
     unit: str
     recipe: str
     words: str
     measure: str = ""
     """What was measured, e.g. `unseen`."""
     examples: Examples = "not counted"
-    """How the noise of the test set is in the interval."""
+    """How the interval includes the test set's noise."""
     df: float | None = None
-    """Degrees of freedom, of a t interval."""
+    """Degrees of freedom of a t interval."""
 
     @property
     def half(self) -> float | None:
@@ -44,7 +44,7 @@ class Estimate:
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether the interval is wholly on one side of 0; an interval that is not there excludes nothing."""
+        """Whether there is an interval and it does not contain 0."""
         return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
     def __str__(self) -> str:
@@ -56,10 +56,10 @@ class Estimate:
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}] ({told})"
 
     def turned(self) -> Estimate:
-        """The same difference the other way round."""
+        """Return the difference with the opposite sign."""
         low, high = None if self.high is None else -self.high, None if self.low is None else -self.low
         return replace(self, value=None if self.value is None else -self.value, low=low, high=high)
 
     def plain(self) -> dict[str, Any]:
-        """As a mapping, for JSON."""
+        """Return the estimate as a mapping, for JSON."""
         return asdict(self)

@@ -1,6 +1,6 @@
-"""Sign flips: is a difference over many (task, seed) pairs more than luck? And Holm, who asks it of many pairs.
+"""The sign-flip test of a mean difference over (task, seed) pairs, and Holm's correction for many comparisons.
 
-Only for aggregates: of a single task the few seeds give an interval, and no p.
+The test is only for several tasks: the few seeds of a single task give an interval and no p.
 """
 
 from __future__ import annotations
@@ -19,47 +19,47 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 EXACT = 14
-"""Up to this many pairs all sign patterns are tried: 16,384."""
+"""Up to this many (task, seed) pairs all sign patterns are tried: 16,384."""
 DRAWN = 19_999
-"""Patterns that are drawn where there are more; the one that was seen is the twenty-thousandth."""
+"""Patterns drawn if there are more pairs; with the observed one they are 20,000."""
 _VALUES = 4_000_000
-"""Signs that are in memory at once: 32 MB."""
+"""Signs held in memory at once: 32 MB."""
 _TOGETHER = 64
-"""Differences whose sums are in memory at once."""
+"""Differences whose sums are held in memory at once."""
 RECIPE = "sign flips over (task, seed)"
 
 
 @dataclass(frozen=True)
 class SignFlips:
-    """A two-sided p of a mean difference over tasks."""
+    """The two-sided p of a mean difference over tasks."""
 
     p: float
     n: int
-    """(task, seed) pairs."""
+    """The number of (task, seed) pairs."""
     patterns: int
     exact: bool
-    """All patterns were tried."""
+    """Whether all patterns were tried."""
     unit: str = "(task, seed) pairs"
     recipe: str = RECIPE
 
 
 def sign_flips(differences: Mapping[str, Sequence[float]]) -> SignFlips:
-    """The share of sign patterns whose mean over tasks is at least as far from 0: task → a difference for each seed.
+    """Return the share of sign patterns whose mean is at least as far from 0; input: task → differences by seed.
 
-    e.g. two tasks with three seeds each, all positive, give 2/64. A single task is refused.
+    e.g. two tasks with three seeds each, all positive, give 2/64. A single task raises an error.
     """
     return sign_flips_of_each([differences])[0]
 
 
 def sign_flips_of_each(many: Sequence[Mapping[str, Sequence[float]]]) -> list[SignFlips]:
-    """The same of many differences, those with as many (task, seed) pairs together."""
+    """Do `sign_flips` for many comparisons; those with equal numbers of (task, seed) pairs are computed together."""
     weighted = [_weighted(one) for one in many]
     found: dict[int, SignFlips] = {}
     for n in sorted({len(one) for one in weighted}):
         alike = [number for number, one in enumerate(weighted) if len(one) == n]
-        # All signs are flipped anyway: sizes in order of size, so that neither listing order nor who is first is seen.
+        # All signs are flipped anyway, so sorted magnitudes suffice; p then depends on neither row order nor direction.
         sizes_ND = np.array([sorted(map(abs, weighted[number])) for number in alike]).T
-        # Sums in another order differ in the last bits; a pattern that equals what was seen must count.
+        # Rounding differs with summation order; the tolerance makes patterns equal to the observed one count.
         near_D = np.array([abs(math.fsum(weighted[d])) - 1e-9 * math.fsum(map(abs, weighted[d])) for d in alike])
         exact = n <= EXACT
         patterns = 2**n if exact else DRAWN
@@ -77,7 +77,7 @@ def sign_flips_of_each(many: Sequence[Mapping[str, Sequence[float]]]) -> list[Si
 
 
 def _weighted(differences: Mapping[str, Sequence[float]]) -> list[float]:
-    """What each pair adds to the sum over tasks of the mean over seeds."""
+    """Return the contribution of each pair to the sum over tasks of the mean over seeds."""
     names = sorted(name for name in differences if differences[name])
     if len(names) < 2:
         raise SpecError("a test needs at least two tasks; a single task has an interval, and settled or not")
@@ -86,7 +86,7 @@ def _weighted(differences: Mapping[str, Sequence[float]]) -> list[float]:
 
 @lru_cache(maxsize=4)
 def _signs(n: int, start: int, rows: int) -> NDArray[np.float64]:
-    """Patterns of signs: all there are, or a keyed sample that depends on their number alone."""
+    """Return sign patterns: all of them, or a keyed sample that depends only on `n` and `start`."""
     if n <= EXACT:
         bits = (np.arange(2**n)[:, None] >> np.arange(n)) & 1
     else:
@@ -96,7 +96,7 @@ def _signs(n: int, start: int, rows: int) -> NDArray[np.float64]:
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """Each p corrected for all of them: the smallest times their number, the next times one less, never falling.
+    """Apply Holm's correction: the smallest p times their number, the next times one less, made nondecreasing.
 
     `holm([.01, .04, .03])` is [.03, .06, .06].
     """

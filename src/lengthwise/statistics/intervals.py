@@ -1,8 +1,9 @@
-"""The two intervals that a mean over tasks can have; they answer different questions, and both say which.
+"""The two intervals of a mean over tasks. They answer different questions, named in `Estimate.words`.
 
 `these tasks, other seeds`: what would other seeds, and another test set of the same kind, have given on these tasks?
 Stratified t: variance Σ_k s²_k/n_k / K² plus the test set's term, degrees of freedom by Welch and Satterthwaite.
-`other tasks like these`: would it hold on other tasks? t over task families: five ways to copy are not five tasks.
+`other tasks like these`: would it hold on other tasks? t over task families, since variants of copy are not
+independent tasks.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ FAMILIES = ("copy", "reverse", "addition", "polynomial", "sort", "summation", "p
 
 
 def family(task: str) -> str:
-    """The family of a task: its name without options, e.g. `copy` of `copy:variant=random`."""
+    """Return the family of a task: its name without options, e.g. `copy` for `copy:variant=random`."""
     return Spec.of(task).name
 
 
@@ -32,10 +33,10 @@ def these_tasks(
     measure: str = "",
     level: float = LEVEL,
 ) -> Estimate:
-    """Mean over tasks with the interval for other seeds: task → one value per seed.
+    """Return the mean over tasks with the interval for other seeds; input: task → one value per seed.
 
-    `noise` is each task's variance by its test set. e.g. {a: [.4, .6], b: [.5, .7]} gives .55 with the variance
-    (.02/2 + .02/2)/4 = .005 and 2 degrees of freedom. Where a task has one seed there is no interval.
+    `noise` is each task's variance due to its test set. e.g. {a: [.4, .6], b: [.5, .7]} gives .55 with the variance
+    (.02/2 + .02/2)/4 = .005 and 2 degrees of freedom. If a task has only one seed, there is no interval.
     """
     names = sorted(values)
     count = sum(len(values[name]) for name in names)
@@ -52,7 +53,7 @@ def these_tasks(
     terms = [(variance(values[name]) / len(values[name]), len(values[name]) - 1) for name in names]
     seeds = math.fsum(term for term, _ in terms)
     total = seeds + math.fsum(max(noise[name], 0.0) for name in names) if noise is not None else seeds
-    squares = math.fsum(term**2 / free for term, free in terms)  # the test set's term is known to far more
+    squares = math.fsum(term**2 / free for term, free in terms)  # the test set's term has far more degrees of freedom
     words = THESE_TASKS
     if seeds == 0:
         words += "; all seeds of each task agree, which says less than it seems"
@@ -68,9 +69,9 @@ def these_tasks(
 def other_tasks(
     values: Mapping[str, float], of: Callable[[str], str] = family, measure: str = "", level: float = LEVEL
 ) -> Estimate:
-    """Mean over families of the mean over their tasks, with the interval for other families: task → its value.
+    """Return the mean over families of the mean over their tasks, with the interval for other families.
 
-    `of=str` takes each task for a family of its own, as a table of variants does.
+    `values` maps task → value. `of=str` makes each task its own family, as for a table of variants.
     """
     groups: dict[str, list[float]] = {}
     for name in sorted(values):
@@ -88,18 +89,18 @@ def other_tasks(
 
 
 def mean(values: Sequence[float]) -> float:
-    """The mean, whatever the order, to the last bit."""
+    """Return the mean, bit-equal for any order of the values."""
     return math.fsum(values) / len(values)
 
 
 def variance(values: Sequence[float]) -> float:
-    """The variance between these, by n − 1."""
+    """Return the sample variance, with n − 1."""
     middle = mean(values)
     return math.fsum((value - middle) ** 2 for value in values) / (len(values) - 1)
 
 
 def t_point(df: float, level: float) -> float:
-    """How many standard errors the interval reaches to each side."""
+    """Return the t quantile: the half-width of the interval in standard errors."""
     from scipy.special import ndtri, stdtrit
 
     return float(ndtri((1 + level) / 2) if math.isinf(df) else stdtrit(df, (1 + level) / 2))

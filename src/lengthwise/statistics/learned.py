@@ -1,4 +1,4 @@
-"""When a run has learned the lengths it was trained on. The one definition; every page that uses it prints `RULE`."""
+"""The only definition of when a run has learned the seen lengths; every page that uses it prints `RULE`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ EACH = 0.9
 LEVEL = 0.05
 """The level of the one-sided exact binomial tests of all seen lengths together (Bonferroni)."""
 FROM_CHANCE = 0.1
-"""Where guessing gets more than this, accuracy is counted from chance: 0 at chance, 1 where all is right."""
+"""If chance exceeds this, accuracy is rescaled: 0 at chance, 1 if all answers are right."""
 EXHAUSTED = 8
-"""A seen length with fewer examples than this does not count."""
+"""Seen lengths with fewer examples than this are ignored."""
 WEAK = 50
-"""A length with fewer examples than this says little; the page names it."""
+"""Seen lengths with fewer examples than this say little; the report lists them."""
 RULE = (
     "A run has learned the seen lengths if its mean accuracy over them is at least .95 and none is significantly below "
     ".9 (one-sided exact binomial test at .05 ÷ number of seen lengths; counted from chance where chance exceeds .1). "
@@ -28,7 +28,7 @@ RULE = (
 
 
 def scored(checkpoint: str = "last", evaluation: str = "as trained") -> pl.Expr:
-    """The rows of a run's test sets with one checkpoint's weights, used as trained."""
+    """Return the filter for rows of the test and validation splits with one checkpoint and one evaluation."""
     import polars as pl
 
     split = pl.col("split").str.starts_with("test_") | (pl.col("split") == "validation")
@@ -36,9 +36,9 @@ def scored(checkpoint: str = "last", evaluation: str = "as trained") -> pl.Expr:
 
 
 def by_length(rows: pl.DataFrame) -> pl.DataFrame:
-    """Counts of each run at each length: `run, length, seen, split, examples, correct, chance, accuracy, score`.
+    """Return counts per run and length: `run, length, seen, split, examples, correct, chance, accuracy, score`.
 
-    `score` is the accuracy, counted from chance where that exceeds .1. Finer cells of a length are added up.
+    `score` is the accuracy, rescaled from chance if chance exceeds .1. Subgroups of a length are added up.
     """
     import polars as pl
 
@@ -52,20 +52,18 @@ def by_length(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def with_score(lengths: pl.DataFrame) -> pl.DataFrame:
-    """The table with `score`: the accuracy, counted from chance where that exceeds .1."""
+    """Add the column `score`: the accuracy, rescaled from chance if chance exceeds .1."""
     import polars as pl
 
-    counts = (pl.col("chance") > FROM_CHANCE) & (
-        pl.col("chance") < 1
-    )  # where guessing is always right, nothing is left
+    counts = (pl.col("chance") > FROM_CHANCE) & (pl.col("chance") < 1)  # with a chance of 1 there is nothing to rescale
     chance = pl.when(counts).then(pl.col("chance")).otherwise(0.0)
     return lengths.with_columns(((pl.col("accuracy") - chance) / (1 - chance)).alias("score"))
 
 
 def learned_runs(lengths: pl.DataFrame) -> pl.DataFrame:
-    """`run, learned, weak`: whether each run learned, and its seen lengths with few examples.
+    """Return `run, learned, weak`: whether each run learned, and its seen lengths with few examples.
 
-    `lengths` is what `by_length` gives. A run that was tested at no seen length is left out.
+    `lengths` is the result of `by_length`. Runs that were tested at no seen length are left out.
     """
     import polars as pl
     from scipy.special import bdtr
@@ -87,6 +85,6 @@ def learned_runs(lengths: pl.DataFrame) -> pl.DataFrame:
 
 
 def enough(learned: int, runs: int) -> bool:
-    """Whether so many learned runs make a learned cell: 2 of 3, 4 of 5, 8 of 10, and all of one or two."""
+    """Return whether enough runs of a cell learned: at least 2 of 3, 4 of 5, 8 of 10, and all of one or two."""
     failures = 0 if runs < 3 else max(1, runs // 5)
     return runs > 0 and learned >= runs - failures

@@ -1,8 +1,8 @@
-"""Each example's outcome under each seed: what the test set's own share of the noise is, without assuming anything.
+"""The test set's share of the noise, estimated from each example's outcome under each seed.
 
 All runs of a task answer the same examples, so examples are crossed with seeds. The mean of n seeds × m examples has
-the variance σ²_seed/n + σ²_example/m + σ²_both/(nm); the spread between seeds has the first and the last in it, and the
-crossed term, (MS_example − MS_both)/(nm), is the one that is left.
+the variance σ²_seed/n + σ²_example/m + σ²_both/(nm). The variance between seeds covers the first and the last term;
+the crossed term, (MS_example − MS_both)/(nm), estimates the remaining one.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
-    """Right or wrong for every run and example of one split, shortest length first."""
+    """Whether each run answered each example of one split correctly, shortest length first."""
 
     right: dict[str, NDArray[np.bool_]]
-    """Run → its examples."""
+    """Run → whether each example is right."""
     lengths: dict[str, tuple[tuple[int, int], ...]]
     """Run → (length, examples) of each length."""
 
     def variance(self, runs: Sequence[str], minus: Sequence[str] = ()) -> float | None:
-        """The crossed term of the mean over lengths of these runs, or of their difference, pair by pair.
+        """Return the crossed term of the mean over lengths of these runs, or of their pairwise differences to `minus`.
 
-        None where an outcome is not there: then the caller falls back on the binomial one.
+        Return None if outcomes are missing; the caller then uses the binomial variance.
         """
         if any(run not in self.right for run in (*runs, *minus)):
             return None
@@ -44,7 +44,7 @@ class Outcomes:
         return float(crossed(right_SN, [many for _, many in self.lengths[runs[0]]]))
 
     def mean(self, run: str) -> float:
-        """The mean over lengths of a run's accuracy."""
+        """Return the mean over lengths of a run's accuracy."""
         parts = np.split(self.right[run], np.cumsum([many for _, many in self.lengths[run]])[:-1])
         return float(np.mean([part.mean() for part in parts]))
 
@@ -52,9 +52,9 @@ class Outcomes:
 def outcomes(
     predictions: pl.DataFrame, checkpoint: str = "last", evaluation: str = "as trained", split: str = "test_unseen"
 ) -> Outcomes:
-    """The outcomes in predictions (`run, checkpoint, split, length, first, last, kind`), where a line is a range.
+    """Return the outcomes in predictions (`run, checkpoint, split, length, first, last, kind`); a line is a range.
 
-    Refused where an example is missing or there twice: some wrong answers alone say nothing of how many were right.
+    Raises if an example is missing or duplicated: a sample of wrong answers does not tell how many were right.
     """
     import polars as pl
 
@@ -79,10 +79,10 @@ def outcomes(
 
 
 def crossed(right_SN: NDArray[np.float64], counts: Sequence[int]) -> NDArray[np.float64]:
-    """The variance that the examples give the mean over lengths: seeds × examples, `counts` examples of each length.
+    """Return the variance of the mean over lengths due to the examples: seeds × examples, `counts` of each length.
 
-    One seed: all of the spread between examples, since nothing tells the two apart. Never below 0. Any axes before
-    these two are studies of their own. e.g. two seeds that are right on the same one of two examples give .25.
+    With one seed it is all of the variance between examples, since the two terms cannot be separated. It is never below
+    0. Leading axes are batched. e.g. two seeds that are right on the same one of two examples give .25.
     """
     seeds = right_SN.shape[-2]
     begins = np.concatenate([[0], np.cumsum(counts)[:-1]])
@@ -93,7 +93,7 @@ def crossed(right_SN: NDArray[np.float64], counts: Sequence[int]) -> NDArray[np.
     between_L = seeds * (np.add.reduceat(by_example_N**2, begins, axis=-1) - m_L * mean_L**2)
     seeds_L = m_L * ((by_seed_SL - mean_L[..., None, :]) ** 2).sum(axis=-2)
     all_L = np.add.reduceat((right_SN**2).sum(axis=-2), begins, axis=-1) - seeds * m_L * mean_L**2
-    free_L = np.maximum(m_L - 1, 1)  # one example has no spread: its term is 0
+    free_L = np.maximum(m_L - 1, 1)  # a single example has no variance: its term is 0
     both_L = (all_L - between_L - seeds_L) / (free_L * (seeds - 1)) if seeds > 1 else 0.0
     term_L = (between_L / free_L - both_L) / (seeds * m_L)
     return np.maximum(term_L.sum(axis=-1) / len(counts) ** 2, 0.0)

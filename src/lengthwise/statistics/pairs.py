@@ -1,7 +1,7 @@
-"""A mean over pairs of seeds: each pair has two, so pairs are not independent, and the seeds are what is counted.
+"""Mean over pairs of seeds. Pairs share seeds and are not independent, so the sample size is the number of seeds.
 
-Delete-one jackknife: the mean without seed s, on either side of a pair, for each s; their spread gives the variance
-(n − 1)/n · Σ (m₋ₛ − m̄)², and t with n − 1 degrees of freedom the interval. Arvesen 1969.
+Delete-one jackknife: m₋ₛ is the mean without seed s, on either side of a pair; the variance is
+(n − 1)/n · Σ (m₋ₛ − m̄)², and the interval is t with n − 1 degrees of freedom. Arvesen 1969.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ OTHER_SEEDS = "other seeds"
 
 
 def over_pairs(values: Mapping[tuple[int, int], float], measure: str = "", level: float = LEVEL) -> Estimate:
-    """The mean over pairs of seeds (s, s′) with its interval for other seeds.
+    """Return the mean over pairs of seeds (s, s′) with its interval for other seeds.
 
-    e.g. {(0, 1): 1, (1, 2): 2, (2, 0): 3}: 2, from the means without 0, 1 and 2: 2, 3, 1. Where pairs are (s, s) it is
-    the t interval of the mean.
+    e.g. {(0, 1): 1, (1, 2): 2, (2, 0): 3} gives 2, and the means without seeds 0, 1 and 2 are 2, 3 and 1. For pairs
+    (s, s) it is the t interval of the mean.
     """
     unit = "seeds"
     seeds = sorted({seed for pair in values for seed in pair})
@@ -43,7 +43,7 @@ def over_pairs(values: Mapping[tuple[int, int], float], measure: str = "", level
 def difference_over_pairs(
     first: Mapping[tuple[int, int], float], second: Mapping[tuple[int, int], float], measure: str = ""
 ) -> Estimate:
-    """The mean of the first minus that of the second, by the same seeds left out of both."""
+    """Return the mean of first minus second over shared pairs; the jackknife drops a seed from both at once."""
     shared = [pair for pair in first if pair in second]
     if not all(math.isfinite(side[pair]) for pair in shared for side in (first, second)):
         seeds = {seed for pair in shared for seed in pair}

@@ -1,4 +1,4 @@
-"""Ranks: mean reciprocal rank by our recipe and by the original's, mean rank, win matrix, interquartile mean.
+"""Ranks: mean reciprocal rank by our recipe and by the paper's, mean rank, win matrix, interquartile mean.
 
 A query is a (task, seed); in each, encodings are ranked by their accuracy at unseen lengths. Ours: scores are rounded
 to .005, those not above chance are set to chance, and encodings that tie share the mean of the reciprocal ranks they
@@ -23,40 +23,40 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 STEP = 0.005
-"""Scores closer than this may be equal: they are rounded to it."""
+"""Scores are rounded to this step, so that close scores tie."""
 ABOVE = 0.01
-"""A score is above chance if guessing gets as many right with at most this probability."""
+"""A score is above chance if guessing gets at least as many right with at most this probability."""
 QUARTER = {"NoPE": "nope", "T5": "t5", "ALiBi": "alibi", "Rotary": "rope:fraction=0.25", "APE": "sinusoidal"}
-"""The five published encodings by the names of the original, whose rotary turns a quarter of each head."""
+"""The five published encodings by the paper's names; its Rotary rotates a quarter of each head."""
 FULL = {**QUARTER, "Rotary": "rope"}
-"""The same with rotary as it is used elsewhere."""
+"""The same five with Rotary on all dimensions of a head."""
 DIVERGED = -1.0
-"""The place of a run that diverged: below every score."""
+"""The score that ranks a diverged run below all others."""
 ROW_ORDER = ("Rotary", "ALiBi", "T5", "APE", "NoPE")
-"""The original's rows, in the order that breaks its ties."""
+"""The paper's row order, which breaks its ties."""
 OURS = "MRR: unseen mean rounded to .005, not above chance is chance, ties share"
 PAPERS = "MRR of the original: all examples of unseen lengths together, ties by row order"
 
 
 @dataclass(frozen=True)
 class Queries:
-    """Scores of encodings in every query where all of them have one, in sorted order."""
+    """Scores of the encodings in every query for which all of them have a score, sorted."""
 
     encodings: tuple[str, ...]
     queries: tuple[tuple[str, int], ...]
     """(task, seed)."""
     scores_QE: NDArray[np.float64]
     dropped: tuple[tuple[str, int], ...]
-    """Queries where an encoding has no score; in no number."""
+    """Queries left out because an encoding has no score."""
 
 
 def queries(
     scores: pl.DataFrame, encodings: Iterable[str] | None = None, measure: str = "unseen", plain: bool = False
 ) -> Queries:
-    """The queries of these encodings, by our recipe: rounded, and set to chance where not above it.
+    """Return the queries of these encodings by our recipe: scores are rounded, and set to chance if not above it.
 
-    `scores` is what `table.scores` gives; without its columns `examples, correct, chance` nothing is set to chance.
-    `plain` takes scores as they are. A run that diverged ranks last; a run that is missing drops its query.
+    `scores` is the result of `table.scores`; without its columns `examples, correct, chance` nothing is set to chance.
+    `plain` keeps scores as they are. A diverged run ranks last; a missing run drops its query.
     """
     counted = [name for name in ("examples", "correct", "chance") if name in scores.columns and not plain]
     lost = ["diverged"] if "diverged" in scores.columns else []
@@ -79,7 +79,7 @@ def queries(
 
 
 def above_chance(correct: int, examples: int, chance: float) -> bool:
-    """Whether guessing gets so many right with at most 1 %: of 256 coin flips 148 are above chance, 147 are not."""
+    """Return whether guessing gets this many right with probability at most 1 %: 148 of 256 coin flips, but not 147."""
     from scipy.special import bdtrc
 
     if correct == 0:
@@ -88,12 +88,12 @@ def above_chance(correct: int, examples: int, chance: float) -> bool:
 
 
 def rounded(score: float) -> float:
-    """The score in whole steps of .005, halves up: .0024 is 0, .0025 is .005."""
-    return math.floor(round(score / STEP, 6) + 0.5) * STEP  # the inner one removes what the order of a sum left
+    """Round the score to steps of .005, halves up: .0024 becomes 0, .0025 becomes .005."""
+    return math.floor(round(score / STEP, 6) + 0.5) * STEP  # the inner round removes rounding errors of sums
 
 
 def _told(line: Mapping[str, float], measure: str) -> float:
-    """A score by our recipe; chance is set only where it is known."""
+    """Return a score by our recipe; it is set to chance only if chance is known."""
     chance, score = line.get("chance"), line[measure]
     if chance is not None and not above_chance(int(line["correct"]), int(line["examples"]), chance):
         score = chance
@@ -101,10 +101,10 @@ def _told(line: Mapping[str, float], measure: str) -> float:
 
 
 def ranks(scores_QE: NDArray[np.float64], ties: str = "share") -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Rank and reciprocal rank of each encoding in each query, highest first.
+    """Return rank and reciprocal rank of each encoding in each query; the highest score has rank 1.
 
-    `share`: tied encodings have the mean of the ranks, and of the reciprocal ranks, that they take together: .9, .5, .5
-    have the ranks 1, 2.5, 2.5 and the reciprocals 1, .417, .417. `first`: the one in the earlier column is ahead.
+    `share`: tied encodings get the mean of the ranks, and of the reciprocal ranks, that they occupy: .9, .5, .5 have
+    the ranks 1, 2.5, 2.5 and the reciprocals 1, .417, .417. `first`: the earlier column wins a tie.
     """
     many = scores_QE.shape[1]
     order_QE = np.argsort(-scores_QE, axis=1, kind="stable")
@@ -129,9 +129,9 @@ class MRR:
 
     recipe: str
     rotary: str
-    """Which encoding stands as Rotary."""
+    """Which encoding is used as Rotary."""
     means: Mapping[str, Aggregate]
-    """NoPE, T5, ALiBi, Rotary, APE → mean over tasks, with both intervals; empty where one of the five is missing."""
+    """NoPE, T5, ALiBi, Rotary, APE → mean over tasks, with both intervals; empty if one of the five is missing."""
     differences: tuple[Difference, ...]
     queries: int
     dropped: tuple[tuple[str, int], ...]
@@ -145,12 +145,12 @@ class MRR:
 
 
 def mrr(scores: pl.DataFrame, five: Mapping[str, str] = QUARTER) -> MRR:
-    """The mean reciprocal rank by our recipe, over exactly five encodings: `mrr(scores)`, `mrr(scores, FULL)`."""
+    """Return mean reciprocal ranks by our recipe, over exactly five encodings: `mrr(scores)`, `mrr(scores, FULL)`."""
     return _mrr(scores, five, OURS, "unseen", "share")
 
 
 def paper_mrr(scores: pl.DataFrame, five: Mapping[str, str] = QUARTER, measure: str = "micro") -> MRR:
-    """The mean reciprocal rank by the original's recipe: ties go to who is first of Rotary, ALiBi, T5, APE, NoPE."""
+    """Return mean reciprocal ranks by the paper's recipe: ties go to the first of Rotary, ALiBi, T5, APE, NoPE."""
     return _mrr(scores, five, PAPERS, measure, "first")
 
 
@@ -185,22 +185,22 @@ def _mrr(scores: pl.DataFrame, five: Mapping[str, str], recipe: str, measure: st
 
 @dataclass(frozen=True)
 class Standing:
-    """How all encodings of a study stand to each other, query by query."""
+    """The ranking of all encodings of a study over its queries."""
 
     encodings: tuple[str, ...]
-    """By mean rank, then by name."""
+    """Sorted by mean rank, then by name."""
     mean_rank: Mapping[str, Estimate]
     counts: Mapping[str, Mapping[float, int]]
     """Encoding → rank → in how many queries."""
     wins: Mapping[tuple[str, str], float]
-    """(one, other) → the share of queries where one is strictly ahead; what is neither is a tie."""
+    """(one, other) → the share of queries in which `one` is strictly ahead; the rest are ties or losses."""
     interquartile: Mapping[str, Estimate]
     queries: int
     dropped: tuple[tuple[str, int], ...]
 
 
 def standing(scores: pl.DataFrame, encodings: Iterable[str] | None = None) -> Standing:
-    """Mean rank (ties share), win matrix and interquartile mean of all encodings of a study, by our scores."""
+    """Return mean ranks (ties share), win matrix and interquartile means of all encodings, by our recipe."""
     import polars as pl
 
     asked = queries(scores, encodings)
@@ -240,7 +240,7 @@ def standing(scores: pl.DataFrame, encodings: Iterable[str] | None = None) -> St
 
 
 def interquartile_mean(values: Sequence[float] | NDArray[np.float64]) -> float:
-    """The mean of the middle half, a quarter cut off at each end in whole values: of 0, .4, .6, 1 it is .5."""
+    """Return the mean after cutting a quarter of the values, rounded down, at each end: of 0, .4, .6, 1 it is .5."""
     ordered = sorted(float(value) for value in values)
     cut = len(ordered) // 4
     kept = ordered[cut : len(ordered) - cut]

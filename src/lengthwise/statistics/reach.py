@@ -1,4 +1,4 @@
-"""Reach: the largest tested length up to which a model is right, there and at every shorter tested length."""
+"""Reach: the largest tested length up to which accuracy holds, there and at every shorter tested length."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ WORDS = (
 
 @dataclass(frozen=True)
 class Reach:
-    """How far a run reaches: `length` is None where the seen lengths were not learned."""
+    """The reach of a run: `length` is None if the seen lengths were not learned."""
 
     length: int | None
     beyond: bool = False
-    """The longest tested length still holds: the reach is at least `length`."""
+    """Whether accuracy still holds at the longest tested length, so that the reach is at least `length`."""
     diverged: int | None = None
     """The step at which training diverged; such a run has learned nothing."""
 
@@ -34,7 +34,7 @@ class Reach:
 
 
 def reach(rows: pl.DataFrame, threshold: float = THRESHOLD) -> Reach:
-    """The reach of one run's one checkpoint, e.g. 24 where 24 and all unseen lengths below hold and 25 does not."""
+    """Return the reach from the rows of one run and checkpoint, e.g. 24 if all unseen lengths to 24 hold but not 25."""
     import polars as pl
 
     (line,) = _reaches(by_length(rows.with_columns(pl.lit("").alias("run"))), threshold).to_dicts()
@@ -47,10 +47,10 @@ def summarise(
     evaluation: str = "as trained",
     threshold: float = THRESHOLD,
 ) -> pl.DataFrame:
-    """`run, seen, unseen, learned, weak, reach, beyond`, a line for each run; a million rows take a second.
+    """Return a line per run: `run, seen, unseen, learned, weak, reach, beyond`; a million rows take a second.
 
-    Mean accuracies over lengths, and what `reach` says: null where the seen lengths were not learned. `beyond` says
-    that the longest tested length still holds.
+    `seen` and `unseen` are mean accuracies over lengths; `reach` is null if the seen lengths were not learned; `beyond`
+    says that accuracy still holds at the longest tested length.
     """
     return _reaches(by_length(rows.filter(scored(checkpoint, evaluation))), threshold)
 
@@ -58,7 +58,7 @@ def summarise(
 def _reaches(lengths: pl.DataFrame, threshold: float) -> pl.DataFrame:
     import polars as pl
 
-    learned = pl.col("learned").fill_null(True)  # where no seen length was tested, nothing speaks against it
+    learned = pl.col("learned").fill_null(True)  # assume learned if no seen length was tested
     return (
         lengths.join(learned_runs(lengths), on="run", how="left", maintain_order="left")
         .with_columns(((pl.col("score") >= threshold - 1e-9) | (pl.col("seen") & learned)).alias("holds"))

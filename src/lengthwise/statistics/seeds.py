@@ -1,9 +1,9 @@
-"""How many more seeds a comparison needs, from the seeds there are.
+"""Estimate from the existing seeds how many more a comparison needs.
 
-Few seeds say little about their own spread: the plain rule, which takes the sample variance for the true one, keeps its
-promise about half of the time. Here the variance is its upper 80 % limit, and the number of seeds is such that the
-half-width, itself a matter of luck, is at most δ in 80 % of cases. Where the seeds agree, their spread says nothing
-about a rare failure, so there is no number, but what they rule out.
+Few seeds give a poor estimate of their variance: the plain rule, which plugs in the sample variance, reaches the wanted
+half-width only about half of the time. Here the variance is replaced by its upper 80 % limit, and the number of seeds
+is such that the half-width, itself random, is at most δ in 80 % of cases. If all seeds agree, their variance says
+nothing about rare failures; then no number is given, but the failure rate that they rule out.
 """
 
 from __future__ import annotations
@@ -13,42 +13,42 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 DELTA = 0.05
-"""The half-width that is wanted."""
+"""The wanted half-width."""
 ASSURANCE = 0.8
-"""The share of cases in which it is kept."""
+"""The probability with which the wanted half-width is reached."""
 LEVEL = 0.95
 MOST = 100_000
-"""Nobody trains more seeds."""
+"""The largest number of seeds that is considered."""
 RECIPE = "upper 80 % limit of the variance, 80 % assurance of the half-width"
 
 
 @dataclass(frozen=True)
 class Need:
-    """How many seeds are needed, or what the seeds there are rule out."""
+    """How many seeds are needed, or the failure rate that the existing seeds rule out."""
 
     total: int | None
-    """Seeds (of each task) in all, counting those there are; None where no number can be said."""
+    """Total number of seeds (of each task), including existing ones; None if it cannot be estimated."""
     more: int | None
     n: int
-    """Seeds (of each task) there are."""
+    """Existing seeds (of each task)."""
     delta: float
     words: str
     unit: str = "seeds"
     recipe: str = RECIPE
     rules_out: float | None = None
-    """Where all seeds agree: a failure rate above this would have shown in 95 % of cases."""
+    """If all seeds agree: a failure rate above this would have shown in 95 % of cases."""
 
 
 def ruled_out(n: int) -> float:
-    """The failure rate that n agreeing seeds rule out at 95 %: 1 − .05^(1/n), which is .63 for 3 and .45 for 5."""
+    """Return the failure rate that n agreeing seeds rule out at 95 %: 1 − .05^(1/n), i.e. .63 for 3 and .45 for 5."""
     return 1 - 0.05 ** (1 / n)
 
 
 def needed(seeds: Sequence[float], delta: float = DELTA) -> Need:
-    """Seeds for a half-width of at most `delta` in one cell, or of paired differences on one task.
+    """Return the seeds needed for a half-width of at most `delta` in one cell, or of paired differences on one task.
 
-    Seeds agree where all are within δ of each other: `needed([1., 1., 1.])` says that 3 agreeing seeds leave open a
-    failure rate of up to 63 %. It is the t interval of the mean that is planned.
+    The plan is for the t interval of the mean. Seeds agree if all are within δ of each other: `needed([1., 1., 1.])`
+    says that 3 agreeing seeds leave open a failure rate of up to 63 %.
     """
     n = len(seeds)
     if n < 2:
@@ -59,9 +59,10 @@ def needed(seeds: Sequence[float], delta: float = DELTA) -> Need:
 
 
 def needed_over_tasks(values: Mapping[str, Sequence[float]], delta: float = DELTA, noise: float = 0.0) -> Need:
-    """Seeds of each task for a half-width of at most `delta` of a mean over tasks: task → a value for each seed.
+    """Return the seeds needed per task for a half-width of at most `delta` of the mean over tasks.
 
-    `noise` is the variance that the test sets give the mean: more seeds do not lower it, only more examples do.
+    `values` maps task → a value per seed. `noise` is the variance of the mean due to the test sets, which only more
+    examples reduce.
     """
     names = sorted(values)
     n = min((len(values[name]) for name in names), default=0)
@@ -80,9 +81,9 @@ def needed_over_tasks(values: Mapping[str, Sequence[float]], delta: float = DELT
 
 
 def smallest(variance: float, df: float, there: int, delta: float, noise: float = 0.0) -> int | None:
-    """The smallest number of seeds whose half-width is at most `delta` with 80 % assurance; None above 100,000.
+    """Return the smallest number of seeds whose half-width is at most `delta` with 80 % assurance; None above 100,000.
 
-    `variance` is of one seed and known to `df` degrees of freedom, from `there` seeds; n seeds will know it to
+    `variance` is that of one seed, estimated with `df` degrees of freedom from `there` seeds; with n seeds these become
     df (n − 1)/(there − 1). e.g. a variance of .01 from 5 seeds asks for 47 seeds for ± .05.
     """
     from scipy.special import chdtri, stdtrit
@@ -96,7 +97,7 @@ def smallest(variance: float, df: float, there: int, delta: float, noise: float 
 
     if wide(MOST):
         return None
-    low, high = 1, 2  # the half-width falls with n: double, then halve
+    low, high = 1, 2  # the half-width falls with n: double the upper bound, then bisect
     while wide(high):
         low, high = high, min(high * 2, MOST)
     while high - low > 1:

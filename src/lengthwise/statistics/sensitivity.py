@@ -1,6 +1,6 @@
-"""Does the order of encodings hang on a choice? The same mean over tasks, with one choice changed at a time.
+"""Test whether the order of encodings depends on analysis choices, by changing one choice at a time.
 
-Conditioning on runs that learned is not offered: which runs learn is part of what an encoding does.
+Restricting to runs that learned is not offered, because which runs learn is itself an effect of the encoding.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 CHECKPOINTS = ("last", "best", "earliest_best")
 CEILING = 0.98
-"""A task is at ceiling where the median seed of every encoding has at least this."""
+"""A task is at ceiling if the median seed of every encoding has at least this accuracy."""
 FLOOR = 0.02
-"""A task is at the floor where the median seed of every encoding has at most this, or is not above chance."""
+"""A task is at the floor if the median seed of every encoding has at most this accuracy or is not above chance."""
 
 
 @dataclass(frozen=True)
@@ -31,19 +31,19 @@ class Variant:
     name: str
     """e.g. `as it is`, `without copy:variant=same`, `checkpoint best`."""
     order: tuple[tuple[str, ...], ...]
-    """Best first; encodings with equal values stand together."""
+    """Best first; encodings with equal values are grouped."""
     values: Mapping[str, float]
     tasks: int
-    """Over how many tasks; 0 where nothing is left to order."""
+    """The number of tasks; 0 if no task is left."""
     changed: bool
-    """The order differs from `as it is`."""
+    """Whether the order differs from that of `as it is`."""
     leader_changed: bool
     unit: str = "tasks"
     recipe: str = "mean over tasks of the mean over seeds"
 
 
 def saturated(table: pl.DataFrame) -> dict[str, str]:
-    """Task → `ceiling` or `floor`, for tasks that tell no encoding from another; `table` is what `scores` gives."""
+    """Return task → `ceiling` or `floor`, for tasks that do not separate encodings; `table` is from `scores`."""
     import polars as pl
 
     found: dict[str, list[str]] = {}
@@ -63,10 +63,10 @@ def saturated(table: pl.DataFrame) -> dict[str, str]:
 def sensitivity(
     rows: pl.DataFrame, named: pl.DataFrame, others: Mapping[str, pl.DataFrame] | None = None
 ) -> list[Variant]:
-    """The order as it is, then with one choice changed at a time; what the rows do not have is left out.
+    """Return the order as it is, then with one choice changed at a time; choices without rows are left out.
 
-    Choices: the checkpoint, an oracle that says where to stop, only tasks that every encoding learned, no tasks at
-    ceiling or floor for everybody, each task left out. `others` are labels of the same study with another choice, e.g.
+    Choices: the checkpoint, an oracle for where to stop, only tasks that every encoding learned, no tasks at ceiling or
+    floor for all encodings, each task left out. `others` are labels of the same study with another choice, e.g.
     {"rate 1e-3": labels of those runs}.
     """
     import polars as pl
@@ -102,7 +102,7 @@ def _variant(name: str, table: pl.DataFrame, first: Variant | None, measure: str
 
 
 def _ordered(name: str, by_task: Mapping[str, Mapping[str, float]], first: Variant | None) -> Variant:
-    """Encoding → task → value, in order of the mean over tasks."""
+    """Order encodings by their mean over tasks; `by_task` is encoding → task → value."""
     values = {encoding: mean(list(own.values())) for encoding, own in by_task.items() if own}
     groups: dict[float, list[str]] = {}
     for encoding, value in values.items():

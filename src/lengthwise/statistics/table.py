@@ -1,7 +1,7 @@
-"""From rows to tidy tables: accuracy at each length, and a line of scores for each (task, encoding, seed).
+"""Make tidy tables from rows: accuracy at each length, and a line of scores for each (task, encoding, seed).
 
-A run that is planned and not done, or was tested at fewer lengths than the others of its task, has null scores: missing
-stays missing, and is never a 0 in a mean. Sums run in order of length, so that the order of the rows changes no bit.
+A run that is not done, or was tested at fewer lengths than the others of its task, has null scores and never counts as
+0 in a mean. Sums are taken in order of length, so that results are bit-equal for any order of rows.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ MEASURES = {
     "micro": "right answers among all examples of unseen lengths, as the original study counts",
     "seen": "mean accuracy at seen lengths",
 }
-"""One number for each run: the columns of `scores`, in words."""
+"""The measures of a run, which are columns of `scores`, and their descriptions."""
 AXES = ("task", "encoding", "seed")
 
 
 def labels(items: Iterable[Item], waiting: Iterable[GridPoint] = ()) -> pl.DataFrame:
-    """What each run of a study is called by: `run, task, encoding, positions, model, training, seed`.
+    """Return the labels of each run of a study: `run, task, encoding, positions, model, training, seed`.
 
-    `labels(*Planned(study).items(summaries))`: cells that wait for their learning rate have no run yet, and no score.
+    Use `labels(*Planned(study).items(summaries))`. Points that wait for their learning rate have no run and no score.
     """
     import polars as pl
 
@@ -43,7 +43,7 @@ def labels(items: Iterable[Item], waiting: Iterable[GridPoint] = ()) -> pl.DataF
 
 
 def arms(named: pl.DataFrame, axes: Sequence[str]) -> pl.DataFrame:
-    """Compare more than encodings: `arms(labels, ["encoding", "positions"])` calls an arm `rope, randomized`."""
+    """Join axes into one label, to compare more than encodings: ["encoding", "positions"] gives `rope, randomized`."""
     import polars as pl
 
     unknown = [axis for axis in axes if axis not in named.columns]
@@ -55,10 +55,10 @@ def arms(named: pl.DataFrame, axes: Sequence[str]) -> pl.DataFrame:
 def accuracy(
     rows: pl.DataFrame, named: pl.DataFrame, checkpoint: str = "last", evaluation: str = "as trained"
 ) -> pl.DataFrame:
-    """Accuracy at each length: `task, encoding, seed, run, split, seen, length, examples, correct, ..., accuracy`.
+    """Return accuracy per length: `task, encoding, seed, run, split, seen, length, examples, correct, ..., accuracy`.
 
-    `content` is the accuracy if the model were told where to stop, null where that is not known; the finer cells of a
-    length are added up; a seen length with fewer than 8 examples is left out. e.g. 250 of 256 right gives .977.
+    `content` is the accuracy if the model were told where to stop, null if unknown. Subgroups of a length are added up;
+    seen lengths with fewer than 8 examples are left out. e.g. 250 of 256 right gives .977.
     """
     import polars as pl
 
@@ -87,20 +87,19 @@ def accuracy(
 def scores(
     rows: pl.DataFrame, named: pl.DataFrame, checkpoint: str = "last", evaluation: str = "as trained"
 ) -> pl.DataFrame:
-    """A line for each (task, encoding, seed): the measures above, and what the noise of the test set is made of.
+    """Return a line for each (task, encoding, seed): the measures above, and their variances due to the test set.
 
-    Beside `MEASURES`: whether the run `learned` the seen lengths, the step at which it `diverged` (from `named`, where
-    it has that column), `examples, correct, chance` over the unseen lengths, `lengths`, and for each measure
-    `noise_<measure>`, its conservative variance by the examples, Σ w² p(1 − p)/m with the weight w that the measure
-    gives a length: .5 at one length of 256 gives .25/256. The seen score is on `test_seen`, and on `validation` for
-    tasks that have no `test_seen` rows.
+    Further columns: whether the run `learned` the seen lengths, the step at which it `diverged` (if `named` has that
+    column), `examples, correct, chance` over the unseen lengths, `lengths`, and for each measure `noise_<measure>`, its
+    conservative variance due to the examples, Σ w² p(1 − p)/m with the weight w of a length in the measure: .5 at one
+    length of 256 examples gives .25/256. The seen score uses `test_seen`, or `validation` for tasks without it.
     """
     import polars as pl
 
     table = accuracy(rows, named, checkpoint, evaluation)
     wanted = table.filter(pl.col("split") == "test_unseen")
     trained = table.filter(pl.col("seen")).group_by("task").agg(pl.col("length").max().alias("trained"))
-    # Every run of a task is asked the same lengths; one that was not asked all has no score.
+    # All runs of a task are tested at the same lengths; a run that lacks some has no score.
     asked = wanted.group_by("task").agg(pl.col("length").n_unique().alias("asked"))
     p, m, chance, content = pl.col("accuracy"), pl.col("examples"), pl.col("chance"), pl.col("content")
     width, noise = pl.col("width"), p * (1 - p) / m
@@ -150,9 +149,9 @@ def scores(
 
 
 def learned(table: pl.DataFrame) -> pl.DataFrame:
-    """`task, encoding, seeds, learned`: whether enough runs of each cell learned the seen lengths.
+    """Return `task, encoding, seeds, learned`: whether enough runs of each cell learned the seen lengths.
 
-    `table` is what `scores` gives. Null where no seed was tested; a run that diverged has not learned.
+    `table` is the result of `scores`. `learned` is null if no seed was tested; diverged runs have not learned.
     """
     import polars as pl
 
@@ -164,7 +163,7 @@ def learned(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def learned_by_all(table: pl.DataFrame) -> list[str]:
-    """The tasks that every encoding learned; a task where that is not known of one is not among them."""
+    """Return the tasks that every encoding learned; a task is left out if this is unknown for some encoding."""
     import polars as pl
 
     all_of_it = learned(table).group_by("task").agg(pl.col("learned").fill_null(False).all())
@@ -194,7 +193,7 @@ def _learned(apart: pl.DataFrame) -> pl.DataFrame:
 
 
 def _known(value: pl.Expr, needed: pl.Expr) -> pl.Expr:
-    """The value, or null where one of those needed is null: a mean over the rest would be another measure."""
+    """Return the value, or null if any of `needed` is null: a mean over the rest would be another measure."""
     import polars as pl
 
     return pl.when(needed.is_null().any()).then(None).otherwise(value)

@@ -1,4 +1,4 @@
-"""Many runs: a study's `file`, its `plan`, the `store` of what is done, the `drive`r and the `executors` that do it."""
+"""Studies of many runs: the study `file`, its `plan`, the `store` of results, the `drive`r and the `executors`."""
 
 from lengthwise.study.file import StudyFile
 from lengthwise.study.plan import Planned

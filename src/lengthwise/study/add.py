@@ -1,4 +1,4 @@
-"""One more encoding beside committed results: only its runs are made, after three committed ones were made again."""
+"""Add an encoding to committed results: rerun three committed runs as a check, then run only the new encoding."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 GUARDS = 3
 APART = 0.02
-"""A mean accuracy that is further from the committed one than this is another result."""
+"""The largest difference of mean accuracy at which a rerun still counts as reproducing the committed run."""
 
 
 def added(study: StudyFile, encodings: Iterable[str]) -> StudyFile:
-    """The study with more encodings."""
+    """Return the study with these encodings added to `vary.encoding`."""
     if study.vary.encoding is None:
         raise SpecError(f"{study.name} does not vary the encoding, so none can be added to it")
     more = [name for name in map(written, encodings) if name not in study.vary.encoding]
@@ -32,12 +32,12 @@ def added(study: StudyFile, encodings: Iterable[str]) -> StudyFile:
 
 
 def written(name: str) -> str:
-    """A name as a study has it: options in one order."""
+    """Return the name as study files spell it, with its options in canonical order."""
     return ",".join(map(str, specs(name)))
 
 
 def chosen_tasks(study: StudyFile, text: str) -> list[str]:
-    """The tasks of `--tasks quick` (four that the study names), or of a list."""
+    """Return the tasks of `--tasks`: a list of names, or `quick` (the study's quick tasks, or else its first four)."""
     if text == "quick":
         return study.quick or study.tasks[:4]
     found = []
@@ -50,13 +50,13 @@ def chosen_tasks(study: StudyFile, text: str) -> list[str]:
 
 
 def committed(study: StudyFile) -> Path | None:
-    """Where the study's committed results are, if they are there."""
+    """Return the folder of the study's committed results, or None if there are none."""
     found = in_results(f"{study.name}/bundle.json")
     return None if found is None else found.parent
 
 
 def in_results(name: str) -> Path | None:
-    """A committed file, e.g. `theory/claims.json`: here, in this code's checkout, or in the installed wheel."""
+    """Find a committed file, e.g. `theory/claims.json`: in ./results, the source checkout or the installed wheel."""
     places = (Path("results"), Path(__file__).parents[3] / "results", Path(__file__).parent / "results")
     return next((place / name for place in places if (place / name).exists()), None)
 
@@ -67,7 +67,7 @@ def counted_as_done(study: StudyFile, with_: Path | None, add: Sequence[str] | N
 
 
 def guard_store(store: Store) -> Store:
-    """Where committed runs are made again: apart, and anew after an upgrade or on another processor."""
+    """Return the store for reruns of committed runs: a separate one for each CPU, torch and lengthwise version."""
     from importlib.metadata import version
 
     from lengthwise.run.machine import cpu_name
@@ -77,7 +77,7 @@ def guard_store(store: Store) -> Store:
 
 
 def guards(planned: Planned, bundle: Bundle, many: int = GUARDS) -> list[Item]:
-    """Some committed runs to execute again: of different encodings and tasks where possible, always the same."""
+    """Choose committed runs to rerun, deterministically, of different encodings and tasks where possible."""
     items, _ = planned.items(bundle.summaries)
     there = [item for item in items if item.kind == "run" and item.key in bundle.records]
     there.sort(key=lambda item: digest("guard", item.key))
@@ -99,17 +99,17 @@ def _other_encoding(item: Item, picked: list[Item]) -> bool:
 
 @dataclass(frozen=True)
 class Guard:
-    """What came of making committed runs again."""
+    """The result of rerunning committed runs."""
 
     runs: list[str]
     equal: bool
-    """Whether every row is the same."""
+    """Whether every row is bit-equal to the committed one."""
     apart: float
     """The largest difference of a run's mean accuracy, over seen or unseen lengths."""
 
     @property
     def sentence(self) -> str:
-        """In words, for the page."""
+        """The result in words, for the report."""
         many = f"{len(self.runs)} committed runs were made again here"
         if self.equal:
             return f"{many}: every row is bit-equal to the committed one."
@@ -119,7 +119,7 @@ class Guard:
         )
 
     def refuse(self, accept: bool) -> None:
-        """Refuse to put results side by side that do not belong together."""
+        """Raise if the reruns differ too much from the committed runs to compare the two, unless `accept` is set."""
         if self.apart > APART and not accept:
             raise SpecError(
                 f"{self.sentence} That is more than {APART}; the committed rows cannot be compared with runs of this "
@@ -128,7 +128,7 @@ class Guard:
 
 
 def guarded(items: list[Item], bundle: Bundle, store: Store) -> Guard:
-    """Compare the rows of runs that were made again with the committed ones."""
+    """Compare the rows of the reruns with the committed rows."""
     import polars as pl
 
     keys = [item.key for item in items]
@@ -140,7 +140,7 @@ def guarded(items: list[Item], bundle: Bundle, store: Store) -> Guard:
         raise SpecError(
             f"the committed run {missing[0]} could not be made again here, so nothing guards the comparison"
         )
-    # The committed rows may have more lengths, from evaluations of their own.
+    # The committed rows may contain further lengths, from additional evaluations.
     theirs = theirs.join(ours.select(order), on=order, how="semi", nulls_equal=True)
     equal = ours.sort(order).equals(theirs.sort(order))
     apart = 0.0
@@ -203,7 +203,7 @@ def _mistakes(planned: Planned, bundle: Bundle) -> list[str]:
 
 
 def _mean(rows: pl.DataFrame, key: str, seen: bool) -> float:
-    """The mean accuracy of a run's last weights over lengths."""
+    """Return a run's mean accuracy over seen or unseen lengths, with its last weights."""
     import polars as pl
 
     kept = rows.filter(
@@ -219,6 +219,6 @@ def _mean(rows: pl.DataFrame, key: str, seen: bool) -> float:
 
 
 def read(where: str | Path, encodings: Iterable[str] = ()) -> StudyFile:
-    """A study from its file, with more encodings."""
+    """Read a study from its file and add these encodings."""
     study = StudyFile.of(load(where), str(where))
     return added(study, encodings) if encodings else study

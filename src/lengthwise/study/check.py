@@ -1,4 +1,4 @@
-"""Every mistake of a study before anything starts: one of each distinct component is built."""
+"""Find all mistakes of a study before any run starts, by building each distinct component once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def refuse_foreign(names: Iterable[str], allowed: bool) -> None:
-    """Code from outside the package is not imported before somebody said that it may be."""
+    """Raise if the study names code from outside the package and the user has not allowed it; nothing is imported."""
     if not allowed and (listed := list(names)):
         raise SpecError(
             f"the study names code from outside the package ({', '.join(listed[:5])}), which would be run; "
@@ -31,7 +31,7 @@ def refuse_foreign(names: Iterable[str], allowed: bool) -> None:
 
 
 def check(planned: Planned, allow_code: bool = False) -> list[str]:
-    """All that is wrong, each in a line; nothing is wrong where there is no line."""
+    """Return one line per mistake; the list is empty if the study is valid."""
     refuse_foreign(planned.outside(), allow_code)
     try:
         points = planned.points
@@ -52,7 +52,7 @@ def check(planned: Planned, allow_code: bool = False) -> list[str]:
 
 
 def _names(study: StudyFile, points: Iterable[GridPoint], errors: list[str]) -> set[tuple[str, str | int]]:
-    """Tell each name that is wrong where it is written; returns them with their axis."""
+    """Report each invalid name with its place in the file, and return the (axis, name) pairs."""
     used = {label for point in points for label in point.labels().items()}
     parts: list[tuple[str, object]] = [("base", study.base)]
     parts += [(f"pair.{number}", entry) for number, entry in enumerate(study.pair)]
@@ -68,7 +68,7 @@ def _names(study: StudyFile, points: Iterable[GridPoint], errors: list[str]) -> 
 
 
 def _known(axis: str, text: str) -> bool:
-    """Whether a name and its options are there at all, by themselves."""
+    """Raise unless the name and its options are valid on their own."""
     if axis == "encoding":
         for spec in specs(text):
             canonical_encoding(spec)
@@ -84,7 +84,7 @@ def _known(axis: str, text: str) -> bool:
 
 
 def _plans(planned: Planned, points: Iterable[GridPoint], errors: list[str]) -> list[tuple[GridPoint, Plan]]:
-    """A plan of each point that differs in more than its seed."""
+    """Plan one point of each group that differs only in the seed."""
     found, known, told = [], set[tuple[str, ...]](), set[str]()
     for point in points:
         key = tuple(str(value) for axis, value in point.labels().items() if axis != "seed")
@@ -102,7 +102,7 @@ def _plans(planned: Planned, points: Iterable[GridPoint], errors: list[str]) -> 
 
 
 def _fit(plans: Iterable[tuple[GridPoint, Plan]], errors: list[str]) -> None:
-    """Build each encoding in each model, each kind of positions for each task, and see whether they have room."""
+    """Build each encoding in each model and each kind of positions for each task; check that all positions fit."""
     highest: dict[object, int | None] = {}
     limits: dict[object, int | str | None] = {}
     for point, plan in plans:
@@ -119,7 +119,7 @@ def _fit(plans: Iterable[tuple[GridPoint, Plan]], errors: list[str]) -> None:
 
 
 def _limit(plan: Plan) -> int | None:
-    """As the plan says, but a layer that fills the memory of this machine is not built."""
+    """Return `plan.limit()`, but raise instead of building a layer too large for this machine's memory."""
     if size := _heavy(plan):
         raise SpecError(
             f"a layer's attention would have {size:,} parameters; write a smaller width, heads or head_width"
@@ -128,7 +128,7 @@ def _limit(plan: Plan) -> int | None:
 
 
 def _heavy(plan: Plan) -> int:
-    """The parameters of a layer's attention, where they are too many to be built for a look; else 0."""
+    """Return the parameter count of a layer's attention if it is too large to build for a check, else 0."""
     model = plan.model
     size = 4 * model.width * model.heads * model.head_width
     return size if size > 2**29 else 0
@@ -145,7 +145,7 @@ def _told(errors: list[str], where: str, do: Callable[[], T]) -> T | None:
 
 
 def _same_run(plans: Iterable[tuple[GridPoint, Plan]], errors: list[str]) -> None:
-    """Two points that are one run, because a default is written out in one of them, would be counted twice."""
+    """Report points that are the same run, e.g. because one writes out a default; they would be counted twice."""
     seen: dict[str, GridPoint] = {}
     for point, plan in plans:
         first = seen.setdefault(plan.id, point)
@@ -156,7 +156,7 @@ def _same_run(plans: Iterable[tuple[GridPoint, Plan]], errors: list[str]) -> Non
 
 
 def _evaluations(planned: Planned, plans: Iterable[tuple[GridPoint, Plan]], errors: list[str]) -> None:
-    """What is evaluated at test time must exist, fit the weights of every run, and have room for what was trained."""
+    """Check that each evaluation is valid, fits the weights of every run and has enough positions for its lengths."""
     from lengthwise.model.temperature import build_temperature
     from lengthwise.run.run import temperature_with_trained
 
@@ -181,7 +181,7 @@ def _evaluations(planned: Planned, plans: Iterable[tuple[GridPoint, Plan]], erro
 
 
 def _evaluated_alike(place: str, one: Evaluation, plans: Iterable[tuple[GridPoint, Plan]], errors: list[str]) -> None:
-    """Build what an evaluation makes of each model with each of its encodings, and tell each mistake once."""
+    """Build the evaluated variant of each distinct model and encoding, and report each mistake once."""
     rooms: dict[object, int | None] = {}
     said = set[str]()
     for point, plan in plans:
@@ -198,7 +198,7 @@ def _evaluated_alike(place: str, one: Evaluation, plans: Iterable[tuple[GridPoin
 
 
 def _evaluated(plan: Plan, one: Evaluation) -> int | None:
-    """The first position that an evaluation's encodings do not have; refuses what cannot be built, or filled."""
+    """Return the first position beyond the evaluation's encodings; raise if they cannot be built or loaded."""
     from lengthwise.evaluation.decoding import limit_of
     from lengthwise.model import Decoder
     from lengthwise.run.run import fill, temperature_with_trained, with_trained
@@ -207,17 +207,17 @@ def _evaluated(plan: Plan, one: Evaluation) -> int | None:
         return None
     wanted, changed = plan.encodings, {}
     if one.encoding is not None:
-        # Any length serves: that of the run is not what can be wrong here.
+        # Any trained length will do: the run's real one makes no difference to this check.
         named = list(encodings_of(with_trained(one.encoding, lambda: 8), plan.model.layers))
         wanted = named * plan.model.layers if len(named) == 1 else named
     if one.temperature is not None:
         changed = {"temperature": temperature_with_trained(one.temperature, lambda: 8)}
-    layers = list(dict.fromkeys(zip(plan.encodings, wanted, strict=True)))  # layers that are alike need not be built
+    layers = list(dict.fromkeys(zip(plan.encodings, wanted, strict=True)))  # build each kind of layer once
     small = plan.model.model_copy(update={"vocabulary": 4, "feed_forward_width": 8, "layers": len(layers)})
     try:
         trained = Decoder(small, [spec for spec, _ in layers])
     except SpecError:
-        return None  # told by what it is trained as
+        return None  # already reported by the check of the trained model
     tested = Decoder(small.model_copy(update=changed), [spec for _, spec in layers])
     fill(tested, trained.state_dict(), one.allow, f"a run with {','.join(map(str, plan.encoding_specs))}")
     tested.effective()

@@ -1,8 +1,8 @@
-"""What a run will take, before it is launched: parameters, tokens, FLOPs, memory, disk, seconds.
+"""Estimate the cost of a run before it is launched: parameters, tokens, FLOPs, memory, disk, seconds.
 
-Matrix products are counted, not estimated; how many tokens they see comes from a keyed sample of the task's examples,
-batched by the loop's own code. Seconds are counts times prices: `calibrate` finds the prices by timing the real loop.
-What is counted depends on no seed and is cached, so 10,000 runs of 100 kinds take as long as 100. See docs/cost.md.
+Matrix products are counted exactly; the number of tokens comes from a keyed sample of the task's examples, batched by
+the training loop's own code. Seconds are counts times prices: `calibrate` finds the prices by timing the real loop.
+Counts do not depend on the seed and are cached, so 10,000 runs of 100 kinds take as long as 100. See docs/cost.md.
 """
 
 from __future__ import annotations
@@ -57,30 +57,30 @@ __all__ = [
 ]
 
 EXAMINED = 2
-"""Whole examinations of a run: its last weights and its best, which may be the same."""
+"""Full evaluations per run: of its last weights and of its best weights, which may be the same."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a run takes; bytes, seconds, and numbers of things."""
+    """The cost of one run, in bytes, seconds and counts."""
 
     parameters: int
     tokens: int
-    """Input tokens that are trained on, padded as the loop feeds them."""
+    """Input tokens of training, including padding."""
     counted_tokens: int
-    """The same without padding: the tokens of `train.jsonl`."""
+    """Input tokens of training without padding, as `train.jsonl` counts them."""
     flops: float
-    """Of training, validations not among them."""
+    """FLOPs of training, without validations."""
     evaluation_flops: float
-    """Of validations and the examinations at the end."""
+    """FLOPs of validations and of the final evaluations."""
     memory: int
-    """Peak of the process that trains."""
+    """Peak memory of the training process."""
     disk: int
-    """The attempt's folder at its end."""
+    """Size of the attempt's folder when the run has ended."""
     seconds: float
     """From the first step to the last: steps, validations, checkpoints, waiting for examples."""
     evaluation_seconds: float
-    """The examinations at the end."""
+    """Seconds of the final evaluations."""
 
     @property
     def hours(self) -> float:
@@ -90,7 +90,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Total:
-    """What several runs take together."""
+    """The cost of several runs together."""
 
     runs: int
     tokens: int
@@ -99,16 +99,16 @@ class Total:
     memory: int
     """The largest run's peak."""
     memory_together: int
-    """The same, times the runs at a time."""
+    """The largest run's peak times the number of parallel runs."""
     disk: int
     hours: float
     """Device hours."""
     wall_hours: float
-    """From the start to the end, with so many at a time."""
+    """Wall-clock hours with the given number of parallel runs."""
 
 
 def total(costs: Iterable[Cost], at_a_time: int = 1) -> Total:
-    """The sum of runs of which `at_a_time` are done side by side; no run is shorter than it is."""
+    """Add up runs, `at_a_time` of them in parallel; the wall time is at least that of the longest run."""
     listed = list(costs)
     if at_a_time < 1:
         raise SpecError(f"at least one run at a time, not {at_a_time}")
@@ -126,7 +126,7 @@ def total(costs: Iterable[Cost], at_a_time: int = 1) -> Total:
 
 
 def calibrated(threads: int = 1, say: Callable[[str], None] | None = None) -> Machine:
-    """This machine, as it was measured within the last week; measured now if it was not."""
+    """Return this machine's calibration: from the cache if it is at most a week old, else measured now."""
     cache = Folder(Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lengthwise")
     name = f"machine-{threads}-{digest(__version__, PROBES, cpu_name(), os.cpu_count(), bits=32):08x}.json"
     with suppress(SpecError, OSError, TypeError):
@@ -134,7 +134,7 @@ def calibrated(threads: int = 1, say: Callable[[str], None] | None = None) -> Ma
         if local is not None and time.time() - (local / name).stat().st_mtime < _WEEK:
             return Machine.of(cache.json(name))
     machine = calibrate(threads, say)
-    with suppress(SpecError):  # a home that cannot be written is no reason to stop
+    with suppress(SpecError):  # go on if the cache folder is not writable
         cache.write(name, json.dumps(machine.record()))
     return machine
 
@@ -143,7 +143,7 @@ _WEEK = 7 * 24 * 3600.0
 
 
 def expected_seconds(plans: Iterable[Plan], threads: int = 1) -> dict[str, float]:
-    """Run → about how long it will take here: its FLOPs, priced by timing a few steps of the first run."""
+    """Run → its expected seconds on this machine: its FLOPs, priced by timing a few steps of the first run."""
     listed = list(plans)
     if not listed:
         return {}
@@ -179,12 +179,12 @@ def _seconds_per_step(plan: Plan, threads: int) -> float:
 
 
 def cost_of(plan: Plan, machine: Machine | Accelerator) -> Cost:
-    """What a run will take on this machine."""
+    """Return the cost of a run on this machine."""
     return _cost(plan.task_spec, plan.positions_spec, plan.encoding_specs, plan.model, plan.training, _Held(machine))
 
 
 class _Held:
-    """A machine as a key of a cache: prices are a mapping, which has no hash."""
+    """A hashable machine, to be a cache key: its prices are a mapping, which has no hash."""
 
     def __init__(self, machine: Machine | Accelerator) -> None:
         self.machine = machine
@@ -219,7 +219,8 @@ def _cost(
     seconds = machine.stepping(amounts, flops, training.autocast)
     placed = placing(task, positions)
     seconds += training.steps * training.batch_size * placed
-    # Examples are made beside the training, one window ahead; the first window, and all of a short run, before it.
+    # Examples are made in parallel with training, one window ahead; only the first window, or all examples of a short
+    # run, are made before it.
     making = training.steps * training.batch_size * fed.example_seconds
     short = training.steps * training.batch_size < PREFETCH_FROM
     seconds = seconds + making if short else max(seconds, making) + making * training.span / training.steps
@@ -238,7 +239,8 @@ def _cost(
         examined += times * more
         examining += times * (machine.looking(looked, more, cases) + (cases + shape.said) * placed)
         wrong += labels * sum(min(one.cases, most) * one.text for one in tests if one.split in UNSEEN)
-    # Two checkpoints with two moments; three stages, best, earliest best and last; texts; rows; the log and the rest.
+    # Two checkpoints with Adam's two moments; the weights of three stages, best, earliest best and last; predictions;
+    # rows; the log and small files.
     size = 2 * 3 * weights + (5 + 1) * weights + 1.5 * wrong + 120 * len(tests) + 17 * training.steps + 10_000
     return Cost(
         parameters=body.parameters,
@@ -254,21 +256,21 @@ def _cost(
 
 
 def _drawing(tests: list[Tested]) -> float:
-    """Seconds of drawing the test examples, once."""
+    """Return the seconds needed to draw the test examples once."""
     return sum(one.cases * one.seconds for one in tests)
 
 
 def _peak(body: Body, fed: Fed, tests: list[Tested]) -> float:
-    """Bytes beside an idle process's: the largest of a step, and of what comes on top of what steps leave behind.
+    """Return the peak bytes above those of an idle process: in a training step, or in a later save or evaluation.
 
-    The shares are those of glibc: three quarters of what a step freed are not given back.
+    glibc keeps about three quarters of the memory that a step has freed, so later phases come on top of that.
     """
     from lengthwise.evaluation.decoding import ROWS
     from lengthwise.evaluation.onepass import TOKENS
     from lengthwise.model.attention import AT_ONCE
 
     weights, config, held = 4.0 * body.parameters, body.config, body.held(*fed.most)
-    saving = 6 * weights  # weights and moments once more, as tensors and as bytes
+    saving = 6 * weights  # a copy of weights and two moments, as tensors and as bytes
     at_once = 4 * 1.15 * (2 * config.width + 3 * config.feed_forward_width)
     looked = min(TOKENS, sum(one.tokens * one.cases for one in tests))
     share = sum(one.answer for one in tests) / max(sum(one.tokens for one in tests), 1)
@@ -278,6 +280,6 @@ def _peak(body: Body, fed: Fed, tests: list[Tested]) -> float:
         looking += 4 * HOOKED * min(AT_ONCE, looked * longest * config.heads)
     wrong = sum(one.cases for one in tests if one.split in UNSEEN)
     side_by_side = min(ROWS, wrong) * longest
-    decoding = side_by_side * (at_once + 4 * 2 * config.heads * config.head_width * config.layers)  # and the cache
-    cases = 5000 * sum(one.cases for one in tests)  # what Python holds of each
+    decoding = side_by_side * (at_once + 4 * 2 * config.heads * config.head_width * config.layers)  # with the KV cache
+    cases = 5000 * sum(one.cases for one in tests)  # Python objects of each example
     return cases + 4 * weights + max(1.1 * held, 0.75 * held + max(saving, looking, decoding))

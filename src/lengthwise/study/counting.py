@@ -1,4 +1,4 @@
-"""What is counted of a run: tokens, matrix products, parameters. It depends on no seed, and is cached."""
+"""Count a run's tokens, matrix products and parameters. The counts do not depend on the seed and are cached."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ if TYPE_CHECKING:
     from lengthwise.model import DecoderConfig
 
 SAMPLE = 4096
-"""Training examples that are made to see how many tokens a batch has."""
+"""Training examples drawn to estimate the number of tokens of a batch."""
 PLACED = 64
-"""Training examples whose positions are found to see how long that takes."""
+"""Training examples used to time the computation of positions."""
 TESTED = 4
-"""Examples of each tested length that are made for the same reason."""
+"""Examples drawn of each tested length, to measure their tokens and the time to draw them."""
 FAILED_AT = 0.5
-"""Every answer of an unseen length is assumed to fail, and to go wrong here; from there to its limit it is decoded."""
+"""All answers at unseen lengths are assumed to go wrong at this fraction, and are decoded from there to the limit."""
 UNSEEN = ("test_unseen", "test_far")
 HOOKED = 6
-"""Numbers per score that are held where an encoding looks at scores: .75 to .97 of measured peaks are said."""
+"""Floats held per attention score if an encoding hooks into scores; estimates .75 to .97 of measured memory peaks."""
 WIDTHS = (64, 256, 768)
-"""Where the price of a FLOP is measured; between these widths it is interpolated in their logarithm."""
+"""Model widths at which the price of a FLOP is measured; between them it is interpolated in log width."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Tokens that go through a model: sums over calls."""
+    """The tokens that go through a model, summed over forward calls."""
 
     calls: float
     tokens: float
-    """Input tokens, padding among them."""
+    """Input tokens, including padding."""
     pairs: float
-    """Of a query and a key."""
+    """Pairs of a query and a key."""
     targets: float
-    """Tokens at which the head is computed."""
+    """Tokens for which the output head computes logits."""
     said: float = 0.0
     """Tokens that are decoded."""
 
@@ -50,32 +50,32 @@ class Shape:
         return Shape(*(a + b for a, b in zip(self.sums(), other.sums(), strict=True)))
 
     def times(self, factor: float) -> Shape:
-        """So many of it."""
+        """Return the shape with every count multiplied by `factor`."""
         return Shape(*(factor * part for part in self.sums()))
 
     def sums(self) -> tuple[float, ...]:
-        """Its fields in their order."""
+        """Return the fields in order."""
         return self.calls, self.tokens, self.pairs, self.targets, self.said
 
 
 @dataclass(frozen=True)
 class Body:
-    """A decoder and its encodings, as far as they cost something."""
+    """What decides the cost of a decoder and its encodings."""
 
     config: DecoderConfig
     parameters: int
     path: str
-    """How scores are computed: `plain`, `biased`, `dense`, written out, or `hooked`: an encoding looks at them."""
+    """How scores are computed: `plain`, `biased` (fixed bias), `dense` (learned) or `hooked` (encoding sees scores)."""
     turns: bool
-    """Whether queries and keys are turned."""
+    """Whether an encoding rotates queries and keys."""
 
     @classmethod
     def of(cls, config: DecoderConfig, specs: tuple[Spec, ...]) -> Body:
-        """Of a config and one encoding for all layers, or one for each; no decoder is built."""
+        """Build from a config and one encoding for all layers, or one for each layer; no decoder is built."""
         return body_of(config, specs)
 
     def amounts(self, shape: Shape, training: bool) -> tuple[dict[str, float], float]:
-        """What has a price, and the FLOPs: all matrix products, forward and, in training, twice that backward."""
+        """Return the priced amounts, and the FLOPs of all matrix products: in training, backward is twice forward."""
         config, passes = self.config, 3 if training else 1
         inner, matrices = config.heads * config.head_width, 3 if config.feed_forward == "swiglu" else 2
         layer = 4 * config.width * inner + matrices * config.width * config.feed_forward_width
@@ -83,12 +83,12 @@ class Body:
         flops += 2.0 * passes * shape.targets * config.width * config.vocabulary
         path = "dense" if training and config.attention_dropout and self.path != "hooked" else self.path
         if not training and path == "dense":
-            path = "biased"  # a bias that does not learn is left to PyTorch's kernel
+            path = "biased"  # outside training the bias is left to PyTorch's kernel
         found = {
             "calls": shape.calls,
             "said": shape.said,
             "layers": shape.calls * config.layers,
-            f"{path} layers": shape.calls * config.layers * (path != "plain"),  # what they take on top
+            f"{path} layers": shape.calls * config.layers * (path != "plain"),  # overhead over plain layers
             f"{path} scores": shape.pairs * config.heads * config.layers,
             "logits": shape.targets * config.vocabulary,
             "turned": shape.tokens * inner * config.layers * self.turns,
@@ -101,7 +101,7 @@ class Body:
         return found, flops
 
     def held(self, rows_tokens: float, pairs: float, targets: float) -> float:
-        """Bytes that the backward pass of a batch needs, at the end of its forward pass."""
+        """Return the bytes of activations that a batch's forward pass keeps for its backward pass."""
         config, inner = self.config, self.config.heads * self.config.head_width
         wide = (4 if config.feed_forward == "swiglu" else 2) * config.feed_forward_width
         numbers = rows_tokens * (4 * config.width + 4 * inner + wide)
@@ -114,7 +114,7 @@ class Body:
 
 
 def _between(width: int) -> dict[int, float]:
-    """The shares of the measured widths in the price of a FLOP at this one."""
+    """Return the interpolation weights of the measured widths for the price of a FLOP at this width."""
     if width <= WIDTHS[0] or width >= WIDTHS[-1]:
         return {WIDTHS[0] if width <= WIDTHS[0] else WIDTHS[-1]: 1.0}
     below, above = next(pair for pair in pairwise(WIDTHS) if pair[0] <= width <= pair[1])
@@ -150,22 +150,22 @@ def body_of(config: DecoderConfig, specs: tuple[Spec, ...]) -> Body:
 
 @dataclass(frozen=True)
 class Fed:
-    """What the loop feeds in a step on average, and at most."""
+    """The size of a training step: its mean, and the largest part of a batch."""
 
     step: Shape
     counted: float
     """Tokens without padding."""
     most: tuple[float, float, float]
-    """Tokens, pairs and targets of the largest part of a batch."""
+    """Tokens, pairs and targets of the largest gradient-accumulation part of a batch."""
     example_seconds: float
-    """Of making one example, here."""
+    """Seconds to make one example on this machine."""
 
 
 @lru_cache(maxsize=1024)
 def fed_by(
     task: Spec, steps: int, batch: int, batching: Literal["length", "mixed"], window: int, accumulate: int
 ) -> Fed:
-    """From a sample of windows of examples; the arguments are the fields of a training that decide."""
+    """Estimate step sizes from a sample of training windows; the arguments are the training fields that matter."""
     import numpy as np
 
     from lengthwise.task import build_task
@@ -175,7 +175,7 @@ def fed_by(
     from lengthwise.training.batches import window_order, windows
     from lengthwise.training.settings import Training
 
-    # The sample has the batches of a window but fewer rows in each, or, where batches are mixed, fewer batches.
+    # The sample has all batches of a window with fewer rows each or, where batches mix lengths, fewer batches.
     span = Training(steps=steps, batch_size=batch, lr=1.0, window=window).span
     rows_here = max(accumulate, min(batch, SAMPLE // span if batching == "length" else SAMPLE))
     span = span if batching == "length" else max(1, min(span, SAMPLE // rows_here))
@@ -201,7 +201,8 @@ def fed_by(
             shapes.append(Shape(len(parts), *map(float, np.sum(sums, axis=0))))
         if (len(shapes) + training.span) * training.batch_size > SAMPLE:
             break
-    # Lengths are cheap to draw, examples are not: many lengths, and the mean tokens of each, are a quieter estimate.
+    # Lengths are cheap to draw and examples are not: weighting the mean tokens per length by many drawn lengths gives
+    # an estimate with less variance.
     many = drawn(built, 0, min(steps * batch, BLOCK))[0].tolist()
     means = {length: statistics.fmean(found) for length, found in by_length.items()}
     true = statistics.fmean(means[length] for length in many if length in means) - 1
@@ -213,7 +214,7 @@ def fed_by(
 
 @lru_cache(maxsize=1024)
 def placing(task: Spec, positions: Spec) -> float:
-    """Seconds of finding the positions of one example, here; those that are counted take none."""
+    """Return the seconds to compute the positions of one example on this machine; 0 for consecutive positions."""
     from lengthwise.encoding import build_positions
     from lengthwise.encoding.positions import Consecutive
     from lengthwise.task import build_task
@@ -234,7 +235,7 @@ def placing(task: Spec, positions: Spec) -> float:
 
 @dataclass(frozen=True)
 class Tested:
-    """The examples of one tested length: how many, and their means."""
+    """The examples of one tested length: their number, and the means of their sizes."""
 
     split: str
     cases: int
@@ -242,9 +243,9 @@ class Tested:
     answer: float
     limit: int
     text: float
-    """Bytes of prompt and answer as they are written, compressed."""
+    """Compressed bytes of prompt and answer."""
     seconds: float
-    """Of drawing one, here: most instances are of another split."""
+    """Seconds to draw one example on this machine: most drawn instances belong to another split and are rejected."""
 
 
 @lru_cache(maxsize=1024)
@@ -284,7 +285,7 @@ def tested_by(task: Spec) -> tuple[Tested, ...]:
 
 
 def one_pass(tests: Iterable[Tested], most: int) -> tuple[Shape, float]:
-    """One pass over up to `most` examples of each length, in batches of 16,384 tokens, and how many examples."""
+    """Return the shape and example count of a pass over up to `most` examples per length, in 16,384-token batches."""
     from lengthwise.evaluation.onepass import TOKENS
 
     listed = [(one, min(one.cases, most)) for one in tests]
@@ -295,7 +296,7 @@ def one_pass(tests: Iterable[Tested], most: int) -> tuple[Shape, float]:
 
 
 def decoded(tests: Iterable[Tested], most: int) -> Shape:
-    """A sample decoded from its prompts, and failures from where they failed, as many side by side as decoding has."""
+    """Return the shape of decoding a sample from its prompts, and all failures from their first wrong token."""
     from lengthwise.evaluation.decoding import ROWS
     from lengthwise.evaluation.result import CHECKED
 
@@ -308,7 +309,7 @@ def decoded(tests: Iterable[Tested], most: int) -> Shape:
             said = calls * cases
             found += Shape(0, cases * before + said, cases * before**2 + said * (before + calls / 2), said, said)
             remaining += [calls] * cases
-        # Neighbours have about as many tokens to come; the longest of those side by side decides how many calls.
+        # Examples decoded in one batch have about as many tokens left; the longest one decides the number of calls.
         remaining.sort(reverse=True)
         found += Shape(sum(remaining[::ROWS]), 0, 0, 0)
     return found

@@ -1,4 +1,4 @@
-"""The driver: hands out what is missing, in order, until nothing is. Any number of drivers may share a store."""
+"""The driver submits missing runs in order until all are done or failed. Several drivers may share a store."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ from lengthwise.study.store import State, Store
 from lengthwise.study.work import Outcome, job_of
 
 _PATIENT = 6
-"""Looks at a store that is away, over about two minutes, before the driver gives up."""
+"""Attempts to read an unreachable store, over about a minute, before the driver gives up."""
 LOOK = 5.0
-"""Seconds between two looks at what other drivers have done."""
+"""Seconds between two reads of the store, which show what other drivers have done."""
 
 
 @dataclass
 class Tally:
-    """What a driver has done and seen."""
+    """The progress of a driver."""
 
     total: int = 0
-    """Items of work that are known, and points that wait for their rate."""
+    """Known items plus the points that wait for their learning rate."""
     done: set[str] = field(default_factory=set)
     failed: dict[str, str] = field(default_factory=dict)
-    """Key → why."""
+    """Key → reason."""
     here: int = 0
-    """Done by this driver."""
+    """Items done by this driver."""
     again: int = 0
-    """Jobs that were given out again: their worker died, or was stopped."""
+    """Jobs submitted again because their worker died or was stopped."""
     waiting: int = 0
-    """Cells that cannot be run: a tuning run they need has failed."""
+    """Points without a learning rate because a tuning run is not done or has failed."""
     seconds: list[float] = field(default_factory=list)
-    """How long each run took that this driver did."""
+    """The duration of each item done by this driver."""
     remaining: float = 0.0
-    """Seconds of work that is left, as expected before anything was done."""
+    """Seconds of the work that is left, by the estimate made before the first run."""
     foreseen: float = 0.0
-    """What the runs behind `seconds` were expected to take."""
+    """The estimated seconds of the items in `seconds`."""
 
     @property
     def ended(self) -> bool:
-        """Whether nothing is left that could be done."""
+        """Whether every item is done or has failed."""
         return len(self.done) + len(self.failed) == self.total
 
     def sentence(self, going: int) -> str:
-        """How it stands."""
+        """The progress as one line."""
         parts = [f"{len(self.done)} of {self.total} done", f"{going} running"]
         if self.failed:
             parts.append(f"{len(self.failed)} failed")
@@ -59,14 +59,14 @@ class Tally:
 
 
 def minutes(seconds: float) -> str:
-    """A time as a person says it."""
+    """Return a duration in readable units."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 class Driver:
-    """One driver at work: `Driver(planned, store, InProcess()).run()`."""
+    """A driver of one study: `Driver(planned, store, InProcess()).run()`."""
 
     def __init__(
         self,
@@ -88,11 +88,11 @@ class Driver:
         self._watch = Watch()
         self._going: dict[str, Item] = {}
         self._held: dict[str, float] = {}
-        """Key → when it may be tried again."""
+        """Key of an item that another owner holds → when it may be tried again."""
         self._known: tuple[int, list[Item], int] | None = None
 
     def run(self) -> Tally:
-        """Until everything is done, or has failed, or cannot be done."""
+        """Run until every item is done, has failed, or cannot be run."""
         looked, todo = -LOOK, list[Item]()
         try:
             while True:
@@ -104,13 +104,13 @@ class Driver:
                 if not self._going:
                     if not todo and not self._held:
                         return self.tally
-                    time.sleep(min(LOOK, beat() / 4))  # others are at work on what is left
+                    time.sleep(min(LOOK, beat() / 4))  # other drivers hold all remaining items
                     looked = -LOOK
                     continue
                 self.tell(self.tally.sentence(min(len(self._going), self.executor.slots)))
                 for outcome in self.executor.wait(1.0):
                     if self._ended(outcome):
-                        looked = -LOOK  # something new can be begun
+                        looked = -LOOK  # new items may be ready
         finally:
             self.executor.close()
 
@@ -119,7 +119,7 @@ class Driver:
         self.executor.submit(job_of(item, self.planned.study, self.store.folder, item.key in self._again))
 
     def _ended(self, outcome: Outcome) -> bool:
-        """Take note of an outcome; whether the store must be looked at for what follows."""
+        """Record an outcome; return whether the store must be read again for items that are now ready."""
         item = self._going.pop(outcome.key)
         if outcome.state in {"done", "already"}:
             self.tally.done.add(outcome.key)
@@ -137,28 +137,28 @@ class Driver:
             self._held[outcome.key] = time.monotonic() + beat() / 2
             return False
         self.tally.again += 1
-        self._again.discard(outcome.key)  # asked for once: from now on its deaths count
+        self._again.discard(outcome.key)  # a retry is granted once: from now on its deaths count
         return True
 
     def _items(self, done: frozenset[str]) -> tuple[list[Item], int]:
-        """All items that are known, and how many points wait; made again only when a tuning run has ended."""
+        """Return all known items and the number of waiting points; recomputed only when a tuning run has ended."""
         tuned = [item.key for tried in self.planned.tuning.values() for item in tried]
         ready = sum(key in done or key in self.given for key in tuned)
         if self._known is None or self._known[0] != ready:
             summaries = {**self.store.summaries(key for key in tuned if key in done), **self.given}
             items, waiting = self.planned.items(summaries)
-            # A bundle has no weights, so what it has cannot be evaluated anew.
+            # A bundle has no weights, so its runs cannot be evaluated again.
             items = [item for item in items if item.kind != "evaluation" or item.run not in self.given]
             self._known = (ready, items, len(waiting))
         return self._known[1], self._known[2]
 
     def _look(self) -> list[Item]:
-        """What can be begun now."""
+        """Read the store and return the items that can start now."""
         state = self._state()
         items, waiting = self._items(state.done)
         done = {item.key for item in items if item.key in state.done or item.key in self.given}
         self.tally.done, self.tally.total, self.tally.waiting = done, len(items) + waiting, waiting
-        if self._retry:  # those that had failed when the command was given
+        if self._retry:  # retry the items that had failed when the command started
             self._again, self._retry = {item.key for item in items if item.key in state.failed}, False
         self._failures(items, state)
         ended = done | set(self.tally.failed)
@@ -181,7 +181,7 @@ class Driver:
         return todo
 
     def _state(self) -> State:
-        """A look at the store; one that is away for a moment is waited for."""
+        """Read the state of the store; wait and retry while it is unreachable."""
         for tried in range(_PATIENT):
             try:
                 return self.store.state()
@@ -201,24 +201,24 @@ class Driver:
         for key in [key for key in self.tally.failed if key not in state.failed]:
             lease = state.leases.get(key)
             if key in state.done or (lease is not None and not self._watch.free(dict(lease))):
-                del self.tally.failed[key]  # somebody else is at it again
+                del self.tally.failed[key]  # another driver is retrying it, or has done it
 
 
 def kind_of(item: Item) -> tuple[str, ...]:
-    """What decides how long an item takes: all but its seed."""
+    """Return what decides how long an item takes: everything but its seed."""
     point = item.point
     return (item.kind, point.task, point.encoding, point.positions, point.model, point.training)
 
 
 def remaining(expected: Mapping[tuple[str, ...], float], items: Sequence[Item], waiting: int) -> float:
-    """Seconds that these items and so many points without a learning rate will take, from `kind_of` → seconds."""
+    """Return the expected seconds of these items and of `waiting` points; `expected` maps `kind_of` → seconds."""
     runs = [seconds for kind, seconds in expected.items() if kind[0] == "run"]
     unknown = waiting * (sum(runs) / len(runs) if runs else 0.0)
     return sum(expected.get(kind_of(item), 0.0) for item in items) + unknown
 
 
 def probed(store: Store, alone: bool) -> None:
-    """Refuse a store on which two drivers could do one run twice."""
+    """Raise if two drivers could do the same run twice on this store."""
     if not store.probe() and not alone:
         raise SpecError(
             f"{store} lets two writers create the same file, so two workers could do one run twice; "

@@ -1,4 +1,4 @@
-"""Where the jobs of a study are done: in this process, in worker processes, or on Ray. One interface for all."""
+"""Executors run the jobs of a study: in this process, in worker processes, or on Ray, with one interface."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from lengthwise.run.lease import Watch
 from lengthwise.study.work import Job, Outcome, work
 
 PATIENCE = 60.0
-"""Seconds that runs are given to save themselves when the study is stopped."""
+"""Seconds that runs have to save a checkpoint when the study is stopped."""
 
 
 class Executor(Protocol):
-    """Does jobs, some at a time."""
+    """Runs jobs, several at a time."""
 
     @property
     def slots(self) -> int:
-        """How many jobs it does at once."""
+        """How many jobs run at once."""
         ...
 
     @property
     def room(self) -> int:
-        """How many more jobs it takes now."""
+        """How many more jobs can be submitted now."""
         ...
 
     def submit(self, job: Job) -> None:
-        """Begin a job."""
+        """Start a job."""
         ...
 
     def wait(self, seconds: float) -> list[Outcome]:
-        """The jobs that ended since the last call; waits up to `seconds` for one."""
+        """Return the outcomes of jobs that ended since the last call; wait up to `seconds` for the first one."""
         ...
 
     def close(self) -> None:
-        """Let running jobs save themselves, and stop."""
+        """Let running jobs save their checkpoints, then stop."""
         ...
 
 
@@ -67,7 +67,7 @@ class InProcess:
             return []
         job, self._next = self._next, None
         outcome = self._do(job, self._watch)
-        if outcome.state == "stopped":  # the signal was for this process
+        if outcome.state == "stopped":  # this process received the signal
             raise KeyboardInterrupt
         return [outcome]
 
@@ -76,9 +76,9 @@ class InProcess:
 
 
 class Processes:
-    """Jobs in worker processes of this machine; each imports torch once and does many jobs.
+    """Runs jobs in worker processes on this machine; each worker imports torch once and does many jobs.
 
-    A worker is `python -m lengthwise.study.worker`, so nothing of the caller's script is executed in it.
+    A worker is `python -m lengthwise.study.worker`, so the caller's script is not executed again.
     """
 
     def __init__(self, workers: int) -> None:
@@ -99,7 +99,7 @@ class Processes:
         try:
             worker.stdin.write(job.line() + "\n")
             worker.stdin.flush()
-        except (OSError, ValueError):  # it has died, its pipe may be closed; its reader says so
+        except (OSError, ValueError):  # the worker has died; its reader thread reports that
             pass
 
     def _started(self) -> subprocess.Popen[str]:
@@ -108,20 +108,20 @@ class Processes:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # Ctrl-C is for the one who hands out jobs
+            start_new_session=True,  # Ctrl-C goes to the driver only
         )
         self._readers.append(threading.Thread(target=self._read, args=(worker,), daemon=True))
         self._readers[-1].start()
         return worker
 
     def _read(self, worker: subprocess.Popen[str]) -> None:
-        """Take down what a worker says; an empty line says that it is gone."""
+        """Queue the lines that a worker writes; an empty line means that the worker has ended."""
         assert worker.stdin is not None and worker.stdout is not None
         with worker.stdout as said:
             for line in said:
                 self._lines.put((worker, line))
         worker.wait()
-        with suppress(OSError):  # a job that it never read
+        with suppress(OSError):  # closing flushes a job that the worker never read
             worker.stdin.close()
         self._lines.put((worker, ""))
 
@@ -147,7 +147,7 @@ class Processes:
 
     def close(self) -> None:
         for worker in [*self._idle, *self._busy]:
-            worker.terminate()  # one that trains saves its run
+            worker.terminate()  # a training run saves a checkpoint
         until = time.monotonic() + PATIENCE
         for worker in [*self._idle, *self._busy]:
             try:

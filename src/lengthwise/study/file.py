@@ -1,4 +1,4 @@
-"""A study as it is written: a question, a base run, what varies, what goes together, seeds. YAML, data only."""
+"""The study file (YAML, data only): a question, a base run, what varies, what varies together, seeds."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from lengthwise.spec import Spec, SpecError, did_you_mean, show, specs
 from lengthwise.study.reading import cut, lengths_of, load
 
 AXES = ("task", "encoding", "positions", "model", "training")
-"""What can vary, slowest first: encodings stand side by side."""
+"""The axes that can vary. Runs are listed in `ORDER`, slowest axis first, so that encodings are side by side."""
 ORDER = ("task", "positions", "model", "training", "encoding")
 TUNING_SEED = 1000
 RATES = (1e-3, 2e-3, 4e-3)
 RUNS, SHOWN = 100_000, 50
-"""The most runs of a study, and mistakes that are told."""
+"""The maximal number of runs of a study, and of reported mistakes."""
 
 
 class Wrong(ValueError):
-    """Several mistakes of one place."""
+    """Several mistakes in one part of the file."""
 
     def __init__(self, mistakes: Iterable[str]) -> None:
         self.mistakes = list(mistakes)
@@ -32,7 +32,7 @@ class Wrong(ValueError):
 
     @classmethod
     def any(cls, mistakes: Iterable[str]) -> None:
-        """Raise them, if there are any."""
+        """Raise if there are any mistakes."""
         if found := list(mistakes):
             raise cls(found)
 
@@ -42,7 +42,7 @@ def _twice(values: Iterable[object]) -> list[Any]:
 
 
 def _named(value: object) -> str:
-    """A name with options, as text: YAML may write it as a mapping, and an encoding per layer as a list."""
+    """Return a name with options as text; YAML may write it as a mapping, or a list with one encoding per layer."""
     if isinstance(value, list):
         if not value or any(isinstance(one, list) for one in value):
             raise ValueError("a list of encodings has one name for each layer, e.g. [nope, rope]")
@@ -63,7 +63,7 @@ def _named(value: object) -> str:
 
 
 def _alike(one: Spec, other: Spec) -> bool:
-    """Whether a mapping is what its text says: a value with a colon would be two options."""
+    """Return whether a mapping survives its conversion to text: a value with a colon would become two options."""
     return one.name == other.name and _shape(one.options) == _shape(other.options)
 
 
@@ -72,7 +72,7 @@ def _shape(value: object) -> object:
 
 
 def _seeded(value: object) -> object:
-    """One sentence for what may be a number or a list."""
+    """Validate seeds, a number or a list, with one error message for both."""
     if isinstance(value, list):
         sound = 1 <= len(value) <= 1000 and all(type(one) is int and 0 <= one < 2**31 for one in value)
     else:
@@ -219,7 +219,7 @@ class Resources(Part):
 
     @property
     def bytes(self) -> int | None:
-        """The memory as a number."""
+        """The memory in bytes."""
         if self.memory is None:
             return None
         number, unit = re.fullmatch(r"([0-9.]+) ?(\w+)", self.memory).groups()  # pyrefly: ignore
@@ -294,7 +294,7 @@ class StudyFile(Part):
 
     @property
     def runs(self) -> int:
-        """How many runs there are; counted, not made."""
+        """The number of runs, computed without planning them."""
         many = len(self.seed_list)
         crossed = prod(len(getattr(self.vary, axis) or [None]) for axis in AXES)
         return crossed * sum(min(entry.seeds or many, many) for entry in self.pair or [LinkedOptions()])
@@ -327,12 +327,12 @@ class StudyFile(Part):
 
     @classmethod
     def read(cls, where: str | Path) -> StudyFile:
-        """The study in a YAML file, or a recipe by its name; every mistake is told at once."""
+        """Read a study from a YAML file, or a recipe by its name; all mistakes are reported at once."""
         return cls.of(load(where), str(where))
 
     @classmethod
     def of(cls, content: object, where: str = "the study") -> StudyFile:
-        """The study that plain data describes."""
+        """Return the study that plain data describes."""
         if not isinstance(content, Mapping):
             there = "is empty" if content is None else "is no study"
             raise SpecError(f"{where} {there}: write a mapping with name, question, base, vary, ...")
@@ -364,7 +364,7 @@ _PATTERNS = {
 
 
 def told(error: ValidationError) -> list[str]:
-    """Each mistake with its place and what to write instead."""
+    """Return each mistake with its place and what to write instead."""
     found: dict[str, None] = {}
     for one in error.errors(include_url=False):
         place, kind = ".".join(str(part) for part in one["loc"]), one["type"]
@@ -385,12 +385,12 @@ def told(error: ValidationError) -> list[str]:
 
 
 def _fields(place: tuple[int | str, ...]) -> list[str]:
-    """The fields that could have been meant at a place."""
+    """Return the valid field names at a place."""
     parts: dict[str, type[Part]] = {"base": Base, "vary": Vary, "pair": LinkedOptions, "lr": LearningRateRule}
     parts |= {"evaluations": Evaluation, "resources": Resources}
     return list(parts.get(str(place[0]), StudyFile).model_fields if len(place) > 1 else StudyFile.model_fields)
 
 
 def schema() -> dict[str, Any]:
-    """The JSON schema of a study file, for editors."""
+    """Return the JSON schema of a study file, for editors."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **StudyFile.model_json_schema()}

@@ -1,4 +1,4 @@
-"""Do what is missing of a study: on Ray where it is installed, in processes where it is not, or in this process."""
+"""Run what is missing of a study: on Ray if it is installed, else in worker processes, or in this process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ExecutorName = Literal["auto", "ray", "processes", "inline"]
 def executor_of(
     name: ExecutorName, resources: Resources, workers: int | None = None, address: str | None = None
 ) -> Executor:
-    """The executor of a name; `auto` is Ray where it is installed, and processes where it is not."""
+    """Return the executor of this name; `auto` is Ray if it is installed, else worker processes."""
     if name not in {"auto", "ray", "processes", "inline"}:
         raise SpecError(f"executor is auto, ray, processes or inline, not {name!r}")
     if name == "inline":
@@ -44,13 +44,13 @@ def drive(
     only: Sequence[Item] | None = None,
     tell: Callable[[str], None] = lambda words: None,
 ) -> Tally | None:
-    """Do what is missing and say what came of it; None where it was stopped. `given` are runs that a bundle has."""
+    """Run what is missing and return the tally, or None if stopped. `given` are summaries of runs of a bundle."""
     given = given or {}
     if only is None and not retry:
         found = status(planned, store, given)
         there = Tally(found.total, {item.key for item in found.done}, found.failed, waiting=found.waiting)
         if there.ended:
-            return there  # nothing is missing: no executor is started
+            return there  # nothing is missing, so no executor is started
     probed(store, alone=executor == "inline")
     tell("timing a step")
     expected = _expected(planned, only)
@@ -58,7 +58,7 @@ def drive(
         planned, given = Only(planned, only), {}
     try:
         tell("starting" if address is None else f"joining {address}")
-        made = executor_of(executor, planned.study.resources, workers, address)  # Ray has signal handlers of its own
+        made = executor_of(executor, planned.study.resources, workers, address)  # before ours: Ray sets signal handlers
         with when_asked_to_stop(_interrupt):
             return Driver(planned, store, made, given=given, retry=retry, expected=expected, tell=tell).run()
     except KeyboardInterrupt:
@@ -66,7 +66,7 @@ def drive(
 
 
 def _expected(planned: Planned, only: Sequence[Item] | None) -> Mapping[tuple[str, ...], float]:
-    """Kind of run → about how long one takes."""
+    """Kind of item → its expected seconds."""
     from lengthwise.study.cost import expected_seconds
 
     items = list(only) if only is not None else planned.provisional(planned.points)
@@ -80,7 +80,7 @@ def _interrupt() -> None:
 
 
 class Only(Planned):
-    """A plan of some items of another."""
+    """A plan that has only some items of another plan."""
 
     def __init__(self, planned: Planned, items: Sequence[Item]) -> None:
         super().__init__(planned.study)

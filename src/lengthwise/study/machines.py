@@ -1,4 +1,4 @@
-"""Where runs are done: a CPU that was timed, or an accelerator by its published peaks."""
+"""Machines for cost estimates: a CPU by measured prices, or an accelerator by its published peaks."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ Amounts = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Machine:
-    """A CPU whose prices were measured by `calibrate`: seconds per unit of what is counted."""
+    """A CPU with prices measured by `calibrate`: seconds per unit of each counted amount."""
 
     cpu: str
     threads: int
     step: Amounts
-    """Of a training step: calls, layers, FLOPs at each width, scores by path, turned, dropped, logits, weights."""
+    """Prices of a training step: calls, layers, FLOPs by width, scores by path, turned, dropped, logits, weights."""
     look: Amounts
-    """Of a pass and of decoding; `said` is a decoded token of a row, `case` all else that is done for an example."""
+    """Prices of a forward pass and of decoding; `said` is per decoded token, `case` all other work per example."""
     save: Amounts
-    """Of a checkpoint: calls and bytes."""
+    """Prices of a checkpoint: per call and per byte."""
     base: int
-    """Bytes of a process that has imported all and done nothing."""
+    """Bytes of an idle process that has imported everything a run imports."""
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Machine:
-        """The machine that `record` wrote."""
+        """Return the machine that `record` wrote."""
         if missing := {field.name for field in fields(cls)} ^ set(record):
             raise SpecError(f"this is no record of a calibrated machine: {', '.join(sorted(missing))}; calibrate again")
         return cls(**record)
 
     def record(self) -> dict[str, Any]:
-        """What JSON can hold."""
+        """Return the machine as plain data for JSON."""
         return asdict(self)
 
     def stepping(self, amounts: Amounts, flops: float, autocast: bool) -> float:
@@ -52,7 +52,7 @@ class Machine:
         return _priced(amounts, self.step, autocast)
 
     def looking(self, amounts: Amounts, flops: float, cases: float) -> float:
-        """Seconds of forward passes and what is done with their answers."""
+        """Seconds of forward passes and of processing their answers."""
         return _priced(amounts, self.look) + cases * self.look["case"]
 
     def saving(self, calls: float, size: float) -> float:
@@ -62,23 +62,23 @@ class Machine:
 
 @dataclass(frozen=True)
 class Accelerator:
-    """A device by its published peaks (FLOP/s, dense) and assumptions; nothing of it was measured here."""
+    """A device by its published peaks (dense FLOP/s) and assumptions; nothing was measured."""
 
     name: str
     bf16: float
-    """Under `autocast`; that of fp32 where the device has no bf16."""
+    """Peak under `autocast`; the fp32 peak if the device has no bf16."""
     fp32: float
-    """Without tf32: PyTorch does not use it unless told to."""
+    """Peak without tf32, which PyTorch does not use by default."""
     bytes: int
     utilisation: float = 0.4
-    """Share of the peak that large products reach."""
+    """Share of the peak that large matrix products reach."""
     call: float = 3e-3
-    """Seconds of a step beside its layers: so a small step has a small share of the peak."""
+    """Fixed seconds of a step outside its layers; it keeps small steps far below the peak."""
     layer: float = 1e-3
-    """Seconds of a layer in which kernels are launched, forward and backward."""
+    """Seconds of kernel launches per layer, forward and backward."""
     base: int = 500 * 2**20
     case: float = 2e-4
-    """Seconds of the host per example that is examined."""
+    """Host seconds per evaluated example."""
 
     def stepping(self, amounts: Amounts, flops: float, autocast: bool) -> float:
         """Seconds of training steps."""
@@ -86,12 +86,12 @@ class Accelerator:
         return amounts["calls"] * self.call + amounts["layers"] * self.layer + flops / (peak * self.utilisation)
 
     def looking(self, amounts: Amounts, flops: float, cases: float) -> float:
-        """Seconds of forward passes, which launch a third of the kernels; evaluation is in fp32."""
+        """Seconds of forward passes, which launch a third of a step's kernels; evaluation runs in fp32."""
         launches = (amounts["calls"] * self.call + amounts["layers"] * self.layer) / 3
         return launches + flops / (self.fp32 * self.utilisation) + cases * self.case
 
     def saving(self, calls: float, size: float) -> float:
-        """Seconds of writing checkpoints: at 500 MB/s."""
+        """Seconds of writing checkpoints, at 500 MB/s."""
         return calls * 5e-3 + size / 5e8
 
 
@@ -106,7 +106,7 @@ ACCELERATORS = {
 
 
 def accelerator(name: str) -> Accelerator:
-    """The accelerator of this name."""
+    """Return the accelerator of this name."""
     if name not in ACCELERATORS:
         raise SpecError(f"unknown accelerator {name!r}.{did_you_mean(name, ACCELERATORS)}")
     return ACCELERATORS[name]
@@ -146,7 +146,7 @@ _LOOKS = [
 ]
 _VOCABULARY, _SAID = 256, 16
 PROBES = f"{_STEPS} {_LOOKS}"
-"""What was timed: with other probes a kept calibration has other prices, and is none."""
+"""The timed probes as text, part of the cache key: changed probes make a cached calibration invalid."""
 _BASE = (
     "import torch, lengthwise.run, polars, safetensors.torch;"
     "torch.optim.AdamW([torch.zeros(1, requires_grad=True)]);"  # imports a good deal more
@@ -155,7 +155,7 @@ _BASE = (
 
 
 def calibrate(threads: int = 1, progress: Callable[[str], None] | None = None, seconds: float = 9.0) -> Machine:
-    """Time the real loop, decoder and examination for about this long, and find the price of each thing counted."""
+    """Time the real training loop, decoder and evaluation for about `seconds`, and fit the price of each amount."""
     import torch
 
     from lengthwise.run.machine import cpu_name
@@ -180,13 +180,13 @@ def calibrate(threads: int = 1, progress: Callable[[str], None] | None = None, s
 
 
 Probe = tuple[dict[str, float], Callable[[], object]]
-"""What is counted, and how to do it once."""
+"""The counted amounts of a probe, and a function that does it once."""
 
 
 def _fitted(probes: list[Probe], seconds: float) -> dict[str, float]:
-    """Prices, none below 0, that fit the means of interleaved timings best, each relative to its own size.
+    """Fit nonnegative prices to the mean timings by least squares of relative errors; probes are timed in turn.
 
-    Means, not medians: a run pays for what others do on the machine too.
+    Means, not medians: other processes on the machine slow down real runs too.
     """
     import numpy as np
     from scipy.optimize import nnls
@@ -196,7 +196,7 @@ def _fitted(probes: list[Probe], seconds: float) -> dict[str, float]:
     while time.perf_counter() - began < seconds or len(timed[0]) < 3:
         for (_, once), times in zip(probes, timed, strict=True):
             if not times:
-                once()  # the first is slower: memory is taken, kernels are chosen
+                once()  # warm-up: the first call allocates memory and selects kernels
             start = time.perf_counter()
             once()
             times.append(time.perf_counter() - start)
@@ -260,7 +260,7 @@ def _looking(
     ids_BT = torch.randint(1, _VOCABULARY, (rows, max(tokens, 2)), generator=torch.Generator().manual_seed(0))
     only_BT = (torch.arange(tokens) >= tokens // 2).expand(rows, -1)
     cases = [Case("test_far", 1, row, None, ids, 2, _SAID, 0) for row, ids in enumerate(ids_BT.tolist())]
-    say = decoder_decode(decoder, Consecutive(), end=-1)  # a token that is never said, so all go on to their limit
+    say = decoder_decode(decoder, Consecutive(), end=-1)  # no token ends an answer, so all are decoded to their limit
 
     @torch.no_grad()
     def look() -> None:
@@ -279,7 +279,7 @@ def _looking(
 
 
 def _case(look: dict[str, float]) -> float:
-    """Seconds of an examination per example, beside the passes."""
+    """Return the seconds of an evaluation per example, without the forward passes."""
     from lengthwise.evaluation.result import evaluate_decoder
     from lengthwise.model import Decoder, preset
     from lengthwise.study.counting import one_pass, tested_by
@@ -317,9 +317,9 @@ def _saving(small: Loop, large: Loop) -> dict[str, float]:
 
 
 def _base() -> int:
-    """Peak bytes of a fresh process that has imported what a run imports."""
+    """Return the peak bytes of a fresh process that has imported what a run imports."""
     try:
         done = subprocess.run([sys.executable, "-c", _BASE], capture_output=True, text=True, check=True, timeout=60)
         return 1024 * int(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError):
-        return 250 * 2**20  # where there is no /proc
+        return 250 * 2**20  # e.g. on systems without /proc

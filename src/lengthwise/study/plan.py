@@ -1,6 +1,6 @@
-"""From a study to its runs: which there are, in which order, what must come first, and what differs between them.
+"""Plan a study: list its runs in order, the tuning runs they depend on, and what differs between them.
 
-Needs no torch: ten thousand runs are planned in about a second.
+No torch is imported: ten thousand runs are planned in about a second.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from lengthwise.task import TASKS
 
 Kind = Literal["tuning", "run", "evaluation"]
 TIE = 0.005
-"""Exact matches that are closer than this are equal, and the loss decides."""
+"""Exact matches within this of the best count as equal, and the loss decides."""
 
 
 @dataclass(frozen=True)
 class GridPoint:
-    """A run of the study before its learning rate is known: what it is called by on every axis, and its seed."""
+    """A run of the study before its learning rate is known: its value on every axis, and its seed."""
 
     task: str
     encoding: str
@@ -44,7 +44,7 @@ class Item:
     """A piece of work: a run, a tuning run, or an evaluation of a run."""
 
     key: str
-    """The run's id; of an evaluation, the run's id, `~` and a hash of what is evaluated."""
+    """The run's id; for an evaluation, the run's id, `~` and a hash of the evaluation."""
     kind: Kind
     point: GridPoint
     plan: Plan
@@ -52,27 +52,27 @@ class Item:
 
     @property
     def run(self) -> str:
-        """The id of the run it is, or evaluates."""
+        """The id of the run, or of the run that is evaluated."""
         return self.plan.id
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A learning rate that was chosen by the rule, or that waits for its tuning runs."""
+    """A learning rate chosen by the rule, or still waiting for its tuning runs."""
 
     encoding: str
     group: str
-    """The task it was chosen on."""
+    """The task on which the rate is chosen."""
     rest: tuple[str, ...]
     """Positions, model and training."""
     tried: tuple[Item, ...]
     rates: tuple[float, ...]
     scores: tuple[tuple[float, float] | None, ...]
-    """Exact match and loss of each; none where it is not done."""
+    """Exact match and loss of each tuning run; None if it is not done."""
 
     @property
     def lr(self) -> float | None:
-        """The best at seen lengths; none until all are done."""
+        """The best rate at seen lengths; None until all tuning runs are done."""
         if any(score is None for score in self.scores):
             return None
         there = [score for score in self.scores if score is not None]
@@ -83,7 +83,7 @@ class Choice:
 
     @property
     def edge(self) -> bool:
-        """Whether the best is the lowest or the highest that was tried: a better one may lie beyond."""
+        """Whether the best rate is the lowest or highest tried, so that a better one may lie outside the range."""
         return self.lr in {min(self.rates), max(self.rates)}
 
 
@@ -96,13 +96,13 @@ class Planned:
         self.study = study
         self.tasks = None if tasks is None else set(tasks)
         self._encodings = None if encodings is None else set(encodings)
-        """Only these, of all that the study has."""
+        """Plan only these encodings of the study; None means all."""
         self._plans: dict[tuple[GridPoint, tuple[tuple[str, object], ...]], Plan] = {}
         self._plans_without_seed: dict[tuple[object, ...], Plan] = {}
 
     @cached_property
     def points(self) -> list[GridPoint]:
-        """Seed by seed, so that whatever is finished is a complete comparison with fewer seeds."""
+        """All points, seed by seed, so that an unfinished study is a complete comparison with fewer seeds."""
         study, found = self.study, []
         crossed = {axis: listed for axis in ORDER if (listed := getattr(study.vary, axis)) is not None}
         for number, seed in enumerate(study.seed_list):
@@ -126,7 +126,7 @@ class Planned:
         )
 
     def plan(self, point: GridPoint, **training: object) -> Plan:
-        """The plan of a point, with changes to its training; made once, and what differs in its seed alone from it."""
+        """Return the plan of a point, with changes to its training; cached, and built once for all seeds."""
         key = (point, tuple(training.items()))
         if key not in self._plans:
             like = (*(getattr(point, axis) for axis in AXES), key[1])
@@ -151,7 +151,7 @@ class Planned:
     # --- the learning rate -------------------------------------------------------------------------------------------
 
     def _tuned_on(self, point: GridPoint) -> GridPoint:
-        """The point whose tuning runs choose this point's rate: the first task of the group, the tuning seed."""
+        """Return the point whose tuning runs choose this point's rate: first task of its group, tuning seed."""
         rule = self.study.lr
         assert rule is not None
         head = self._heads.get(point.task, point.task)
@@ -165,18 +165,18 @@ class Planned:
 
     @cached_property
     def _heads(self) -> dict[str, str]:
-        """Task → the first of its group."""
+        """Task → the first task of its group."""
         groups = [] if self.study.lr is None else self.study.lr.groups
         return {task: group[0] for group in groups for task in group}
 
     def _alike(self, point: GridPoint) -> tuple[str, ...]:
-        """What a point and the one that its rate is chosen on have in common."""
+        """Return the labels that a point shares with the point on which its rate is chosen."""
         same = [axis for axis in ORDER if axis != "task" and getattr(self.study.vary, axis) is not None]
         return tuple(getattr(point, axis) for axis in dict.fromkeys([*same, "encoding", "positions"]))
 
     @cached_property
     def _first(self) -> dict[tuple[str, tuple[str, ...]], GridPoint]:
-        """The first point of each task, and of what it can have in common with others."""
+        """(task, labels of `_alike`) → the first such point."""
         whole = self if self.tasks is None else Planned(self.study, None, self._encodings)
         found: dict[tuple[str, tuple[str, ...]], GridPoint] = {}
         for point in whole.points:
@@ -185,7 +185,7 @@ class Planned:
 
     @cached_property
     def tuning(self) -> dict[GridPoint, tuple[Item, ...]]:
-        """For each tuned point, a run of half the steps with each rate."""
+        """For each tuned point, one run of half the steps per rate."""
         rule, found = self.study.lr, dict[GridPoint, tuple[Item, ...]]()
         if rule is None:
             return found
@@ -196,7 +196,7 @@ class Planned:
         return found
 
     def choices(self, summaries: Mapping[str, Mapping[str, Any]]) -> dict[GridPoint, Choice]:
-        """What the rule has chosen, from the summaries of the tuning runs that are done."""
+        """Return the choice for each tuned point, from the summaries of the finished tuning runs."""
         rule = self.study.lr
         if rule is None:
             return {}
@@ -215,7 +215,7 @@ class Planned:
     # --- the work ----------------------------------------------------------------------------------------------------
 
     def items(self, summaries: Mapping[str, Mapping[str, Any]]) -> tuple[list[Item], list[GridPoint]]:
-        """The pieces of work that are known, in order, and the points whose rate waits for tuning runs."""
+        """Return the known items in order, and the points whose rate waits for tuning runs."""
         found, waiting = [item for tried in self.tuning.values() for item in tried], []
         choices = self.choices(summaries)
         for point in self.points:
@@ -234,21 +234,21 @@ class Planned:
         return found, waiting
 
     def provisional(self, waiting: Iterable[GridPoint]) -> list[Item]:
-        """The runs of points that wait, with their training's own rate: all but the rate is what it will be."""
+        """Return the runs of waiting points with their training preset's rate; all but the rate is final."""
         plans = [(point, self.plan(point)) for point in waiting]
         return [Item(plan.id, "run", point, plan) for point, plan in plans]
 
     def counted(self) -> dict[str, int]:
-        """How many of each kind there will be."""
+        """Return how many items of each kind the study will have."""
         runs = len(self.points)
         tuning = sum(len(tried) for tried in self.tuning.values())
         return {"tuning": tuning, "runs": runs, "evaluations": runs * len(self.study.evaluations)}
 
     def outside(self) -> list[str]:
-        """Names of code from outside the package, without importing any of it."""
+        """Return the names of code from outside the package, without importing it."""
         study, found = self.study, []
         points = self.points
-        if study.lr is not None:  # a rate may be chosen on a task that is not among those wanted
+        if study.lr is not None:  # a rate may be chosen on a task that is not selected
             points = [*points, *dict.fromkeys(self._tuned_on(point) for point in points)]
         listed = [
             (axis, getattr(point, axis)) for axis in ("task", "positions", "encoding", "model") for point in points
@@ -259,7 +259,7 @@ class Planned:
         for kind, text in dict.fromkeys(listed):
             for spec in specs(text):
                 names = [spec.name]
-                if kind == "model":  # its only option that names code
+                if kind == "model":  # temperature is its only option that names code
                     names = [str(value) for key, value in spec.options if key == "temperature"]
                 for name in names:
                     if name not in tables.get(kind, {}) and (":" in name or name.endswith(".py")):
@@ -272,22 +272,22 @@ class Planned:
 
 @dataclass(frozen=True)
 class Proof:
-    """What differs between runs that should differ in their encoding alone."""
+    """The differences between runs that should differ only in their encoding."""
 
     groups: int
-    """Sets of runs that have everything but the encoding in common."""
+    """Groups of runs whose labels are equal except for the encoding."""
     encodings: int
     differs: dict[str, list[str]]
-    """What else differs, e.g. `training.lr` → how."""
+    """Other fields that differ, e.g. `training.lr` → their values."""
 
     @property
     def holds(self) -> bool:
-        """Whether nothing else differs."""
+        """Whether nothing but the encoding differs."""
         return not self.differs
 
     @property
     def sentence(self) -> str:
-        """In words."""
+        """The result in words."""
         if self.holds:
             return (
                 f"proof: in each of {self.groups} groups of {self.encodings} encodings, everything but the encoding "
@@ -301,7 +301,7 @@ class Proof:
 
 
 def prove(items: Iterable[Item]) -> Proof:
-    """Compare the identities of runs that are alike in all labels but the encoding."""
+    """Compare the identities of runs whose labels are equal except for the encoding."""
     groups: dict[tuple[object, ...], list[tuple[str, dict[str, Any]]]] = {}
     names: set[str] = set()
     for item in items:
@@ -357,6 +357,6 @@ def _score(summary: Mapping[str, Any] | None) -> tuple[float, float] | None:
 
 
 def _mark(evaluation: Evaluation) -> int:
-    """What an evaluation is: its fields, and the version or source of an encoding that it uses at test time."""
+    """Hash an evaluation: its fields, and the version or source of the encoding it uses at test time."""
     parts = [part_of("encoding", ENCODINGS, canonical_encoding(spec)) for spec in specs(evaluation.encoding or "")]
     return digest(evaluation.model_dump(exclude_defaults=True), *parts, bits=32)

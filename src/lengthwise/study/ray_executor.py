@@ -1,6 +1,7 @@
-"""Ray: a local cluster, started on demand, or one that is there. The only file that imports ray.
+"""Run jobs on Ray: on a local cluster started on demand, or on an existing one. Only this file imports ray.
 
-One Ray task per run; not Tune, not Train. What is lost with a worker, a node or this driver is known from the store.
+Each job is one Ray task; Tune and Train are not used. After a worker, node or driver is lost, the store shows which
+runs are missing.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from lengthwise.study.file import Resources
 from lengthwise.study.work import Job, Outcome, work
 
 AHEAD = 4
-"""Tasks beyond those that can run at once, so that no worker waits for the driver."""
+"""Tasks queued beyond those that can run at once, so that no worker waits for the driver."""
 _OBJECTS = 100_000_000
 _LOOK = 5.0
-"""Seconds between two looks at the nodes of the cluster."""
+"""Seconds between two checks of the cluster's nodes."""
 _watch = Watch()
-"""What this worker process has seen of other owners' leases."""
+"""The leases of other owners that this worker process has observed."""
 
 
 def installed() -> bool:
-    """Whether ray is there; it is not imported."""
+    """Return whether ray is installed, without importing it."""
     return importlib.util.find_spec("ray") is not None
 
 
@@ -37,7 +38,7 @@ def _work(job: Job) -> Outcome:
 
 
 class RayExecutor:
-    """Jobs as Ray tasks: `RayExecutor(Resources(), workers=2)`, or `address="auto"` for a cluster that is there."""
+    """Runs jobs as Ray tasks: `RayExecutor(Resources(), workers=2)`, or `address="auto"` for an existing cluster."""
 
     def __init__(
         self,
@@ -74,12 +75,12 @@ class RayExecutor:
         if resources.custom:
             asked["resources"] = dict(resources.custom)
         self._asked, self._workers = resources, workers
-        # A worker does many runs: torch is imported once. `max_calls=0` says so for GPUs too.
+        # `max_calls=0` lets a worker process do many runs, also with GPUs, so that it imports torch once.
         self._do = ray.remote(max_calls=0)(do).options(**asked)
         self._check_room()
 
     def _check_room(self) -> None:
-        """Refuse what no node of the cluster could ever run; a cluster may still grow."""
+        """Raise if no node that is in the cluster now has the resources of one run."""
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         wanted = {"CPU": self._asked.cpus, "GPU": self._asked.gpus, **self._asked.custom}
         if self._asked.bytes is not None:
@@ -93,12 +94,12 @@ class RayExecutor:
 
     @property
     def slots(self) -> int:
-        if time.monotonic() - self._counted_at > _LOOK:  # a cluster grows and shrinks
+        if time.monotonic() - self._counted_at > _LOOK:  # a cluster may grow or shrink
             self._counted, self._counted_at = self._count(), time.monotonic()
         return self._counted
 
     def _count(self) -> int:
-        """How many jobs the cluster can do at once."""
+        """Count the jobs that the cluster can run at once."""
         there = self._ray.cluster_resources()
         by = [there.get("CPU", 1.0) / self._asked.cpus]
         if self._asked.gpus:
@@ -124,18 +125,18 @@ class RayExecutor:
             time.sleep(seconds)
             return []
         ready, _ = ray.wait(list(self._refs), num_returns=1, timeout=seconds)
-        if ready:  # and whatever else has ended meanwhile
+        if ready:  # also collect all others that have ended
             ready, _ = ray.wait(list(self._refs), num_returns=len(self._refs), timeout=0)
         ended = [self._outcome(ref) for ref in ready]
         if self._node_lost():
-            # Of a task on a node whose link is cut Ray tells only when its connection times out, after many minutes.
-            # The store knows it sooner: who is still at work holds a lease, and whatever has none is begun again.
+            # Ray reports the tasks of a disconnected node only when the connection times out, after many minutes. The
+            # store knows sooner: jobs that still run hold a live lease, and all others are started again.
             ended += [Outcome(key, "died", "a node of the cluster is gone") for key in self._refs.values()]
             self._refs.clear()
         return ended
 
     def _node_lost(self) -> bool:
-        """Whether a node has gone since the last look."""
+        """Return whether a node has disappeared since the last check."""
         if time.monotonic() - self._looked_at < _LOOK:
             return False
         alive = frozenset(node["NodeID"] for node in self._ray.nodes() if node["Alive"])
@@ -146,16 +147,16 @@ class RayExecutor:
         key, ray = self._refs.pop(ref), self._ray
         try:
             return ray.get(ref)
-        except ray.exceptions.RayTaskError as error:  # `work` raises nothing: the worker could not even begin
+        except ray.exceptions.RayTaskError as error:  # `work` never raises, so the worker could not start the job
             return Outcome(key, "failed", one_line(str(error).strip().splitlines()[-1]))
-        except ray.exceptions.RayError as error:  # the worker, or its node, is gone
+        except ray.exceptions.RayError as error:  # the worker or its node died
             return Outcome(key, "died", one_line(str(error).splitlines()[0]))
 
     def close(self) -> None:
         ray = self._ray
         try:
             for ref in list(self._refs):
-                ray.cancel(ref, force=False)  # a run that is being done saves itself
+                ray.cancel(ref, force=False)  # a running job saves a checkpoint
             if self._refs:
                 ray.wait(list(self._refs), num_returns=len(self._refs), timeout=PATIENCE)
         except (ray.exceptions.RayError, KeyboardInterrupt):
@@ -170,7 +171,7 @@ def _local(address: str) -> bool:
 
 
 def _authenticated() -> None:
-    """On a cluster that others can reach, whoever has no token must not run code: Ray's default is to let everybody."""
+    """Require a token on a cluster that others can reach: by default, Ray lets everybody run code on it."""
     if os.environ.setdefault("RAY_AUTH_MODE", "token") != "token":
         return
     there = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")

@@ -1,4 +1,4 @@
-"""A study's file as plain data: YAML without what makes YAML dangerous or surprising, and what a reader is told."""
+"""Read a study file as plain data, from a safe and unambiguous subset of YAML, with readable error messages."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import yaml
 from lengthwise.spec import SpecError, did_you_mean, one_line
 
 SIZE, DEPTH, LENGTHS = 2**20, 32, 10_000
-"""The most bytes and levels of a file, and lengths of an evaluation."""
+"""The maximal bytes and nesting depth of a file, and number of lengths of an evaluation."""
 
 
 def load(where: str | Path) -> object:
-    """The plain data in a YAML file; a name without a folder may be a recipe that ships with the project."""
+    """Return the plain data of a YAML file; a bare name may be a recipe that ships with the project."""
     path = Path(where)
     try:
         if path.suffix == "" and len(path.parts) == 1 and str(where) in recipes() and not path.exists():
@@ -53,33 +53,33 @@ def load(where: str | Path) -> object:
 
 
 def shipped(name: str) -> Path:
-    """A file of `studies/`, in a checkout or inside the installed package."""
+    """Return the path of a file of `studies/`, in a checkout or in the installed package."""
     inside, checkout = Path(__file__).parent / "recipes", Path(__file__).parents[3] / "studies"
     return (inside if inside.is_dir() else checkout) / name
 
 
 @lru_cache(maxsize=1)
 def recipes() -> dict[str, Path]:
-    """The studies that ship with the project, by name."""
+    """Return the studies that ship with the project, by name."""
     files = sorted(shipped("").glob("*.yaml"))
-    return {path.stem: path for path in files if path.stem != "claims"}  # claims are about studies
+    return {path.stem: path for path in files if path.stem != "claims"}  # claims.yaml is not a study
 
 
 def cut(text: str) -> str:
-    """A mistake as it can be printed: one line, not endless."""
+    """Return a message as one printable line of limited length."""
     line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in one_line(text))
     return line if len(line) <= 600 else f"{line[:600]} ..."
 
 
 class _Refused(yaml.constructor.ConstructorError):
-    """YAML, but not what a study is written in."""
+    """Valid YAML that studies do not allow."""
 
     def __init__(self, words: str, mark: yaml.Mark) -> None:
         super().__init__(None, None, words, mark)
 
 
 class _Careful(yaml.SafeLoader):
-    """Data only, and only what every reader of YAML reads alike: no tags, no aliases, no key twice, no `no`."""
+    """Loads only data that all YAML parsers read alike: no tags, no aliases, no duplicate keys, no `yes` or `no`."""
 
     yaml_implicit_resolvers: ClassVar[dict[Any, Any]] = {}  # pyrefly: ignore
     depth = 0
@@ -131,7 +131,7 @@ _Careful.add_constructor("tag:yaml.org,2002:trap", _Careful.refuse)
 
 
 def lengths_of(text: str) -> list[int]:
-    """The lengths of `8,16,32` or `17-40`."""
+    """Return the lengths that `8,16,32` or `17-40` stands for."""
     found: list[int] = []
     for part in text.replace(" ", "").split(","):
         match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part)

@@ -1,4 +1,4 @@
-"""How a study stands: done, running, failed, missing. One look at the store, no torch."""
+"""The status of a study: done, running, failed and missing runs, from one read of the store, without torch."""
 
 from __future__ import annotations
 
@@ -13,44 +13,44 @@ from lengthwise.study.store import Store
 
 @dataclass(frozen=True)
 class Status:
-    """One look."""
+    """The status of a study at one moment."""
 
     total: int
     done: list[Item]
     running: list[dict[str, Any]]
-    """Key, step, steps, loss, seconds left, who."""
+    """For each running item its key, owner, attempt and progress: step, steps, loss, seconds left."""
     failed: dict[str, str]
     missing: list[Item]
     waiting: int
-    """Cells whose learning rate is not chosen yet."""
+    """The number of points whose learning rate is not chosen yet."""
     choices: list[Choice]
     seconds: float | None
-    """Of a run, at the median of some that are done."""
+    """Median seconds of a sample of finished runs."""
     given: int = 0
-    """How many of those done are in a bundle and not in the store."""
+    """How many of the done items are in a bundle and not in the store."""
     table: list[dict[str, Any]] = field(default_factory=list)
     items: list[Item] = field(default_factory=list)
-    """Every run that is known."""
+    """All known items."""
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is left."""
+        """Whether every item is done."""
         return len(self.done) == self.total
 
     @property
     def left(self) -> float | None:
-        """Seconds until the end, if it goes on as it does."""
+        """Expected seconds until the end, at the current number of running items."""
         if self.seconds is None or not self.running:
             return None
         return self.seconds * (self.total - len(self.done) - len(self.failed)) / len(self.running)
 
 
 _SAMPLED = 64
-"""Runs whose time is looked at."""
+"""About how many runs are sampled for their duration."""
 
 
 def status(planned: Planned, store: Store, given: Mapping[str, Mapping[str, Any]] | None = None) -> Status:
-    """How the study stands in a store; `given` are runs that a bundle has."""
+    """Return the status of a study in a store; `given` are summaries of runs of a bundle."""
     given, done = given or {}, store.done()
     tuned = [item.key for tried in planned.tuning.values() for item in tried]
     summaries = {**store.summaries(key for key in tuned if key in done), **given}
@@ -96,7 +96,7 @@ def _table(
     failed: Mapping[str, str],
     waiting: list[Any],
 ) -> list[dict[str, Any]]:
-    """A line for each encoding, and one for the tuning runs."""
+    """Count the items of each encoding, and of the tuning runs, by status."""
     lines: dict[str, dict[str, Any]] = {}
     if planned.study.lr is not None:
         lines["(tuning)"] = _line("(tuning)")

@@ -1,6 +1,6 @@
-"""What a store knows of many runs: what is done, failed or being done, their rows, and bundles that leave the machine.
+"""Read a store of many runs: which are done, failed or running, their rows, and bundles to export and share.
 
-`status`, resume and `rows` are one listing of `done/`, `failed/` and `leases/` each. No torch here.
+`status`, resume and `rows` list each of `done/`, `failed/` and `leases/` once. No torch is imported.
 
     BUNDLE/bundle.json     what it is: version, study, how many runs
     BUNDLE/rows.parquet    the rows of every run
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
     import polars as pl
 
 WRONG = 20
-"""Wrong answers of a row that a bundle keeps."""
+"""Wrong answers that a bundle keeps per row."""
 _TOGETHER = 512
-"""Files that are asked of a server at once."""
+"""Files requested at once from a remote store."""
 
 
 @dataclass(frozen=True)
 class State:
-    """One look at a store."""
+    """The state of a store at one moment."""
 
     done: frozenset[str]
     failed: Mapping[str, int]
-    """Run → the attempt that failed last; only those that nobody has taken up again."""
+    """Run → its last failed attempt; without runs that have a newer attempt."""
     leases: Mapping[str, Mapping[str, Any]]
-    """Run → its newest lease, of those that are neither done nor failed."""
+    """Run → its newest lease, for runs that are neither done nor failed."""
 
 
 class Store:
@@ -55,7 +55,7 @@ class Store:
         return str(self.folder)
 
     def probe(self) -> bool:
-        """Whether, of two who create one name, one is refused: without that, two drivers would do one run twice."""
+        """Test that creating an existing file is refused; without that, two drivers could do the same run twice."""
         name = f"probe-{uuid4().hex}"
         there = self.folder / "probes"
         try:
@@ -66,11 +66,11 @@ class Store:
     # --- what is there -----------------------------------------------------------------------------------------------
 
     def done(self) -> frozenset[str]:
-        """The runs and evaluations that are done."""
+        """Return the keys of finished runs and evaluations."""
         return frozenset((self.folder / "done").names())
 
     def state(self, wanted: Iterable[str] | None = None) -> State:
-        """What is done, failed and held; `wanted` keeps those alone."""
+        """Return what is done, failed and leased; `wanted` restricts it to these keys."""
         done = self.done()
         keys = None if wanted is None else set(wanted)
         failed: dict[str, int] = {}
@@ -90,20 +90,20 @@ class Store:
             newest = max(numbers)
             if key in failed and failed[key] >= newest:
                 continue
-            failed.pop(key, None)  # somebody has taken it up again
+            failed.pop(key, None)  # a newer attempt has started
             leases[key] = {**read(home, newest), "attempt": newest}
         return State(done if keys is None else done & keys, failed, leases)
 
     def summaries(self, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """What `done/` says of each of these that is done."""
+        """Return the records in `done/` of those keys that are done."""
         return {key: json.loads(data) for key, data in self._read_many("done", keys).items() if data}
 
     def reasons(self, failed: Mapping[str, int]) -> dict[str, str]:
-        """Why each failed, in a line."""
+        """Return the reason of each failure, in one line."""
         return {key: told["why"] for key, told in self._failures(failed).items()}
 
     def diverged(self, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Of these runs, those whose training diverged: `step`, `parameter`, `last_loss` and the `attempt`."""
+        """Return those of these runs whose training diverged, with `step`, `parameter`, `last_loss` and `attempt`."""
         found = self._failures(self.state(keys).failed)
         return {
             key: {**told["diverged"], "attempt": told["attempt"]} for key, told in found.items() if "diverged" in told
@@ -114,7 +114,7 @@ class Store:
         return {name.rpartition(".")[0]: json.loads(data) for name, data in found.items()}
 
     def _read_many(self, below: str, names: Iterable[str]) -> dict[str, bytes]:
-        """The content of many small files; those that are not there are left out."""
+        """Return the contents of many small files; missing ones are left out."""
         home, found, listed = self.folder / below, {}, list(names)
         if home.local is not None:
             for name in listed:
@@ -137,12 +137,12 @@ class Store:
     # --- rows --------------------------------------------------------------------------------------------------------
 
     def rows(self, keys: Iterable[str], say: Callable[[str], None] | None = None) -> pl.DataFrame:
-        """The rows of these runs and evaluations that are done; what was read once is kept together in `rows/`."""
+        """Return the rows of those runs and evaluations that are done; many read together are cached in `rows/`."""
         import polars as pl
 
         wanted = list(dict.fromkeys(keys))
         done, kept = self.summaries(wanted), self._compacted()
-        # A run that was deleted and made again has another token: its old rows are not served.
+        # A run that was deleted and rerun has a new token, so its old cached rows are not used.
         same = {key for key, told in done.items() if kept.get(key, ("", ""))[1] == told.get("token")}
         missing = {key: told for key, told in done.items() if key not in same}
         fresh = []
@@ -168,16 +168,16 @@ class Store:
         return pl.concat(tables).unique(subset=_KEYS, keep="first", maintain_order=True).drop("key")
 
     def attempt(self, key: str, summary: Mapping[str, Any]) -> Folder:
-        """The folder of the attempt that finished a run."""
+        """Return the folder of the attempt that finished a run."""
         return self.folder / "runs" / key / str(summary["attempt"])
 
     def records(self, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Of each that is done: its done record, its run.json, some of its log."""
+        """Return for each finished run its done record, its run.json and some of its log."""
         there = self.summaries(keys).items()
         return {key: {"key": key, "done": summary, **record_of(self.attempt(key, summary))} for key, summary in there}
 
     def answers(self, keys: Iterable[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Some wrong answers of these runs, and which examples their last weights got right."""
+        """Return some wrong answers of these runs, and which examples their last weights got right."""
         import polars as pl
 
         wrong, kinds = [], []
@@ -188,7 +188,7 @@ class Store:
         return (pl.concat(wrong), pl.concat(kinds)) if wrong else (pl.DataFrame(), pl.DataFrame())
 
     def _compacted(self) -> dict[str, tuple[str, str]]:
-        """Which compacted file has each key, and the token it was done with."""
+        """Return for each key the compacted file that has it, and the token of the finished attempt."""
         found: dict[str, tuple[str, str]] = {}
         folder = self.folder / "rows"
         for name in folder.names():
@@ -198,7 +198,7 @@ class Store:
         return found
 
     def _keep(self, rows: pl.DataFrame, tokens: Mapping[str, str]) -> None:
-        """Put rows together in one file; the list of whose they are is written last."""
+        """Write the rows of many runs to one file; the list of their keys is written last."""
         name = f"{digest(dict(tokens), bits=64):016x}"
         (self.folder / "rows").write(f"{name}.parquet", to_parquet(rows))
         (self.folder / "rows").write(f"{name}.json", json.dumps(tokens))
@@ -212,7 +212,7 @@ class Store:
         study: str | None = None,
         say: Callable[[str], None] | None = None,
     ) -> int:
-        """Write a bundle of what is done: rows, every run.json, some wrong answers; no weights. Returns how many."""
+        """Write a bundle of finished runs (rows, run.json, some wrong answers; no weights). Return their number."""
         import polars as pl
 
         state = self.state(keys)
@@ -220,7 +220,7 @@ class Store:
         if not wanted:
             raise SpecError(f"nothing of it is done in {self}; there is nothing to export")
         lines, wrong, kinds = [], [], []
-        for key, told in sorted(diverged.items()):  # a run that diverged is a result too
+        for key, told in sorted(diverged.items()):  # diverged runs are results too
             lines.append(json.dumps({"key": key, "diverged": told, **record_of(self.attempt(key, told))}))
         for number, (key, summary) in enumerate(self.summaries(wanted).items()):
             if say is not None and number % 20 == 0:
@@ -243,12 +243,12 @@ class Store:
 
 
 _COMPACT = 32
-"""Runs whose rows are worth a file of their own together."""
+"""The smallest number of newly read runs whose rows are cached together in a file."""
 _KEYS = ["run", "evaluation", "checkpoint", "split", "length", "subgroup"]
 
 
 def some_wrong(predictions: pl.DataFrame, key: str) -> pl.DataFrame:
-    """Up to 20 wrong answers of each row."""
+    """Return up to 20 wrong answers for each evaluation, checkpoint, split and length."""
     import polars as pl
 
     where = ["evaluation", "checkpoint", "split", "length"]
@@ -257,7 +257,7 @@ def some_wrong(predictions: pl.DataFrame, key: str) -> pl.DataFrame:
 
 
 def kinds_of(predictions: pl.DataFrame, key: str) -> pl.DataFrame:
-    """What became of each example with the last weights: kinds, and ranges of indices; no texts."""
+    """Return the kind of outcome of each example with the last weights, as index ranges without texts."""
     import polars as pl
 
     kept = predictions.filter((pl.col("checkpoint") == "last") & (pl.col("evaluation") == "as trained"))
@@ -265,7 +265,7 @@ def kinds_of(predictions: pl.DataFrame, key: str) -> pl.DataFrame:
 
 
 def record_of(attempt: Folder) -> dict[str, Any]:
-    """What is kept of an attempt: run.json, its end, its loss at each twentieth of the way and where it spiked."""
+    """Return the bundle's record of an attempt: run.json, its end, about 20 losses along the way, and loss spikes."""
     found: dict[str, Any] = {"run": attempt.json("run.json")}
     found["ends"] = attempt.json("done") if attempt.exists("done") else {}
     lines = attempt.read("train.jsonl").decode().splitlines() if attempt.exists("train.jsonl") else []
@@ -279,7 +279,7 @@ _LOGGED = 20
 
 
 class Bundle:
-    """A bundle, read: its runs count as done where there is no store."""
+    """Reads a bundle; its runs count as done even without a store."""
 
     def __init__(self, where: str | Path) -> None:
         self.folder = Folder(where)
@@ -290,12 +290,12 @@ class Bundle:
 
     @cached_property
     def records(self) -> dict[str, dict[str, Any]]:
-        """The runs that are done: key → its line."""
+        """Key of each finished run → its line of runs.jsonl."""
         return {key: line for key, line in self._lines.items() if "done" in line}
 
     @property
     def diverged(self) -> dict[str, dict[str, Any]]:
-        """The runs whose training diverged: `step`, `parameter`, `last_loss`."""
+        """Key of each diverged run → its `step`, `parameter`, `last_loss`."""
         return {key: line["diverged"] for key, line in self._lines.items() if "diverged" in line}
 
     @cached_property
@@ -305,16 +305,16 @@ class Bundle:
 
     @property
     def summaries(self) -> dict[str, dict[str, Any]]:
-        """What `done/` said."""
+        """Key of each finished run → its done record."""
         return {key: record["done"] for key, record in self.records.items()}
 
     @cached_property
     def rows(self) -> pl.DataFrame:
-        """All its rows."""
+        """All rows of the bundle."""
         return from_parquet(self.folder.read("rows.parquet"))
 
     def answers(self) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Some wrong answers, and which examples the last weights got right."""
+        """Return some wrong answers, and which examples the last weights got right."""
         import polars as pl
 
         names = ("wrong.parquet", "kinds.parquet")

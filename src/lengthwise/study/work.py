@@ -1,4 +1,4 @@
-"""One piece of work, done in this process under a lease: a run, or an evaluation of one."""
+"""Do one job in this process under a lease: a run, or an evaluation of a run."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ State = Literal["done", "already", "held", "failed", "stopped", "lost", "died"]
 
 @dataclass(frozen=True)
 class Job:
-    """A piece of work as it travels to a worker: plain data."""
+    """A job as plain data, to be sent to a worker."""
 
     key: str
     store: str
     options: Mapping[str, Any]
-    """The plan's, as in run.json."""
+    """The plan's options, as in run.json."""
     threads: int = 1
     every: int | None = None
     evaluation: Mapping[str, Any] | None = None
     again: bool = False
-    """Also if it has failed before."""
+    """Run it even if it has failed before."""
     code: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
-    """Name of a class from outside the package → its file and those it imports, for machines that do not have them."""
+    """Name of a class from outside the package → its file and those it imports, for machines without these files."""
 
     def line(self) -> str:
-        """The job as one line of text; `Job.read` reads it."""
+        """Return the job as one line of text; `Job.read` reads it."""
         code = {
             name: {file: b64encode(data).decode() for file, data in files.items()} for name, files in self.code.items()
         }
@@ -53,7 +53,7 @@ class Job:
 
     @classmethod
     def read(cls, line: str) -> Job:
-        """The job that `line` wrote."""
+        """Return the job that `line` wrote."""
         told = json.loads(line)
         code = {
             name: {file: b64decode(data) for file, data in files.items()} for name, files in told.pop("code").items()
@@ -63,7 +63,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a job."""
+    """The outcome of a job."""
 
     key: str
     state: State
@@ -72,7 +72,7 @@ class Outcome:
 
 
 def job_of(item: Item, study: StudyFile, store: Folder, again: bool = False) -> Job:
-    """The job of an item."""
+    """Return the job of an item."""
     evaluation = None if item.evaluation is None else item.evaluation.model_dump(exclude_defaults=True)
     where = str(store.local.resolve()) if store.local is not None else str(store)
     options = item.plan.options()
@@ -82,7 +82,7 @@ def job_of(item: Item, study: StudyFile, store: Folder, again: bool = False) -> 
 
 
 def work(job: Job, watch: Watch | None = None) -> Outcome:
-    """Do it, unless it is done or somebody else is at it; whatever goes wrong is recorded and told, never raised."""
+    """Do the job unless it is done or another owner holds its lease; errors become an `Outcome`, never raised."""
     began = time.monotonic()
 
     def ends(state: State, why: str = "") -> Outcome:
@@ -158,7 +158,7 @@ def _evaluate(job: Job, store: Folder, watch: Watch | None) -> bool:
 
 
 def _code(item: Item) -> dict[str, dict[str, bytes]]:
-    """The files that an item's names from outside the package are made of, to be sent along."""
+    """Return the source files of an item's classes from outside the package, to send them with the job."""
     found: dict[str, dict[str, bytes]] = {}
     named = item.plan.outside()
     for spec in specs(item.evaluation.encoding or "") if item.evaluation is not None else []:
@@ -172,7 +172,7 @@ def _code(item: Item) -> dict[str, dict[str, bytes]]:
 
 
 def _here(job: Job, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The job's options; classes whose file is not on this machine, or differs, are those of the files sent along."""
+    """Return the job's options; classes whose file is missing or different here are loaded from the job's files."""
     text = json.dumps(dict(options))
     for name, files in sorted(job.code.items(), key=lambda one: -len(one[0])):  # Mine2 before Mine
         where, _, cls = name.rpartition(":")
@@ -183,7 +183,7 @@ def _here(job: Job, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _unpacked(files: Mapping[str, bytes]) -> Path:
-    """A folder of this machine with these files, named by their content."""
+    """Write these files to a temporary folder named by a hash of their content, and return it."""
     mark = hashlib.blake2b(digest_size=8)
     for name, data in sorted(files.items()):
         mark.update(name.encode() + b"\0" + data)

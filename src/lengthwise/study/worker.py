@@ -1,4 +1,4 @@
-"""A worker process: reads jobs from standard input, one line each, and answers each with a line."""
+"""A worker process: reads jobs from standard input, one per line, and writes one line per outcome."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lengthwise.study.work import Job, work
 
 
 def main() -> None:
-    """Do jobs until there are no more, or this process is asked to stop."""
+    """Do jobs until standard input ends or the process is asked to stop."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what other code prints is no answer
+    os.dup2(2, 1)  # print() of other code goes to stderr, not among the outcomes
     watch = Watch()
     while line := sys.stdin.readline():
         outcome = work(Job.read(line), watch)
