@@ -327,8 +327,12 @@ def test_without_its_store_a_study_goes_on_from_a_bundle(undisturbed, tmp_path):
     fresh = Store(tmp_path / "fresh")
     tally = Driver(planned, fresh, InProcess(), given=bundle.summaries).run()
     assert tally.here == 2 and len(tally.done) == 4
-    rows = pl.concat([fresh.rows(keys), bundle.rows.filter(~pl.col("run").is_in(list(fresh.done())))]).sort(ORDER)
-    assert rows.equals(rows_of(apart, keys))
+    assert fresh.export(tmp_path / "whole", keys, "tiny", given=bundle) == 4
+    whole = Bundle(tmp_path / "whole")
+    assert set(whole.records) == set(keys) and whole.rows.sort(ORDER).equals(rows_of(apart, keys))
+    apart.export(tmp_path / "apart", keys, "tiny")
+    for mine, theirs in zip(whole.answers(), Bundle(tmp_path / "apart").answers(), strict=True):
+        assert mine.sort(mine.columns).equals(theirs.sort(theirs.columns))
 
 
 def test_a_bundle_is_checked_against_its_study_and_some_of_its_runs_are_executed_again(undisturbed, written, tmp_path):

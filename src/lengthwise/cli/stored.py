@@ -126,6 +126,7 @@ def export(
     store: Annotated[str, typer.Argument(help="the store")],
     to: Annotated[Path, typer.Option("--to", help="the folder of the bundle")],
     of: Annotated[str | None, typer.Option("--study", help="only what this study needs")] = None,
+    with_: Annotated[Path | None, typer.Option("--with", help="a bundle whose other runs are written too")] = None,
     allow_code: AllowCode = False,
     as_json: Json = False,
 ) -> None:
@@ -133,16 +134,16 @@ def export(
 
     It also has up to 20 wrong answers of each row.
     """
-    from lengthwise.study.store import Store
+    from lengthwise.study.store import Bundle, Store
 
     kept, keys, name = Store(store), None, None
     if not kept.folder.exists():
         raise SpecError(f"there is no store {store!r}; give the folder that --store named")
     if of is not None:
-        asked = opened(of, allow_code=allow_code)
+        asked = opened(of, with_=with_, allow_code=allow_code)
         keys, name = [item.key for item in asked.items(store)[0]], asked.name
     with progress() as tell:
-        many = kept.export(to, keys, name, tell)
+        many = kept.export(to, keys, name, tell, None if with_ is None else Bundle(with_))
     if as_json:
         print(json.dumps({"runs": many, "folder": str(to)}, indent=2))
     else:

@@ -211,10 +211,15 @@ class Store:
         keys: Iterable[str] | None = None,
         study: str | None = None,
         say: Callable[[str], None] | None = None,
+        given: Bundle | None = None,
     ) -> int:
-        """Write a bundle of finished runs (rows, run.json, some wrong answers; no weights). Return their number."""
+        """Write a bundle of finished runs (rows, run.json, some wrong answers; no weights). Return their number.
+
+        Runs of the bundle `given` that are not done here are written too.
+        """
         import polars as pl
 
+        keys = None if keys is None else set(keys)
         state = self.state(keys)
         wanted, diverged = sorted(state.done), self.diverged(state.failed)
         if not wanted:
@@ -231,15 +236,23 @@ class Store:
                 predictions = from_parquet(attempt.read("predictions.parquet"))
                 wrong.append(some_wrong(predictions, key))
                 kinds.append(kinds_of(predictions, key))
-        target = Folder(to)
-        target.write("rows.parquet", to_parquet(self.rows(wanted, say)))
+        target, rows, many = Folder(to), self.rows(wanted, say), len(wanted)
+        if given is not None:
+            ours = {*wanted, *diverged}
+            theirs = {key: line for key, line in given.lines.items() if key not in ours and (not keys or key in keys)}
+            lines += map(json.dumps, theirs.values())
+            many += sum("done" in line for line in theirs.values())
+            rows = pl.concat([rows, given.rows.filter(pl.col("run").is_in({key.partition("~")[0] for key in theirs}))])
+            rows = rows.unique(_KEYS, keep="first", maintain_order=True)
+            for tables, more in zip((wrong, kinds), given.answers(), strict=True):
+                tables += [more.filter(pl.col("run").is_in(list(theirs)))] if more.width else []
+        target.write("rows.parquet", to_parquet(rows))
         target.write("runs.jsonl", "\n".join(lines) + "\n")
         for name, tables in (("wrong.parquet", wrong), ("kinds.parquet", kinds)):
             if tables:
                 target.write(name, to_parquet(pl.concat(tables)))
-        told = {"version": 1, "study": study, "runs": len(wanted)}
-        target.write("bundle.json", json.dumps(told, indent=1))
-        return len(wanted)
+        target.write("bundle.json", json.dumps({"version": 1, "study": study, "runs": many}, indent=1))
+        return many
 
 
 _COMPACT = 32
@@ -291,15 +304,16 @@ class Bundle:
     @cached_property
     def records(self) -> dict[str, dict[str, Any]]:
         """Key of each finished run → its line of runs.jsonl."""
-        return {key: line for key, line in self._lines.items() if "done" in line}
+        return {key: line for key, line in self.lines.items() if "done" in line}
 
     @property
     def diverged(self) -> dict[str, dict[str, Any]]:
         """Key of each diverged run → its `step`, `parameter`, `last_loss`."""
-        return {key: line["diverged"] for key, line in self._lines.items() if "diverged" in line}
+        return {key: line["diverged"] for key, line in self.lines.items() if "diverged" in line}
 
     @cached_property
-    def _lines(self) -> dict[str, dict[str, Any]]:
+    def lines(self) -> dict[str, dict[str, Any]]:
+        """Key of each run, finished or diverged → its line of runs.jsonl."""
         lines = (json.loads(line) for line in self.folder.read("runs.jsonl").decode().splitlines())
         return {line["key"]: line for line in lines}
 
