@@ -1,7 +1,7 @@
-"""A folder anywhere fsspec reaches: this disk, S3, GCS, memory. Files appear whole or not at all.
+"""A folder on any fsspec file system: local disk, S3, GCS, memory. Files appear whole or not at all.
 
-Only two things are asked of a store: that a file written is there afterwards, and that of two writers who create one
-name, one is refused.
+A store needs only two guarantees: a file is readable once it is written, and if two writers create the same name, one
+of them fails.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from lengthwise.spec import SpecError, one_line
 OUTPUT = Path("lengthwise-output")
 """Where figures, pages and tables are written, unless a call says otherwise."""
 _BUCKETS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl"}
-"""Stores without folders: to make one there is to make a bucket."""
+"""Object stores, which have no folders: `makedirs` there would create a bucket."""
 _SERVERS = {"botocore", "aiobotocore", "aiohttp", "gcsfs", "google", "azure", "requests"}
-"""Libraries that speak with servers, whose errors are not Python's own."""
+"""Client libraries of remote stores, whose exceptions are not Python's built-in ones."""
 _CONTESTS = 6
-"""How often a name is asked for that others ask for at the same moment."""
+"""How often a create is tried if other writers create the same name at the same time."""
 
 
 class Folder:
@@ -39,7 +39,7 @@ class Folder:
 
         self.name = str(where)
         try:
-            # A cached listing would hide what another machine has just written.
+            # A cached listing would hide files that another machine has just written.
             self.fs, self.path = fsspec.core.url_to_fs(self.name, use_listings_cache=False)
         except (ImportError, ValueError) as error:
             raise SpecError(f"{self.name!r} cannot be opened: {error}") from error
@@ -55,7 +55,7 @@ class Folder:
 
     @property
     def local(self) -> Path | None:
-        """The path on this disk, if it is there."""
+        """The path on the local disk; None for a remote folder."""
         return Path(self.path) if "file" in self.fs.protocol else None
 
     @property
@@ -72,7 +72,7 @@ class Folder:
         return above
 
     def names(self) -> list[str]:
-        """What is in it, sorted; nothing if it is not there."""
+        """Return the names in the folder, sorted; an empty list if the folder does not exist."""
         with _spoken("read", self.name):
             try:
                 if self.local is not None:
@@ -83,20 +83,20 @@ class Folder:
         return sorted({str(name).rstrip("/").rpartition("/")[2] for name in found} - {self.leaf})
 
     def exists(self, name: str = "") -> bool:
-        """Whether a file or folder is there."""
+        """Whether a file or folder exists; without a name, this folder itself."""
         with _spoken("read", self.name):
             return self.fs.exists(f"{self.path}/{name}" if name else self.path)
 
     def read(self, name: str) -> bytes:
-        """The content of a file."""
+        """Return the content of a file."""
         with _spoken("read", f"{self.name}/{name}"):
-            if self.local is None:  # in one request: a file that is written meanwhile is read whole, old or new
+            if self.local is None:  # one request, so that a file being rewritten is read whole, old or new
                 return self.fs.cat_file(f"{self.path}/{name}")
             with open(f"{self.path}/{name}", "rb") as file:
                 return file.read()
 
     def write(self, name: str, content: bytes | str) -> None:
-        """Write a file: readers see the old content or the new, never a part."""
+        """Write a file atomically: readers see the old content or the new, never a part."""
         data = content.encode() if isinstance(content, str) else content
         target = f"{self.path}/{name}"
         with _spoken("write", f"{self.name}/{name}"):
@@ -108,7 +108,7 @@ class Folder:
                 os.replace(partial, target)
 
     def create(self, name: str, content: bytes | str) -> bool:
-        """Write a file unless there is one; of several who do, one gets True. The content must be this writer's own."""
+        """Create a file if it is absent; of several writers exactly one gets True. Each must write unique content."""
         data = content.encode() if isinstance(content, str) else content
         if not data:
             raise ValueError("a file that is created is not empty: s3fs writes an empty one whoever was first")
@@ -116,7 +116,7 @@ class Folder:
         with _spoken("write", f"{self.name}/{name}"):
             self._room(name)
             if self.local is not None:
-                # A link is made of a file that is whole; "xb" would show an empty one for a moment, or for ever.
+                # Link a complete file: opening with "xb" would expose an empty file, forever if the process dies.
                 with _partial(target, data) as partial:
                     try:
                         os.link(partial, target)
@@ -143,17 +143,17 @@ class Folder:
                     raise
                 if isinstance(error, PermissionError) or not (isinstance(error, OSError) or _of_server(error)):
                     raise
-                # Whatever the server said, what is there decides. A file that was stored, but whose answer was lost,
-                # is ours although the second try is refused, or none was answered; some servers refuse in other words.
+                # Whatever the error, the stored content decides: if it is this writer's, the file was created and only
+                # the response was lost (a retry is then refused). Servers also differ in how they refuse.
                 with suppress(FileNotFoundError):
                     return self.fs.cat_file(target, start=0) == data  # without `start`, s3fs asks for the size first
-                if "Conflict" not in str(error) or contest == _CONTESTS:  # S3's 409: others ask for it too, ask again
+                if "Conflict" not in str(error) or contest == _CONTESTS:  # S3's 409: concurrent creates, try again
                     raise
                 time.sleep(0.05 * 2**contest)
         raise AssertionError
 
     def append(self, name: str, lines: str) -> None:
-        """Add lines to a file on this disk; elsewhere files have no end to add to, and it is written anew."""
+        """Append lines to a file; a remote file, which cannot be appended to, is rewritten."""
         with _spoken("write", f"{self.name}/{name}"):
             self._room(name)
             if self.local is not None:
@@ -166,12 +166,12 @@ class Folder:
                 self.fs.pipe_file(f"{self.path}/{name}", before + lines.encode())
 
     def remove(self, name: str) -> None:
-        """Take a file or folder away; it need not be there."""
+        """Remove a file or folder, if it exists."""
         with _spoken("remove", f"{self.name}/{name}"), suppress(FileNotFoundError):
             self.fs.rm(f"{self.path}/{name}", recursive=True)
 
     def json(self, name: str) -> Any:  # noqa: ANN401
-        """A file's JSON."""
+        """Return the parsed JSON of a file."""
         try:
             return json.loads(self.read(name))
         except (ValueError, UnicodeDecodeError) as error:
@@ -184,7 +184,7 @@ class Folder:
 
 @contextmanager
 def _partial(target: str, data: bytes) -> Iterator[str]:
-    """A file beside the target with all of the data, on the disk; it is gone afterwards."""
+    """Write the data to a temporary file beside the target, synced to disk; it is removed afterwards."""
     partial = f"{target}.{uuid4().hex}.part"
     try:
         with open(partial, "wb") as file:
@@ -198,7 +198,7 @@ def _partial(target: str, data: bytes) -> Iterator[str]:
 
 
 def _fsync_folder(target: str) -> None:
-    """A name is on the disk when its folder is."""
+    """Sync the target's folder, so that the new name survives a crash."""
     with suppress(OSError):
         number = os.open(os.path.dirname(target), os.O_RDONLY)
         try:
@@ -209,7 +209,7 @@ def _fsync_folder(target: str) -> None:
 
 @contextmanager
 def _spoken(doing: str, where: str) -> Iterator[None]:
-    """The errors of disks and servers in a user's words."""
+    """Turn errors of disks and servers into a `SpecError` with a readable message."""
     try:
         yield
     except SpecError:
@@ -232,5 +232,5 @@ def _spoken(doing: str, where: str) -> Iterator[None]:
 
 
 def _of_server(error: Exception) -> bool:
-    """Whether a library that speaks with servers raised it."""
+    """Whether the error comes from the client library of a remote store."""
     return any(kind.__module__.partition(".")[0] in _SERVERS for kind in type(error).__mro__)

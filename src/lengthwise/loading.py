@@ -1,6 +1,6 @@
-"""Classes from outside the package: how they are named, loaded, told apart, and sent to workers.
+"""Classes from outside the package: how they are named, loaded, hashed, and sent to workers.
 
-Of a file, only the statements that a class needs are executed: imports, functions, other classes, constants. So
+Only the statements of a file that a class needs are executed: imports, functions, other classes, constants. So
 `script.py:Mine` can be used without running the script, and editing the rest of the script does not change a run's id.
 """
 
@@ -25,11 +25,11 @@ from lengthwise.spec import Spec, SpecError, blame, did_you_mean
 _OUTSIDE = "lengthwise_outside_"
 _STANDARD = Path(ast.__file__).parent
 GIVEN: dict[str, type] = {}
-"""Classes that were handed over as objects, by the names that they have from then on."""
+"""Classes that were passed as objects, by the names assigned to them."""
 
 
 def named(value: str | Mapping[str, object] | Spec | type, table: Mapping[str, str]) -> Spec:
-    """The spec of a name, a mapping, a spec, or a class: of the table by its row, of others by where it is written."""
+    """Return the spec of a name, a mapping, a spec or a class; a class is named by its table key, module or file."""
     if not isinstance(value, type):
         return Spec.of(value)
     where = f"{value.__module__}:{value.__qualname__}"
@@ -45,7 +45,7 @@ def named(value: str | Mapping[str, object] | Spec | type, table: Mapping[str, s
 
 
 def load_class(where: str, name: str) -> type:
-    """The class `name` of a file, `where.py`, or of a module."""
+    """Load the class `name` from a file, `where.py`, or from a module."""
     if not where.endswith(".py"):
         module = load_module(where)
         found = getattr(module, name, None)
@@ -65,14 +65,14 @@ def load_class(where: str, name: str) -> type:
 
 
 def classes(where: str) -> list[str]:
-    """The classes that a file defines."""
+    """Return the names of the classes that a file defines."""
     return [node.name for node in _parsed(where)[0].body if isinstance(node, ast.ClassDef)]
 
 
 def load_module(where: str) -> ModuleType:
-    """An installed module, or one in the current directory."""
+    """Import an installed module, or one in the current directory."""
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))  # a console script does not see the current directory by itself
+        sys.path.append(str(Path.cwd()))  # it is not on the path of a console script
     try:
         return importlib.import_module(where)
     except ModuleNotFoundError as error:
@@ -96,8 +96,8 @@ def _parsed(where: str) -> tuple[ast.Module, Path]:
 
 
 def _executed(path: Path, body: list[ast.stmt], where: str) -> ModuleType:
-    """A module of these statements of a file."""
-    # The content is part of the name, so an edited class is a new module, and pickling finds it again.
+    """Execute these statements of a file as a module."""
+    # A hash of the content is part of the name, so an edited class is a new module, and unpickling finds the right one.
     mark = hashlib.blake2b(bytes(path) + path.read_bytes() + plain(body).encode(), digest_size=6).hexdigest()
     name = f"{_OUTSIDE}{path.stem}_{mark}"
     if name not in sys.modules:
@@ -105,8 +105,8 @@ def _executed(path: Path, body: list[ast.stmt], where: str) -> ModuleType:
         assert spec is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
-        sys.path.insert(0, str(path.parent))  # it may import its neighbours, as any script may
-        # Neighbours are loaded anew and let go again: another file's neighbour may have the same name.
+        sys.path.insert(0, str(path.parent))  # it may import modules beside it, as any script may
+        # Those are loaded anew and removed again: a module beside another file may have the same name.
         hidden = {one: sys.modules.pop(one) for one in _beside(path.parent)}
         try:
             exec(compile(ast.Module(body, []), str(path), "exec"), vars(module))
@@ -124,7 +124,7 @@ def _executed(path: Path, body: list[ast.stmt], where: str) -> ModuleType:
 
 
 def _beside(folder: Path) -> dict[str, str]:
-    """The modules that were imported from a folder, by name, with their files; installed packages are none."""
+    """Return the files of modules that were imported from a folder, by module name, without installed packages."""
     found = {}
     for name, module in sorted(sys.modules.items()):
         file = getattr(module, "__file__", None)
@@ -141,15 +141,16 @@ def _beside(folder: Path) -> dict[str, str]:
 
 
 def content(cls: type) -> bytes:
-    """What decides how a class from outside behaves: the statements it needs, without comments and docstrings.
+    """Return the source that determines how a class from outside behaves, without comments and docstrings.
 
-    `Mine` and `file.py:Mine` have the same content; what else is in the file does not matter.
+    It is the statements that the class needs; the rest of the file does not matter. `Mine` and `file.py:Mine` have the
+    same content.
     """
     if (path := _file_of(cls)) is None:
         text = gathered(cls)
         return plain(needed(ast.parse(text), cls.__qualname__)).encode()
     module = sys.modules[cls.__module__]
-    if module.__package__:  # its relative imports work inside its package alone: it is read, not executed again
+    if module.__package__:  # its relative imports work only inside its package, so it is parsed but not executed again
         return _package_source(module.__name__, path, cls.__qualname__).encode()
     if not hasattr(module, "__needed__"):
         module = sys.modules[load_class(str(path), cls.__qualname__).__module__]
@@ -158,7 +159,7 @@ def content(cls: type) -> bytes:
 
 
 def _package_source(module: str, path: Path, name: str) -> str:
-    """What a class of a package needs of its own module, and the modules of the package that this imports."""
+    """Return what a class needs of its own module, and the modules of its package that are imported from there."""
     body = needed(ast.parse(path.read_bytes()), name)
     pieces, seen, waiting = [plain(body)], {module}, [(module, body)]
     while waiting:
@@ -174,7 +175,7 @@ def _package_source(module: str, path: Path, name: str) -> str:
 
 
 def _imported(importer: str, statements: list[ast.stmt]) -> set[str]:
-    """The modules of the importer's own package that statements import."""
+    """Return the modules of the importer's own package that these statements import."""
     found, package = set[str](), sys.modules[importer].__package__
     for node in (node for statement in statements for node in ast.walk(statement)):
         if isinstance(node, ast.Import):
@@ -187,7 +188,7 @@ def _imported(importer: str, statements: list[ast.stmt]) -> set[str]:
 
 
 def files_of(cls: type) -> dict[str, bytes]:
-    """The files that a worker needs to load a class from outside: its own first, then the neighbours it imports."""
+    """Return the files a worker needs to load a class from outside: its own first, then modules beside it."""
     if (path := _file_of(cls)) is None:
         return {"notebook.py": gathered(cls).encode()}
     loaded = sys.modules[load_class(str(path), cls.__qualname__).__module__]
@@ -196,13 +197,13 @@ def files_of(cls: type) -> dict[str, bytes]:
 
 
 def _file_of(cls: type) -> Path | None:
-    """The file that a class is written in; none for one from a notebook's cell."""
+    """Return the file that defines a class; None for a class from a notebook cell."""
     file = getattr(sys.modules.get(cls.__module__), "__file__", None)
     return Path(file).resolve() if file is not None and Path(file).is_file() else None
 
 
 def needed(tree: ast.Module, name: str) -> list[ast.stmt]:
-    """The statements of a file that one of its classes needs, in their order; of imports, only the names it uses."""
+    """Return the statements of a file that one of its classes needs, in order; imports keep only the used names."""
     wanted, kept = {name.partition(".")[0]}, set[int]()
     while True:
         found = {
@@ -224,7 +225,7 @@ def needed(tree: ast.Module, name: str) -> list[ast.stmt]:
 
 
 def _bound(statement: ast.stmt) -> Iterator[str]:
-    """The names that a statement defines in its module."""
+    """Yield the names that a statement defines in its module."""
     waiting: list[ast.AST] = [statement]
     while waiting:
         node = waiting.pop()
@@ -239,7 +240,7 @@ def _bound(statement: ast.stmt) -> Iterator[str]:
 
 
 def _changed(statement: ast.stmt) -> Iterator[str]:
-    """The names whose attributes or entries a statement sets: `Mine` of `Mine.paper = ...`."""
+    """Yield the names whose attributes or entries a statement sets: `Mine` for `Mine.paper = ...`."""
     targets = statement.targets if isinstance(statement, ast.Assign) else []
     targets = [statement.target] if isinstance(statement, ast.AugAssign | ast.AnnAssign) else targets
     for target in targets:
@@ -251,7 +252,7 @@ def _changed(statement: ast.stmt) -> Iterator[str]:
 
 
 def _free(statement: ast.stmt) -> set[str]:
-    """The names of the module that a statement uses, in annotations too; local variables are none."""
+    """Return the global names that a statement uses, also in annotations."""
     found: set[str] = set()
     waiting = [symtable.symtable(ast.unparse(statement), "statement", "exec")]
     while waiting:
@@ -263,7 +264,7 @@ def _free(statement: ast.stmt) -> set[str]:
 
 
 def _only(statement: ast.stmt, wanted: set[str]) -> ast.stmt:
-    """An import with the names that are used; any other statement as it is."""
+    """Reduce an import to the names that are used; return any other statement unchanged."""
     if not isinstance(statement, ast.Import | ast.ImportFrom):
         return statement
     names = [one for one in statement.names if (one.asname or one.name.partition(".")[0]) in wanted]
@@ -276,7 +277,7 @@ def _only(statement: ast.stmt, wanted: set[str]) -> ast.stmt:
 
 
 def plain(body: list[ast.stmt]) -> str:
-    """Statements as text without comments, docstrings and layout; what is left decides what they do."""
+    """Return statements as text without comments, docstrings and layout, i.e. only what determines their behaviour."""
     tree = ast.parse(ast.unparse(ast.Module(body, [])))
     for node in ast.walk(tree):
         own = getattr(node, "body", None)
@@ -290,7 +291,7 @@ def plain(body: list[ast.stmt]) -> str:
 
 
 def gathered(cls: type) -> str:
-    """The source of a class from a notebook, behind everything it uses, as one file."""
+    """Return the source of a class from a notebook as one file, after everything that it uses."""
     there, pieces, seen = vars(sys.modules[cls.__module__]), list[str](), set[str]()
 
     def add(name: str, value: object) -> None:
@@ -313,7 +314,7 @@ def gathered(cls: type) -> str:
 
 
 def _written(name: str, value: object, cls: type) -> str:
-    """The statement that gives a module, something imported or a constant its name."""
+    """Return the statement that binds a module, an imported object or a constant to its name."""
     if isinstance(value, ModuleType):
         return f"import {value.__name__} as {name}"
     module, own = getattr(value, "__module__", None), getattr(value, "__qualname__", None) or getattr(value, "_name", 0)
@@ -331,12 +332,12 @@ def _written(name: str, value: object, cls: type) -> str:
 
 
 def _in_a_cell(value: type | FunctionType) -> str:
-    """The source of a class or function that was defined in a cell."""
+    """Return the source of a class or function that was defined in a cell."""
     functions = [value] if isinstance(value, FunctionType) else [one for one in vars(value).values() if callable(one)]
     files = [code.co_filename for one in functions if (code := getattr(one, "__code__", None)) is not None]
     for file in [*files, *reversed(list(linecache.cache))]:
         if Path(file).suffix == ".py" and Path(file).is_file() and file not in files:
-            continue  # a module of somebody else
+            continue  # an unrelated module
         try:
             tree = ast.parse(textwrap.dedent("".join(linecache.getlines(file))))
         except SyntaxError:

@@ -31,7 +31,7 @@ class SpecError(ValueError):
     """A user's mistake: the message says what was wrong, where, and what to type instead."""
 
     exit_code = 2
-    """Of the command line."""
+    """The exit code of the command line."""
 
 
 # --- the grammar -----------------------------------------------------------------------------------------------------
@@ -41,7 +41,7 @@ class SpecError(ValueError):
 class Spec:
     """A name with options, e.g. `rope:fraction=0.25:interleaved=true`.
 
-    The name is a row of a table (`rope`), `package.module:Class` or `file.py:Class`; options keep no order.
+    The name is a key of a table (`rope`), `package.module:Class` or `file.py:Class`; options are kept sorted.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Spec:
 
     @classmethod
     def of(cls, value: str | Mapping[str, object] | Spec) -> Spec:
-        """The spec that a string, a mapping or a spec denotes."""
+        """Parse a string or a mapping into a spec; a spec is returned as it is."""
         if isinstance(value, Spec):
             return value
         if isinstance(value, Mapping):
@@ -102,12 +102,12 @@ class Spec:
         return ":".join([self.name, *(f"{key}={show(item)}" for key, item in self.options)])
 
     def mapping(self) -> dict[str, Value]:
-        """The YAML form: `{name: ..., option: value}`."""
+        """Return the YAML form: `{name: ..., option: value}`."""
         return {"name": self.name, **dict(self.options)}
 
 
 def specs(text: str) -> list[Spec]:
-    """The specs of a comma-separated list, `nope,rope:fraction=0.25`; `2*[3*rope,nope]` is eight of them."""
+    """Parse a comma-separated list of specs, `nope,rope:fraction=0.25`; `2*[3*rope,nope]` gives eight."""
     found = [spec for part in _split(text, ",") if part.strip() for spec in _repeated(part.strip())]
     if len(found) > 1000:
         raise SpecError(f"a list of {len(found):,} names is beyond anything that is meant: {text[:40]}...")
@@ -162,7 +162,7 @@ def _parse(text: str) -> Value:
 
 
 def show(value: object) -> str:
-    """A value as it is written in a spec."""
+    """Format a value as it is written in a spec."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if value is None:
@@ -187,11 +187,11 @@ _SEVERAL = {
     "encoding": " Several go into a list, one per layer.",
     "task": " A run has one task; a study takes several: vary: {task: [copy, sort]} in its file.",
 }
-_LISTED = 24  # names in one line of an error
+_LISTED = 24  # at most so many names in one error message
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """` Did you mean 'theta'?`, or the list of what exists."""
+    """Return ` Did you mean 'theta'?`, or the list of what exists."""
     lower = {item.lower(): item for item in sorted(known, reverse=True)}
     close = difflib.get_close_matches(word.lower(), lower, n=1)
     if close:
@@ -203,7 +203,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def resolve(kind: str, table: Mapping[str, str], name: str) -> type:
-    """The class that `name` means: a row of `table`, `package.module:Class`, or `file.py:Class`."""
+    """Return the class that `name` refers to: a key of `table`, `package.module:Class`, or `file.py:Class`."""
     from lengthwise import loading
 
     if name in loading.GIVEN:
@@ -220,7 +220,7 @@ def resolve(kind: str, table: Mapping[str, str], name: str) -> type:
         if "," in name:
             hint = _SEVERAL.get(kind, " Name one.")
         raise SpecError(f"unknown {kind} {name!r}.{hint}")
-    if where in table and attribute.islower():  # a class has a capital; this is an option without its value
+    if where in table and attribute.islower():  # not a class, which has a capital, but an option without its value
         raise SpecError(f"option {attribute!r} of {kind} {where!r} has no value; write {name}=value")
     if where == "__main__":
         raise SpecError(
@@ -230,7 +230,7 @@ def resolve(kind: str, table: Mapping[str, str], name: str) -> type:
 
 
 def blame(error: BaseException, where: str) -> str:
-    """The line of the user's file, not of ours."""
+    """Describe an error with the line in the file `where`, which is the user's."""
     if isinstance(error, SyntaxError):
         return f"line {error.lineno}: {error.msg}: {(error.text or '').strip()}"
     frames = traceback.extract_tb(error.__traceback__)
@@ -243,7 +243,7 @@ def blame(error: BaseException, where: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """The text without line breaks, as an error must be."""
+    """Return the text on one line, for an error message."""
     return " ".join(text.split())
 
 
@@ -251,9 +251,9 @@ def one_line(text: str) -> str:
 
 
 def options(cls: type, arguments: int | None = None) -> dict[str, inspect.Parameter]:
-    """The options of a class: the keyword-only arguments of its constructor, after `arguments` other ones.
+    """Return the options of a class: the keyword-only arguments of its constructor, after `arguments` other ones.
 
-    An argument that could not be given by its name, or has no type to check, is an error: it would be ignored.
+    Another argument, not keyword-only or without a type, is an error if `arguments` is given: it would be ignored.
     """
     found: dict[str, inspect.Parameter] = {}
     if cls.__init__ is object.__init__:
@@ -276,11 +276,11 @@ def options(cls: type, arguments: int | None = None) -> dict[str, inspect.Parame
 
 
 def checked_options(kind: str, cls: type, spec: Spec, arguments: int = 0) -> dict[str, object]:
-    """The spec's options as keyword arguments of `cls`, each known and of the right type."""
+    """Return the spec's options as keyword arguments of `cls`; raise for an unknown name or a wrong type."""
     from pydantic import TypeAdapter, ValidationError
 
     known = options(cls, arguments)
-    # The fields of a dataclass are annotated where they are written, which may be another module.
+    # Type hints of a dataclass field must be resolved in the module that defines it, which may be another one.
     hints = typing.get_type_hints(cls if dataclasses.is_dataclass(cls) else cls.__init__)
     checked: dict[str, object] = {}
     for key, value in spec.options:
@@ -305,7 +305,7 @@ def checked_options(kind: str, cls: type, spec: Spec, arguments: int = 0) -> dic
 
 
 def known_fields(kind: str, name: str, model: type[BaseModel], fields: Iterable[str]) -> None:
-    """Refuse fields that a preset's model does not have; `also_called` of the model has other names for them."""
+    """Refuse fields that a preset's model does not have; `also_called` of the model maps aliases, for the hint."""
     for field in fields:
         if field not in model.model_fields:
             known = getattr(model, "also_called", {}).get(field)
@@ -314,7 +314,7 @@ def known_fields(kind: str, name: str, model: type[BaseModel], fields: Iterable[
 
 
 def validated(kind: str, name: str, model: type[M], fields: Mapping[str, object]) -> M:
-    """The model of these fields, each of its type and within its bounds."""
+    """Build the pydantic model of these fields; a wrong type or value becomes a `SpecError`."""
     from pydantic import ValidationError
 
     try:
@@ -326,7 +326,7 @@ def validated(kind: str, name: str, model: type[M], fields: Mapping[str, object]
 
 
 def canonical(kind: str, table: Mapping[str, str], spec: Spec, arguments: int = 0, cls: type | None = None) -> Spec:
-    """The one spelling of a spec: options checked and typed, those that equal their default left out."""
+    """Return the canonical form of a spec: options checked and typed, those that equal their default left out."""
     cls = cls or resolve(kind, table, spec.name)
     known = options(cls)
     checked = checked_options(kind, cls, spec, arguments)
@@ -335,7 +335,7 @@ def canonical(kind: str, table: Mapping[str, str], spec: Spec, arguments: int = 
 
 
 def build(kind: str, table: Mapping[str, str], base: type, spec: Spec, arguments: Sequence[object] = ()) -> object:
-    """The object that `spec` describes: an instance of `base` made from `arguments` and the spec's options."""
+    """Build the object that `spec` describes: an instance of `base` from `arguments` and the spec's options."""
     cls = resolve(kind, table, spec.name)
     if not issubclass(cls, base):
         raise SpecError(
@@ -360,7 +360,7 @@ R = typing.TypeVar("R")
 
 
 def suggests(function: typing.Callable[P, R]) -> typing.Callable[P, R]:
-    """A function whose unknown keywords are answered with the one that was probably meant."""
+    """Decorate a function so that an unknown keyword raises with a suggestion."""
     known = [name for name, item in inspect.signature(function).parameters.items() if item.kind != item.VAR_KEYWORD]
     open_ended = any(item.kind == item.VAR_KEYWORD for item in inspect.signature(function).parameters.values())
 
@@ -378,6 +378,6 @@ def suggests(function: typing.Callable[P, R]) -> typing.Callable[P, R]:
 
 
 def digest(*key: object, bits: int = 128) -> int:
-    """A number that depends on `key` alone, on any machine: blake2b of its canonical JSON."""
+    """Return a hash of `key` that is the same on any machine: blake2b of its canonical JSON."""
     text = json.dumps(key, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=bits // 8).digest(), "big")

@@ -1,6 +1,6 @@
-"""Weights → what attention does: distributions, distances, divergences between models, and probes of position.
+"""Analyses of attention and hidden states: entropies, distances, divergences between models, probes of position.
 
-Everything here is a function of a model, trained, constructed or untrained, read and changed only through its taps.
+Every analysis takes a model (trained, constructed or untrained) and reads or changes it only through its taps.
 
 Legend of shape suffixes, beside those of `lengthwise.model`: R rows (queries of a block), L layers, A and B the heads
 of two models that are compared.

@@ -1,6 +1,6 @@
-"""What each head attends to, a block of queries at a time: entropy, sink mass, distances; T × T is never held.
+"""Statistics of each head's attention: entropy, sink mass, distances. A T × T matrix is never held in memory.
 
-The weights are those after softmax, bias and mask included, of the path that also gives the layer's output.
+The weights are those after softmax, with bias and mask, taken from the computation of the layer's output itself.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ from lengthwise.spec import SpecError
 from lengthwise.task.base import Task
 
 ROWS = 128
-"""Queries of a block."""
+"""The number of queries in a block."""
 BINS = 40
-"""Of normalised distance, .025 each: .125 and .875 are edges, and so are those of the published bins of .05."""
+"""Bins of normalised distance, .025 wide: their edges include .125, .875 and the edges of the published bins of .05."""
 NEAR, FAR = BINS // 8, BINS - BINS // 8
 """Bins below NEAR are distances below .125, those from FAR on are .875 and more."""
 TOKENS = 8192
-"""Tokens of a batch, at most; a single sequence may be longer."""
+"""The maximum number of tokens in a batch; a single sequence may be longer."""
 
 See = Callable[[int, Tensor, int], None]
-"""Gets a layer, the weights of some queries (B, H, R, K), and the first of these queries."""
+"""A callback with the layer, the weights of a block of queries (B, H, R, K), and the index of the first query."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Sequences of one number of tokens, so that none is padded: `Batch(ids_BT)`."""
+    """Sequences of equal length, so that there is no padding: `Batch(ids_BT)`."""
 
     ids_BT: Tensor
     counted_BT: Tensor | None = None
-    """The queries that statistics count; none means all."""
+    """The mask of the queries that statistics include; None means all."""
     length: int | None = None
-    """The task's length."""
+    """The length in the task's unit."""
     seen: bool = True
-    """Whether lengths like this one were trained."""
+    """Whether the model was trained on this length."""
     cases: tuple[Case, ...] = ()
 
 
 class Source(Protocol):
-    """Something whose attention can be listened to: `DecoderSource(decoder)`, `HuggingFaceSource(model)`."""
+    """A model whose attention weights can be read: `DecoderSource(decoder)`, `HuggingFaceSource(model)`."""
 
     @property
     def layers(self) -> int:
@@ -68,12 +68,12 @@ class Source(Protocol):
         ...
 
     def listen(self, batch: Batch, see: See, rows: int = ROWS) -> None:
-        """Show every layer's weights, first layer first, in blocks of so many queries; keys end at the last query."""
+        """Call `see` with each layer's weights in turn, in blocks of `rows` queries; keys end at the last query."""
         ...
 
 
 class DecoderSource:
-    """The attention of our decoder under a kind of positions; blocks come from the model, one at a time."""
+    """The attention of our decoder with a kind of positions; the model computes one block of queries at a time."""
 
     def __init__(self, decoder: Decoder, positions: Positions | None = None) -> None:
         if decoder.config.mask != "causal":
@@ -93,12 +93,12 @@ class DecoderSource:
 
     @property
     def complete(self) -> list[bool]:
-        """By the claims of the encodings."""
+        """For each layer, what its encoding declares."""
         parts = [part for part in self.decoder.encodings if isinstance(part, Encoding)]
         return [parts[which].complete for which in self.decoder.which]
 
     def listen(self, batch: Batch, see: See, rows: int = ROWS) -> None:
-        """One forward pass without a head; the weights of a block are gone when the next is made."""
+        """Run one forward pass without logits; a block's weights are freed before the next block is computed."""
         layer_of = {f"layers.{layer}.weights": layer for layer in range(self.layers)}
         assert set(layer_of) <= set(tap_names(self.layers))
         tokens = batch.ids_BT.shape[1]
@@ -123,9 +123,9 @@ class DecoderSource:
 def batches(
     task: Task, lengths: Sequence[int] | None = None, examples: int = 10, limit: int | None = None
 ) -> list[Batch]:
-    """The first examples of each tested length, right answers given; counted are the queries that say the answer.
+    """Return the first examples of each tested length, with correct answers; queries that predict the answer count.
 
-    The end token is no input. `limit` is the encoding's: what has no room is left out.
+    The end token is not an input. Sequences longer than `limit`, the encoding's, are left out.
     """
     found: list[Batch] = []
     for split, length in grid(task, lengths):
@@ -147,7 +147,7 @@ def batches(
 
 @dataclass
 class Heads:
-    """Sums over queries of what each head does, by layer and query; add blocks, then read means.
+    """Sums of attention statistics by layer, head and query position; add blocks, then read means.
 
     With weights w over keys 0..t of query t: entropy −Σ w ln w (nats); `sink` w₀; `distance` Σ w_k (t − k);
     `argmax` t − argmax w, where equal weights share; both are also divided by t + 1, the published normalisation.
@@ -160,16 +160,16 @@ class Heads:
     sums: dict[str, Tensor] = field(default_factory=dict)
     """Name → (L, H, T), float64."""
     count_T: Tensor = field(default_factory=lambda: torch.zeros(0))
-    """How many queries of each position were counted."""
+    """The number of counted queries at each position."""
     argmax_LHN: Tensor = field(default_factory=lambda: torch.zeros(0))
     """How many queries have their largest weight in each bin of normalised distance."""
     weight_LHN: Tensor = field(default_factory=lambda: torch.zeros(0))
     """How much weight lies in each bin, over all counted queries."""
     least_L: Tensor = field(default_factory=lambda: torch.zeros(0))
     most_L: Tensor = field(default_factory=lambda: torch.zeros(0))
-    """The smallest and the largest sum of a row, of all queries."""
+    """The smallest and the largest sum of a query's weights, over all queries."""
     future_L: Tensor = field(default_factory=lambda: torch.zeros(0))
-    """The largest weight on a later key."""
+    """The largest weight on a key after the query; 0 in a causal model."""
 
     def __post_init__(self) -> None:
         shape = (self.layers, self.heads, self.tokens)
@@ -182,7 +182,7 @@ class Heads:
         self.most_L, self.future_L = (torch.zeros(self.layers, dtype=torch.float64) for _ in range(2))
 
     def add(self, layer: int, weights_BHRK: Tensor, start: int, counted_BT: Tensor | None = None) -> None:
-        """Count a block of queries."""
+        """Add the statistics of a block of queries."""
         batch, _, rows, keys = weights_BHRK.shape
         query_R, key_K = torch.arange(start, start + rows), torch.arange(keys)
         back_RK = query_R[:, None] - key_K
@@ -191,7 +191,7 @@ class Heads:
         self.least_L[layer] = torch.minimum(self.least_L[layer], total_BHR.min())
         self.most_L[layer] = torch.maximum(self.most_L[layer], total_BHR.max())
         if bool(later_RK.any()):
-            first = int(later_RK.any(0).nonzero()[0])  # keys before it are nobody's future
+            first = int(later_RK.any(0).nonzero()[0])  # keys before it are in no query's future
             future = weights_BHRK[..., first:].masked_fill(~later_RK[:, first:], 0).max()
             self.future_L[layer] = torch.maximum(self.future_L[layer], future.double())
         counted_BR = (
@@ -203,14 +203,14 @@ class Heads:
             self.count_T[start : start + rows] += counted_BR.sum(0)
         weights_BHRK = weights_BHRK * counted_BR[:, None, :, None]
         largest_BHRK = _largest(weights_BHRK, later_RK) * counted_BR[:, None, :, None]
-        # Products with a vector of keys, not a matrix of distances per head.
+        # Multiply by the vector of key positions, which is cheaper than by a matrix of distances.
         places_K = key_K.to(weights_BHRK.dtype)
         place_BHR, argmax_BHR = weights_BHRK @ places_K, largest_BHRK @ places_K
         behind_BHR = query_R * counted_BR[:, None] - argmax_BHR.double()
         kept_BHR = total_BHR * counted_BR[:, None]
         distance_BHR = kept_BHR * query_R - place_BHR.double()
         per_token_R = 1 / (query_R + 1).double()
-        # ln(t + 1) is the most there can be; the first query has no choice and counts as 0.
+        # ln(t + 1) is the maximum entropy; it is 0 for the first query, whose relative entropy counts as 0.
         most_R = (query_R + 1).double().log().clamp(min=1e-9)
         tiny = torch.finfo(weights_BHRK.dtype).tiny
         entropy_BHR = -(weights_BHRK * weights_BHRK.clamp(min=tiny).log()).sum(-1, dtype=torch.float64)
@@ -226,24 +226,24 @@ class Heads:
         }
         for name, value_BHR in found.items():
             self.sums[name][layer, :, start : start + rows] += value_BHR.sum(0)
-        bins_RK = (BINS * back_RK.clamp(min=0)) // (query_R[:, None] + 1)  # in whole numbers: edges are exact
+        bins_RK = (BINS * back_RK.clamp(min=0)) // (query_R[:, None] + 1)  # in integers, so that edges are exact
         for held_LHN, each_BHRK in ((self.weight_LHN, weights_BHRK), (self.argmax_LHN, largest_BHRK)):
             held_LHN[layer].index_add_(1, bins_RK.flatten(), each_BHRK.sum(0).flatten(1).double())
 
     def mean_LHT(self, name: str) -> Tensor:
-        """The mean of a statistic at each query; not a number where none was counted."""
+        """Return the mean of a statistic at each query position; NaN if no query was counted there."""
         return self.sums[name] / self.count_T
 
     def mean_LH(self, name: str) -> Tensor:
-        """The mean of a statistic over all counted queries."""
+        """Return the mean of a statistic over all counted queries."""
         return self.sums[name].sum(-1) / self.count_T.sum()
 
     def near_LH(self, how: str = "weight") -> Tensor:
-        """The share of distances below .125, of weights or of their maxima (`argmax`)."""
+        """Return the share of distances below .125, of all weights or of the largest weights (`argmax`)."""
         return _share(self.weight_LHN if how == "weight" else self.argmax_LHN, slice(0, NEAR))
 
     def far_LH(self, how: str = "weight") -> Tensor:
-        """The share of distances of .875 and more."""
+        """Return the share of distances of .875 and more."""
         return _share(self.weight_LHN if how == "weight" else self.argmax_LHN, slice(FAR, BINS))
 
 
@@ -257,13 +257,13 @@ MEANS = {
     "relative_argmax": "the same / (t + 1), as published",
     "total": "sum of the weights",
 }
-"""What `Heads` keeps, with its unit."""
+"""The statistics of `Heads`, with their units."""
 
 
 def _largest(weights_BHRK: Tensor, later_RK: Tensor) -> Tensor:
-    """1 at the largest weight of each row; several that are equal, to 1e-5, share it.
+    """Return 1 at the largest weight of each row; weights that are equal up to 1e-5 share it.
 
-    Without positions equal tokens have equal weights in the first layer: which is the largest, rounding would decide.
+    Without positions, equal tokens have equal weights in the first layer, and rounding would decide the argmax.
     """
     most_BHR1 = weights_BHRK.amax(-1, keepdim=True)
     tied_BHRK = ((weights_BHRK >= most_BHR1 * (1 - 1e-5)) & ~later_RK).to(weights_BHRK.dtype)
@@ -275,7 +275,7 @@ def _share(counts_LHN: Tensor, part: slice) -> Tensor:
 
 
 def observe(source: Source, given: Sequence[Batch], rows: int = ROWS) -> Heads:
-    """The statistics of every head over some batches: `observe(DecoderSource(decoder), [Batch(ids_BT)])`."""
+    """Compute the statistics of all heads over some batches: `observe(DecoderSource(decoder), [Batch(ids_BT)])`."""
     if not given:
         raise SpecError("there is nothing to look at: no example has room, or no length was given")
     heads = Heads(source.layers, source.heads, max(batch.ids_BT.shape[1] for batch in given))

@@ -1,4 +1,4 @@
-"""How far back attention looks, and how that changes with length: rows from the statistics of heads."""
+"""Attended distance, and how it changes with length: rows from the statistics of heads."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from lengthwise.analysis.attention import BINS, MEANS, Batch, Heads, Source, obs
 
 
 def histogram_rows(heads: Heads, **labels: object) -> list[dict[str, object]]:
-    """Each layer's distribution of normalised distance (t − k) / (t + 1), in bins of .025.
+    """Return each layer's distribution of normalised distance (t − k) / (t + 1), in bins of .025.
 
-    `argmax` counts the place of the largest weight, as published (Figure 7); `weight` counts all weights.
+    `argmax` counts the distance of the largest weight, as published (Figure 7); `weight` sums all weights.
     """
     found: list[dict[str, object]] = []
     for layer in range(heads.layers):
@@ -24,7 +24,7 @@ def histogram_rows(heads: Heads, **labels: object) -> list[dict[str, object]]:
 
 
 def published_bins(counts: Sequence[float]) -> list[float]:
-    """Bins of .025 as the 21 of the publication, each the nearest to 0, .05, ..., 1; as shares.
+    """Merge bins of .025 into the publication's 21, centred at 0, .05, ..., 1; return shares.
 
     >>> published_bins([1.0] * 40)[:2]
     [0.025, 0.05]
@@ -35,9 +35,9 @@ def published_bins(counts: Sequence[float]) -> list[float]:
 
 
 def head_rows(heads: Heads, **labels: object) -> list[dict[str, object]]:
-    """One row for each layer and head: the means of all statistics, and the two modes of distance.
+    """Return a row for each layer and head: the means of all statistics, and the shares of near and far distances.
 
-    `near` is the share below .125, `far` that of .875 and more; both large is bimodal.
+    `near` is the share below .125, `far` that of .875 and more; if both are large, the head is bimodal.
     """
     means = {name: heads.mean_LH(name) for name in MEANS}
     modes = {
@@ -57,7 +57,7 @@ def head_rows(heads: Heads, **labels: object) -> list[dict[str, object]]:
 
 
 def by_length(source: Source, given: Sequence[Batch], **labels: object) -> tuple[list[dict[str, object]], Heads]:
-    """`head_rows` of each length, and the statistics of all unseen lengths together (all, if none is unseen)."""
+    """Return `head_rows` of each length, and statistics pooled over unseen lengths (over all, if none is unseen)."""
     found: list[dict[str, object]] = []
     seen: list[Heads] = []
     unseen: list[Heads] = []
@@ -70,7 +70,7 @@ def by_length(source: Source, given: Sequence[Batch], **labels: object) -> tuple
 
 
 def joined(several: Sequence[Heads]) -> Heads:
-    """The statistics of several together."""
+    """Pool several statistics into one."""
     tokens = max(heads.tokens for heads in several)
     whole = Heads(several[0].layers, several[0].heads, tokens)
     for heads in several:

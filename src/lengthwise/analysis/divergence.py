@@ -1,4 +1,4 @@
-"""How far two models' attention is apart, layer by layer: the Jensen–Shannon divergence, and what was published as it.
+"""The divergence of two models' attention, layer by layer: Jensen–Shannon, and what was published under that name.
 
     true          ½ [KL(P‖M) + KL(Q‖M)],  M = (P + Q) / 2;  nats, between 0 and ln 2
     as_published  ½ [KL(M‖P) + KL(M‖Q)];  no upper bound, infinite where one weight is 0 and the other is not
@@ -30,13 +30,13 @@ HEADS = {
     "as_published": "the closest of the pairs (i of the first, j of the second) with i < j, in each example",
     "same": "head i with head i: for models that began with the same weights",
 }
-"""How heads are paired, in words."""
+"""The ways of pairing heads, with a description."""
 
 
 def jensen_shannon(p_NK: Tensor, q_NK: Tensor) -> Tensor:
     """½ [KL(P‖M) + KL(Q‖M)] of each row, in nats; p = (.97, .01, .01, .01) and q reversed give .623.
 
-    It is H(M) − ½ H(P) − ½ H(Q). A weight of 0 adds nothing. Lin 1991.
+    It equals H(M) − ½ H(P) − ½ H(Q); a weight of 0 contributes 0. Lin 1991.
     """
     entropy_N = torch.special.entr((p_NK + q_NK) / 2).sum(-1)
     own_N = (torch.special.entr(p_NK).sum(-1) + torch.special.entr(q_NK).sum(-1)) / 2
@@ -46,26 +46,26 @@ def jensen_shannon(p_NK: Tensor, q_NK: Tensor) -> Tensor:
 def as_published(p_NK: Tensor, q_NK: Tensor) -> Tensor:
     """½ [KL(M‖P) + KL(M‖Q)] of each row, what the publication's code computes; the same p and q give 1.572.
 
-    Zeros as there: infinite where one of two weights is 0, not a number where both are.
+    Zeros are treated as in that code: infinite if one of two weights is 0, NaN if both are.
     """
     m_NK = (p_NK + q_NK) / 2
     return (torch.xlogy(m_NK, m_NK) - m_NK * ((p_NK.log() + q_NK.log()) / 2)).sum(-1)
 
 
 def _information(x: Tensor) -> Tensor:
-    """x ln x, and 0 at 0. Not `xlogy` or `entr`, which take three times as long."""
+    """Return x ln x, and 0 at 0; three times as fast as `xlogy` or `entr`."""
     return x * x.clamp(min=1e-300).log()
 
 
 def _with_rest(weights_BHRK: Tensor) -> Tensor:
-    """Weights that sum to less than 1, with the rest as one more key that stands for none."""
+    """Append the rest of weights that sum to less than 1 as one more key, which stands for no token."""
     return torch.cat([weights_BHRK, (1 - weights_BHRK.sum(-1, keepdim=True)).clamp(min=0)], -1)
 
 
 def head_divergences(p_BARK: Tensor, q_BBRK: Tensor, start: int, rest: bool = False) -> dict[str, Tensor]:
-    """Sums over a block of queries of the divergence of each pair of heads: definition → (batch, A, B), float64.
+    """Return the divergence of each pair of heads, summed over a block of queries: definition → (batch, A, B), float64.
 
-    Of a row, the keys up to its query count. `rest`: some weights sum to less than 1.
+    Only keys up to the query count. `rest` says that some weights sum to less than 1.
     """
     p, q = p_BARK.double(), q_BBRK.double()
     rows, keys = p.shape[2:]
@@ -74,16 +74,16 @@ def head_divergences(p_BARK: Tensor, q_BBRK: Tensor, start: int, rest: bool = Fa
         p, q = _with_rest(p), _with_rest(q)
         visible_RK = torch.cat([visible_RK, torch.ones(rows, 1, dtype=torch.bool)], 1)
     own_p, own_q = _information(p).sum((-1, -2)), _information(q).sum((-1, -2))
-    # Later keys of a block have no weight and belong to no row: their logs are set to 0.
+    # Keys after a query have weight 0 and do not count: their logs are set to 0.
     log_p, log_q = (x.log().masked_fill(~visible_RK, 0) / 2 for x in (p, q))
     shape = (p.shape[0], p.shape[1], q.shape[1])
     true, published = torch.zeros(shape, dtype=torch.float64), torch.zeros(shape, dtype=torch.float64)
     finite = bool(log_p.isfinite().all() and log_q.isfinite().all())
-    if finite:  # Σ M (log P + log Q) / 2 of all pairs, as products
+    if finite:  # Σ M (log P + log Q) / 2 of all pairs at once, as matrix products
         x, y, log_x, log_y = (part.flatten(2) for part in (p, q, log_p, log_q))
         own = (x * log_x).sum(-1)[:, :, None] + (y * log_y).sum(-1)[:, None]
         published = -(own + log_x @ y.mT + x @ log_y.mT) / 2
-    for head in range(p.shape[1]):  # not all pairs at once: that would be A × B blocks
+    for head in range(p.shape[1]):  # all pairs at once would need the memory of A × B blocks
         m_BBRK = (p[:, head, None] + q) / 2
         information = _information(m_BBRK).sum((-1, -2))
         apart = (own_p[:, head, None] + own_q) / 2 - information
@@ -95,7 +95,7 @@ def head_divergences(p_BARK: Tensor, q_BBRK: Tensor, start: int, rest: bool = Fa
 
 
 def paired(costs_NAB: np.ndarray, how: str, matching: tuple[np.ndarray, np.ndarray] | None = None) -> float:
-    """The divergence of two layers from that of their heads, by one of `HEADS`; N examples.
+    """Return the divergence of two layers from the divergences of their heads over N examples, by one of `HEADS`.
 
     e.g. costs [[0, 1], [1, 3]] of one example: minimum 0, matching 1 (the mean of 1 and 1), as_published 1, same 1.5.
     """
@@ -116,17 +116,17 @@ def paired(costs_NAB: np.ndarray, how: str, matching: tuple[np.ndarray, np.ndarr
 
 
 def _least(costs_NP: np.ndarray) -> float:
-    """The mean over examples of the least pair; what is no number is left out of both, as pandas did there."""
+    """Return the mean over examples of the smallest pair; NaNs are skipped in both, as by pandas in the original."""
     least_N = np.where(np.isnan(costs_NP), math.inf, costs_NP).min(1)[~np.isnan(costs_NP).all(1)]
     return float(least_N.mean()) if len(least_N) else math.nan
 
 
 def best_matching(costs_NAB: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which heads belong together: the one-to-one matching with the least mean divergence over all examples."""
+    """Return the one-to-one matching of heads with the smallest mean divergence over all examples."""
     from scipy.optimize import linear_sum_assignment
 
     mean_AB = costs_NAB.mean(0)
-    most = float(np.finfo(np.float64).max) / (4 * mean_AB.size)  # it takes no infinities
+    most = float(np.finfo(np.float64).max) / (4 * mean_AB.size)  # scipy does not accept infinities
     return linear_sum_assignment(np.nan_to_num(mean_AB, nan=most, posinf=most))
 
 
@@ -135,18 +135,21 @@ class Apart:
     """The divergence of every pair of heads of two models, example by example."""
 
     lengths: list[int | None] = field(default_factory=list)
-    """Of each example."""
+    """The length of each example."""
     seen: list[bool] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     parts: dict[str, list[np.ndarray]] = field(default_factory=dict)
-    """Definition → of each batch (N, L, A, B): means over queries."""
+    """Definition → one array (N, L, A, B) per batch: means over queries."""
 
     def costs(self, definition: str) -> np.ndarray:
-        """(N, L, A, B) of all examples."""
+        """Return the divergences of all examples, (N, L, A, B)."""
         return np.concatenate(self.parts[definition])
 
     def rows(self, **labels: object) -> list[dict[str, object]]:
-        """A row for each layer, length, definition and pairing of heads; one matching serves all lengths."""
+        """Return a row for each layer and length, with a column per definition and pairing of heads.
+
+        One matching of heads is used for all lengths.
+        """
         found: list[dict[str, object]] = []
         lengths = np.array([-1 if length is None else length for length in self.lengths])
         costs = {definition: self.costs(definition) for definition in DEFINITIONS}
@@ -171,7 +174,7 @@ class Apart:
         return found
 
     def total(self, definition: str = "true", how: str = "minimum") -> float:
-        """The mean over layers and examples."""
+        """Return the mean over layers and examples."""
         costs_NLAB = self.costs(definition)
         return float(np.mean([paired(costs_NLAB[:, layer], how) for layer in range(costs_NLAB.shape[1])]))
 
@@ -183,9 +186,9 @@ def divergences(
     rows: int = 32,
     tell: Callable[[str], None] | None = None,
 ) -> list[Apart]:
-    """The divergence of each pair of sources, e.g. `divergences([a, b], [(0, 1)], batches)[0].total()`.
+    """Compute the divergence of each pair of sources, e.g. `divergences([a, b], [(0, 1)], batches)[0].total()`.
 
-    Every model runs once on each batch, all in lockstep: what is held is one block of each.
+    Every model runs once on each batch, all in lockstep, so that only one block of each is in memory.
     """
     if not given:
         raise SpecError("there is nothing to look at: no example has room, or no length was given")
@@ -217,13 +220,13 @@ def divergences(
 
 
 class _Left(Exception):
-    """Whoever listened has gone."""
+    """Raised in a worker thread when the consumer has stopped."""
 
 
 def lockstep(sources: Sequence[Source], batch: Batch, rows: int = ROWS) -> Generator[tuple[int, int, list[Tensor]]]:
-    """Layer, first query, and the weights of each source there: models run side by side, a block at a time.
+    """Yield (layer, first query, weights of each source), one block of all models at a time.
 
-    Each forward pass is in a thread of its own, because a tap cannot wait for another model's.
+    Each model runs in its own thread, because a forward pass cannot otherwise be paused at a tap.
     """
     gone = threading.Event()
     lines: list[queue.Queue[tuple[int, int, Tensor] | BaseException | None]] = [queue.Queue(1) for _ in sources]
@@ -242,7 +245,7 @@ def lockstep(sources: Sequence[Source], batch: Batch, rows: int = ROWS) -> Gener
             put(line, None)
         except _Left:
             return
-        except BaseException as error:  # noqa: BLE001 - told where it is waited for
+        except BaseException as error:  # noqa: BLE001 - raised in the consumer
             if not gone.is_set():
                 put(line, error)
 

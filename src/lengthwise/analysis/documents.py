@@ -1,4 +1,4 @@
-"""Documents whose hidden states are looked at: a task's examples, or random tokens for a model without a task."""
+"""Documents whose hidden states are analysed: a task's examples, or random tokens for a model without a task."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from lengthwise.task.base import Task
 from lengthwise.task.sets import lengths_of
 
 BATCH_TOKENS = 8192
-"""Input tokens of a batch."""
+"""The number of input tokens in a batch."""
 EXAMPLES = 64
-"""Documents of a length."""
+"""The number of documents per length."""
 
 
 @dataclass(frozen=True, eq=False)
 class Document:
-    """The tokens a model is given, and whatever else its positions need; what is probed is the place of each token."""
+    """The input tokens of a model, and what its positions need; a probe predicts the index of each token."""
 
     ids: tuple[int, ...]
     length: int
-    """In the task's own unit; of random tokens, their number."""
+    """The length in the task's unit; for random tokens, their number."""
     prompt: int
-    """Tokens of the prompt, which a prefix mask sees at once."""
+    """The number of prompt tokens, for a prefix mask."""
     places: tuple[int, ...] | None = None
-    """The position each token is given; None where they are counted."""
+    """The position of each token; None if positions are consecutive."""
     budget: int | None = None
 
 
@@ -44,33 +44,33 @@ class Batch:
     documents: Sequence[Document]
     ids_BT: Tensor
     lengths: list[int]
-    """Real tokens of each row."""
+    """The number of tokens of each row, without padding."""
 
     @property
     def positions_BT(self) -> Tensor | None:
-        """The positions that are given; None where they are counted."""
+        """The positions of all tokens; None if they are consecutive."""
         places = [None if one.places is None else list(one.places) for one in self.documents]
         return stacked(places, self.ids_BT.shape[1], self.lengths)
 
     @property
     def budget_B(self) -> Tensor | None:
-        """The tokens each row may get; None where it is those it has."""
+        """The token budget of each row; None if any document has none."""
         budgets = [one.budget for one in self.documents]
         return None if None in budgets else torch.tensor(budgets)
 
     @property
     def places_BT(self) -> Tensor:
-        """The index of each token in its document, from 0: what a probe should find."""
+        """The index of each token in its document, from 0: the target of a probe."""
         return torch.arange(self.ids_BT.shape[1]).expand(self.ids_BT.shape)
 
     @property
     def real_BT(self) -> Tensor:
-        """Where there is a token and no padding."""
+        """The mask of tokens that are not padding."""
         return self.places_BT < torch.tensor(self.lengths)[:, None]
 
 
 def batches(documents: Sequence[Document], tokens: int = BATCH_TOKENS) -> Iterator[Batch]:
-    """The documents in batches of about so many tokens, short ones first, so that little is padding."""
+    """Yield batches of at most about `tokens` tokens, short documents first, so that there is little padding."""
     group: list[Document] = []
     for document in sorted(documents, key=lambda one: len(one.ids)):
         if group and len(document.ids) * (len(group) + 1) > tokens:
@@ -90,7 +90,7 @@ def _batch(group: list[Document]) -> Batch:
 
 
 def apart(trained: Sequence[Document], tested: Iterable[Document]) -> list[Document]:
-    """The tested documents that are none of the trained ones, each once, whatever their split says."""
+    """Return the distinct tested documents that are not among the trained ones, whatever their split."""
     known = {one.ids for one in trained}
     found = {one.ids: one for one in tested if one.ids not in known}
     return list(found.values())
@@ -104,11 +104,11 @@ def task_documents(
     limit: int | None = None,
     examples: int = EXAMPLES,
 ) -> tuple[list[Document], dict[str, list[Document]]]:
-    """Documents to train a probe on, and to test it on, at `seen` and at `unseen` lengths.
+    """Return documents to train a probe on, and documents to test it on, at `seen` and at `unseen` lengths.
 
-    A probe is trained on the task's validation examples, at the lengths the model was trained at, and on training
-    examples where those are fewer than `examples`; it is tested on the examples that accuracy is measured on. Under
-    `protocol=paper`, which has no other examples of seen lengths, the odd ones of validation are tested.
+    A probe is trained on the task's validation examples at the lengths the model was trained on, filled up with
+    training examples if there are fewer than `examples`; it is tested on the test splits. `protocol=paper` has no
+    further examples of seen lengths, so every second validation example is used for testing.
     """
     kind = (positions or Consecutive()).of(task).at_test()
     paper = task.protocol == "paper"
@@ -124,7 +124,7 @@ def task_documents(
         return found
 
     trained = documents("validation", None, 0, 2 if paper else 1)
-    if not paper:  # few instances: some that the model was trained on make up the number, never those that are tested
+    if not paper:  # fill up with training examples if there are few, never with tested ones
         there = Counter(one.length for one in trained)
         for length in lengths_of(task, "train"):
             if there[length] < examples:
@@ -156,7 +156,7 @@ def _document(case: Case, positions: Positions, count: int) -> Document:
 def random_documents(
     symbols: Sequence[int], tokens: int, count: int, *, first: int | None = None, key: object = 0
 ) -> list[Document]:
-    """So many documents of so many tokens, each drawn from `symbols`; `first` is the token they begin with, if any.
+    """Return `count` documents of `tokens` tokens drawn from `symbols`; `first` is the token they begin with, if any.
 
     `random_documents(range(3, 100), 64, 256, first=1)` are 256 documents of 64 tokens of which the first is 1.
     """
@@ -177,7 +177,7 @@ def random_sets(
     count: int = 4 * EXAMPLES,
     limit: int | None = None,
 ) -> tuple[list[Document], dict[str, list[Document]]]:
-    """As `task_documents`, of random tokens: `seen` has so many tokens, `unseen` twice as many."""
+    """Like `task_documents`, with random tokens: `seen` documents have `tokens` tokens, `unseen` twice as many."""
     trained = random_documents(symbols, tokens, count, first=first, key="train")
     tested = {"seen": apart(trained, random_documents(symbols, tokens, count, first=first, key="test"))}
     if limit is None or 2 * tokens <= limit:

@@ -1,4 +1,4 @@
-"""Any causal model of Hugging Face as a source of attention; transformers itself is not imported."""
+"""Attention weights of any causal Hugging Face model; transformers itself is not imported."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class HuggingFaceSource:
     """`HuggingFaceSource(AutoModelForCausalLM.from_pretrained(name, attn_implementation="eager"))`.
 
-    Not streaming: transformers returns the weights of all layers together, L × H × T² numbers (at 12 layers, 12 heads
-    and 1,024 tokens 600 MB in fp32). Only the eager attention returns them at all.
+    It does not stream: transformers returns the weights of all layers together, L × H × T² numbers (at 12 layers,
+    12 heads and 1,024 tokens 600 MB in fp32). Only eager attention returns weights.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -45,11 +45,11 @@ class HuggingFaceSource:
 
     @property
     def complete(self) -> list[bool]:
-        """Every softmax is."""
+        """For each layer, True: the weights of a softmax sum to 1."""
         return [True] * self.layers
 
     def listen(self, batch: Batch, see: See, rows: int = ROWS) -> None:
-        """One forward pass; then each layer's weights, cut into blocks."""
+        """Run one forward pass, then call `see` with each layer's weights, cut into blocks."""
         ids_BT = batch.ids_BT.to(next(self.model.parameters()).device)
         with torch.no_grad():
             told = self.model(ids_BT, output_attentions=True, use_cache=False)

@@ -1,10 +1,10 @@
-"""Which models are compared with which, so that "similar" has a scale.
+"""The pairs of models whose attention is compared, including baselines that give a divergence a scale.
 
 record     M of seed s′ with the reference of seed s ≠ s′, for every M, the reference itself included
-published  M with the reference of the same seed, hence of the same first weights; the reference itself with
-           another seed, a baseline with a handicap
-floor      two untrained models of different seeds: how alike attention is before anything is learned
-change     a model with its own first weights: how far training moved it
+published  M with the reference of the same seed, hence of the same initial weights; the reference itself with
+           another seed, so that this baseline is at a disadvantage
+floor      two untrained models of different seeds: the divergence before training
+change     a model with its own initial weights: how far training moved it
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ class Model:
 
     @property
     def untrained(self) -> Model:
-        """The same with its first weights."""
+        """The same model with its initial weights."""
         return Model(self.encoding, self.seed, False)
 
 
 @dataclass(frozen=True)
 class Pairing:
-    """M, whose heads come first, and the reference."""
+    """A model and the one it is compared with; the model's heads are the first axis."""
 
     kind: str
     model: Model
     against: Model
 
     def labels(self) -> dict[str, object]:
-        """Columns of a row."""
+        """Return the label columns of a row."""
         return {
             "pairing": self.kind,
             "encoding": self.model.encoding,
@@ -51,7 +51,7 @@ class Pairing:
 
 
 def pairings(there: Sequence[tuple[str, int]], reference: str = "nope") -> list[Pairing]:
-    """All comparisons among these (encoding, seed), e.g. of three seeds of nope and t5: 6 + 6 of record."""
+    """Return all comparisons among these (encoding, seed), e.g. 6 + 6 `record` for three seeds of nope and t5."""
     seeds: dict[str, list[int]] = {}
     for encoding, seed in there:
         seeds.setdefault(encoding, []).append(seed)
@@ -63,7 +63,7 @@ def pairings(there: Sequence[tuple[str, int]], reference: str = "nope") -> list[
             model = Model(encoding, seed)
             found += [Pairing("record", model, Model(reference, other)) for other in own if other != seed]
             found.append(Pairing("change", model, model.untrained))
-            # The original draws the other seed; here it is the next.
+            # The original draws the other seed at random; here it is the next one.
             after = next((other for other in (*own, *own) if other > seed), own[0])
             if after != seed:
                 found.append(Pairing("floor", model.untrained, Model(reference, after, False)))

@@ -1,12 +1,12 @@
-"""Probes: where in its document is a token, told from its hidden state alone?
+"""Probes that predict a token's place (its index in the document) from its hidden state alone.
 
 Baselines are exact for the places that are tested: a *random guess* draws from the same places, E|t − t′|, and the
-*best constant* is their median, E|t − median|. For L equally frequent places they are (L² − 1)/3L and L/4 (L even): L/3
-and L/4. The *token alone* knows which token it is and nothing else: the median place of that token in training. A probe
-of embeddings that beats it has found a leak.
+*best constant* is their median, E|t − median|. For L equally frequent places they are (L² − 1)/3L and L/4 (L even), so
+about L/3 and L/4. The *token alone* predicts the median place of the same token in training. A probe of embeddings that
+beats it has found a leak.
 
-Haviv et al. 2022 classify 1024 positions; here a probe is a regression, so that it can be asked about places that no
-training document has.
+Haviv et al. 2022 classify 1024 positions; here a probe is a regression, so that it can predict places that no training
+document has.
 """
 
 from __future__ import annotations
@@ -23,36 +23,37 @@ from lengthwise.analysis.states import TOKENS, Read, States, collect
 from lengthwise.spec import SpecError, digest
 
 RIDGE = 1e-6
-"""Of the mean variance of a coordinate: above the rounding of fp32 states, below anything a model computes."""
+"""The ridge penalty relative to a coordinate's mean variance: above the rounding of fp32, below any real signal."""
 HIDDEN, STEPS, BATCH, RATE = 64, 1000, 128, 1e-2
-"""Of the MLP: units, steps of Adam, tokens of a step, learning rate, which decays to 0.
+"""The MLP's hidden units, steps of Adam, tokens per step, and learning rate, which decays to 0.
 
-Chosen on planted states that hold 1/t: the error there is 0.1 tokens of 34, and 0.8 with 128 units, 400 steps and 2e-3.
+They were chosen on synthetic states that hold 1/t: the error there is 0.1 tokens of 34, and 0.8 with 128 units, 400
+steps and 2e-3.
 """
 TOGETHER = 4
-"""Layers whose MLPs are trained together: a step's overhead is paid once, and memory stays bounded."""
+"""The number of layers whose MLPs are trained together, which shares the overhead of a step and bounds memory."""
 VERSION = 1
-"""Rises when the numbers of a probe change."""
+"""Increased when the results of a probe change."""
 
 Predict = Callable[[Tensor], Tensor]
 """States (N, D) → places (N), in float64."""
 
 
 def fit_linear(state_ND: Tensor, place_N: Tensor, ridge: float = RIDGE) -> Predict:
-    """Ridge regression in closed form, in float64: a state that holds its place in a coordinate gives it back."""
+    """Fit ridge regression in closed form, in float64; it recovers a place that a coordinate holds."""
     x_ND, y_N = state_ND.double(), place_N.double()
     mean_D, centre = x_ND.mean(0), y_N.mean()
     x_ND = x_ND - mean_D
     gram_DD = x_ND.T @ x_ND
     weight = float(gram_DD.diagonal().mean()) * ridge
-    gram_DD.diagonal().add_(weight if weight > 0 else 1.0)  # states that are all alike: the mean, not an error
+    gram_DD.diagonal().add_(weight if weight > 0 else 1.0)  # for constant states, predict the mean instead of failing
     slope_D = torch.linalg.solve(gram_DD, x_ND.T @ (y_N - centre))
     return lambda other_ND: (other_ND.double() - mean_D) @ slope_D + centre
 
 
 @torch.no_grad()
 def fit_mlp(states: Sequence[Tensor], place_N: Tensor, *, key: object = 0, steps: int = STEPS) -> list[Predict]:
-    """Two layers around ReLU for each of several (N, D), Adam on the absolute error; randomness comes from `key`."""
+    """Fit a two-layer ReLU network to each of several (N, D), by Adam on the absolute error; `key` is the seed."""
     stream = torch.Generator().manual_seed(digest("probe", key, bits=64) % 2**63)
     x_MND, y_N = torch.stack([state_ND.float() for state_ND in states]), place_N.float()
     mean_M1D, std_M1D = x_MND.mean(1, keepdim=True), x_MND.std(1, keepdim=True).clamp(min=1e-6)
@@ -83,7 +84,7 @@ def fit_mlp(states: Sequence[Tensor], place_N: Tensor, *, key: object = 0, steps
 
 
 def slopes(x_MND: Tensor, y_N: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
-    """The gradient of each network's mean absolute error, written out: a third of autograd's time at this size."""
+    """Return the gradient of each network's mean absolute error, by hand: it takes a third of autograd's time here."""
     up_MDF, up_bias_M1F, down_MF1, down_bias_M11 = parameters
     h_MNF = torch.baddbmm(up_bias_M1F, x_MND, up_MDF).relu_()
     sign_MN1 = (torch.baddbmm(down_bias_M11, h_MNF, down_MF1) - y_N[:, None]).sign_().div_(len(y_N))
@@ -105,7 +106,7 @@ KINDS = ("linear", "mlp")
 
 
 def fit(kind: str, states: Sequence[Tensor], place_N: Tensor, key: object) -> list[Predict]:
-    """A probe of that kind on each of several (N, D)."""
+    """Fit a probe of this kind to each of several (N, D)."""
     if kind == "linear":
         return [fit_linear(state_ND, place_N) for state_ND in states]
     found = []
@@ -116,22 +117,22 @@ def fit(kind: str, states: Sequence[Tensor], place_N: Tensor, key: object) -> li
 
 @dataclass(frozen=True)
 class Baselines:
-    """What is got without looking at a state, as mean absolute errors."""
+    """Mean absolute errors of predictions that use no hidden state."""
 
     random: float
-    """A guess drawn from the places that are tested; L/3 where L places are equally frequent."""
+    """A guess drawn from the tested places; about L/3 if L places are equally frequent."""
     constant: float
-    """The best constant for them; L/4 where L places are equally frequent."""
+    """The best constant for the tested places; L/4 if L places are equally frequent."""
     token: float
-    """The median place, in training, of the same token."""
+    """The median place of the same token in training."""
     third: float
-    """L/3, L the tokens of the longest document: the value in the literature."""
+    """L/3 for L tokens in the longest document: the value in the literature."""
     quarter: float
     """L/4."""
 
 
 def baselines(trained: States, tested: States) -> Baselines:
-    """The baselines of a test, exact for its own places."""
+    """Return the baselines of a test set, exact for its places."""
     y_N = tested.places_N.double()
     longest = int(tested.places_N.max()) + 1
     return Baselines(
@@ -144,16 +145,16 @@ def baselines(trained: States, tested: States) -> Baselines:
 
 
 def random_guess(place_N: Tensor) -> float:
-    """E|t − t′| of two places drawn from these: `random_guess(arange(6))` is 35/18, nearly 6/3."""
+    """Return E|t − t′| of two places drawn from these: `random_guess(arange(6))` is 35/18, nearly 6/3."""
     y_N = place_N.double().sort().values
     n = len(y_N)
-    # In order, the k-th of n is the larger of k pairs and the smaller of n − 1 − k.
+    # In sorted order, the k-th of n is the larger one of k pairs and the smaller one of n − 1 − k.
     weight_N = 2 * torch.arange(n, dtype=torch.float64) - (n - 1)
     return float(2 * (weight_N * y_N).sum() / n**2)
 
 
 def best_constant(place_N: Tensor) -> float:
-    """E|t − median|: `best_constant(arange(8))` is 2, which is 8/4."""
+    """Return E|t − median|: `best_constant(arange(8))` is 2, which is 8/4."""
     y_N = place_N.double()
     return float((y_N - y_N.median()).abs().mean())
 
@@ -168,14 +169,14 @@ def _by_token(trained: States, tested: States) -> Tensor:
 
 @dataclass(frozen=True)
 class Score:
-    """How well places were told."""
+    """How well places were predicted."""
 
     mae: float
     """Mean absolute error, in tokens."""
     r2: float | None
-    """The share of the variance of places that is explained; below 0 it is worse than their mean."""
+    """The share of the variance of places that is explained; below 0, predicting their mean would be better."""
     accuracy: float
-    """The share of tokens whose rounded place is right."""
+    """The share of tokens whose rounded prediction is correct."""
     tokens: int
 
 
@@ -193,13 +194,13 @@ def score(predicted_N: Tensor, place_N: Tensor) -> Score:
 
 
 def shuffled(place_N: Tensor, key: object = 0) -> Tensor:
-    """The same places, dealt out anew: whoever is trained on these can know no more than a constant."""
+    """Permute the places at random: a probe trained on these can learn no more than a constant."""
     stream = torch.Generator().manual_seed(digest("shuffled", key, bits=64) % 2**63)
     return place_N[torch.randperm(len(place_N), generator=stream)]
 
 
 def tests_of(trained: States, tested: dict[str, States]) -> dict[str, States]:
-    """The sets that are tested, and `beyond`: those tokens of unseen lengths whose place no training document has."""
+    """Return the test sets, and `beyond`: the tokens of unseen lengths at places that no training document has."""
     found = dict(tested)
     if "unseen" in tested:
         beyond_N = tested["unseen"].places_N > trained.places_N.max()
@@ -218,8 +219,8 @@ def probe(
 ) -> list[dict[str, object]]:
     """Train a probe on each layer and test it on each set: one row for each layer, kind and set, with its baselines.
 
-    `probe(collect(read, some), {"seen": collect(read, others)})`; the documents must be others (`documents.apart`).
-    `control` deals the places of training out anew: what is then found is chance.
+    `probe(collect(read, some), {"seen": collect(read, others)})`; the documents must be disjoint (`documents.apart`).
+    `control` permutes the training places, so that any remaining success is chance.
     """
     if unknown := [kind for kind in kinds if kind not in KINDS]:
         raise SpecError(f"there is no probe {unknown[0]!r}; there are {', '.join(KINDS)}")
@@ -246,10 +247,10 @@ def probe_all(
     key: object = 0,
     progress: Callable[[str], None] | None = None,
 ) -> list[dict[str, object]]:
-    """Probe several models on the same tokens, and the trained one with shuffled places too.
+    """Probe several models on the same tokens, and the trained one also with shuffled places.
 
-    `reads` maps (model, change) to what reads it: ("trained", "none"), ("untrained", "none"), ("trained", "root_m").
-    What is `constructed` holds its place in a coordinate, so it is read by a linear probe alone.
+    `reads` maps (model, change) to its `Read`: ("trained", "none"), ("untrained", "none"), ("trained", "root_m").
+    A `constructed` model holds the place in a coordinate, so only a linear probe is fitted to it.
     """
     rows = []
     for (model, change), read in reads.items():
@@ -257,7 +258,7 @@ def probe_all(
             progress(f"{model}, {change}")
         known = collect(read, trained, tokens=tokens, key=(key, "train"))
         others = {name: collect(read, found, tokens=tokens, key=(key, name)) for name, found in tested.items()}
-        if change != "none":  # nothing on the way to layer 0 was changed
+        if change != "none":  # a change does not affect layer 0, so it is left out
             known = _above(known)
             others = {name: _above(states) for name, states in others.items()}
         for control in ("none", "shuffled") if (model, change) == ("trained", "none") else ("none",):

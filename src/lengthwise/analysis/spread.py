@@ -1,12 +1,13 @@
-"""How far attention's output spreads at each position, layer by layer: the law Chi et al. 2023 derive at the start.
+"""The variance of attention's output at each position, layer by layer, as Chi et al. 2023 derive at initialisation.
 
-At the start attention is nearly uniform, so its output at the m-th token is an average of m values and its variance
-falls as 1/m. Two quantities, each in every layer: `output`, attention's output after its last matrix (o_m of Lemma 3),
-and `normalised`, the state with that output added, as the feed-forward sees it (y′_m of Lemma 4).
+At initialisation attention is nearly uniform, so its output at the m-th token is an average of m values and its
+variance falls as 1/m. Two quantities are measured in every layer: `output`, attention's output after its output
+projection (o_m of Lemma 3), and `normalised`, the residual state with that output, as the feed-forward sees it (y′_m of
+Lemma 4).
 
-`variance` is taken over documents at each position, about their mean there, and averaged over coordinates; `power` is
-the mean square, mean included; `uneven` is the standard deviation over coordinates of their mean squares: a norm fixes
-the power, and only which coordinates have it can still tell a position.
+`variance` is taken over documents at each position and averaged over coordinates; `power` is the mean square, mean
+included; `uneven` is the standard deviation over coordinates of their mean squares: a norm fixes the total power, so
+only its distribution over coordinates can still depend on the position.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ from lengthwise.model.decoder import Layer
 from lengthwise.model.taps import Tap
 
 FEWEST = 8
-"""Documents that a variance is taken over, at least."""
+"""The minimum number of documents for a variance."""
 
 
 @dataclass
 class Moments:
-    """Sums over documents at each position; memory is positions × width, whatever the number of documents."""
+    """Sums over documents at each position; memory is positions × width, independent of the number of documents."""
 
     count_T: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
     sum_TD: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.float64))
     square_TD: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.float64))
 
     def add(self, x_BTD: Tensor, real_BT: Tensor) -> None:
-        """Count these in, where they are real."""
+        """Add these values, except at padding."""
         x_BTD = torch.where(real_BT[..., None], x_BTD.double(), 0.0)
         found = (real_BT.double().sum(0), x_BTD.sum(0), x_BTD.square().sum(0))
         self.count_T, self.sum_TD, self.square_TD = (
@@ -45,7 +46,7 @@ class Moments:
         )
 
     def rows(self) -> list[dict[str, object]]:
-        """One for each position that has enough documents; `m` is counted from 1."""
+        """Return a row for each position that has enough documents; `m` counts from 1."""
         there_T = self.count_T >= FEWEST
         n_T1 = self.count_T[there_T, None]
         mean_TD, square_TD = self.sum_TD[there_T] / n_T1, self.square_TD[there_T] / n_T1
@@ -63,7 +64,7 @@ class Moments:
 
 
 def _plus(old: Tensor, new: Tensor) -> Tensor:
-    """The sum, as long as the longer."""
+    """Return the sum, padded to the longer one."""
     if not len(old):
         return new
     if len(old) < len(new):
@@ -74,9 +75,9 @@ def _plus(old: Tensor, new: Tensor) -> Tensor:
 
 
 def spread(decoder: Decoder, documents: Sequence[Document], *, heads: Tap | None = None) -> list[dict[str, object]]:
-    """Rows of layer (from 1), quantity and position m (from 1), with variance, power and uneven.
+    """Return rows of layer (from 1), quantity and position m (from 1), with variance, power and uneven.
 
-    `heads` may change each head's output first, as `states.times_root_m` does.
+    The tap `heads` may first change each head's output, as `states.times_root_m` does.
     """
     found: dict[tuple[int, str], Moments] = defaultdict(Moments)
     for batch in batches(documents):
@@ -108,9 +109,9 @@ def _look(decoder: Decoder, batch: Batch, found: Mapping[tuple[int, str], Moment
 
 
 def exponent(rows: Iterable[Mapping[str, object]], value: str = "variance") -> float | None:
-    """The slope of log value against log m by least squares: −1 where it falls as 1/m, 0 where it is constant."""
+    """Return the least-squares slope of log value against log m: −1 if it falls as 1/m, 0 if it is constant."""
     found = [(float(str(row["m"])), float(str(row[value])), float(str(row["power"]))) for row in rows]
-    # Where all documents have the same token (the first), what there is of variance is rounding.
+    # If all documents have the same token (the first), the variance is only rounding error.
     pairs = [(m, v) for m, v, power in found if v > 1e-9 * power]
     if len(pairs) < 3:
         return None

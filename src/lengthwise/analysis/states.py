@@ -1,8 +1,8 @@
-"""Hidden states, layer by layer, of some tokens of some documents: bounded memory, whatever the model.
+"""Hidden states of a sample of tokens, layer by layer, for any model in bounded memory.
 
-Layer 0 is what enters the first layer: embeddings, with what an encoding adds to them. Layer ℓ is the residual stream
-after layer ℓ. Each is shown *as its reader sees it*: normalised by the next layer's own norm, or, after the last layer,
-by the final one. A norm divides a state by its size, so what is told by size alone is not in what is shown.
+Layer 0 is the input of the first layer: embeddings plus what an encoding adds to them. Layer ℓ is the residual stream
+after layer ℓ. Each state is normalised as the model itself does next: by the next layer's norm or, after the last
+layer, by the final norm. A norm divides a state by its size, so information that is only in the size is removed.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from lengthwise.model.taps import Tap
 from lengthwise.spec import SpecError, digest
 
 TOKENS = 16_384
-"""Tokens of a set whose states are kept."""
+"""The maximum number of tokens of a set whose states are kept."""
 
 Keep = Callable[[int, Tensor], None]
-"""Told a layer's number and its states (B, T, D), as soon as they are there."""
+"""A callback with a layer's number and its states (B, T, D)."""
 Read = Callable[[Batch, Keep], None]
-"""A model as analyses see it: given a batch, it tells the states of each layer, in any order.
+"""The interface of a model: it runs a batch and calls `keep` with the states of each layer, in any order.
 
-Of a Hugging Face model: `lambda batch, keep: [keep(*one) for one in enumerate(network(batch.ids_BT,
+For a Hugging Face model: `lambda batch, keep: [keep(*one) for one in enumerate(network(batch.ids_BT,
 output_hidden_states=True).hidden_states)]`.
 """
 
@@ -45,16 +45,16 @@ class States:
     documents: int
 
     def only(self, chosen_N: Tensor) -> States:
-        """Those tokens alone."""
+        """Return only these tokens."""
         layers = {layer: state_ND[chosen_N] for layer, state_ND in self.layers.items()}
         return States(layers, self.places_N[chosen_N], self.ids_N[chosen_N], self.documents)
 
 
 @torch.no_grad()
 def collect(read: Read, documents: Sequence[Document], *, tokens: int = TOKENS, key: object = 0) -> States:
-    """The states of at most so many tokens, chosen by `key` from all tokens of all documents.
+    """Return the states of at most `tokens` tokens, sampled with seed `key` from all tokens of all documents.
 
-    Memory is tokens × layers × width numbers, and one batch: what is not kept is gone when its layer is.
+    Memory is tokens × layers × width numbers plus one batch: other states are freed after each layer.
     """
     if not documents:
         raise SpecError("there are no documents to look at")
@@ -84,7 +84,7 @@ def collect(read: Read, documents: Sequence[Document], *, tokens: int = TOKENS, 
 
 
 def decoder_states(decoder: Decoder, *, heads: Tap | None = None, normalised: bool = True) -> Read:
-    """Our decoder as analyses see it; `heads` may change each head's output on its way, as `times_root_m` does."""
+    """Return the `Read` of our decoder; the tap `heads` may change each head's output, as `times_root_m` does."""
     layers = [layer for layer in decoder.layers if isinstance(layer, Layer)]
     norms = [*(layer.attention_norm for layer in layers), decoder.norm]
 
@@ -99,7 +99,7 @@ def decoder_states(decoder: Decoder, *, heads: Tap | None = None, normalised: bo
 
 
 def forward(decoder: Decoder, batch: Batch, taps: dict[str, Tap], heads: Tap | None = None) -> None:
-    """One pass for what the taps see; logits are made at one token alone."""
+    """Run a forward pass only for its taps; logits are computed at a single token."""
     nowhere_BT = torch.zeros(batch.ids_BT.shape, dtype=torch.bool)
     nowhere_BT[0, 0] = True
     with torch.no_grad():
@@ -115,10 +115,10 @@ def forward(decoder: Decoder, batch: Batch, taps: dict[str, Tap], heads: Tap | N
 
 
 def of_one_size(decoder: Decoder, documents: Sequence[Document]) -> Tap:
-    """Give the output of attention the same size at every token: its direction stays, what its size tells is gone.
+    """Return a tap that rescales attention's output to the same size at every token, so that only its direction stays.
 
-    The size, one for each layer, is the root mean square over these documents. √m is itself a function of the position:
-    where the output has a mean that does not shrink, multiplying by it writes the position down. This writes nothing.
+    The size, one for each layer, is the root mean square over these documents. Unlike `times_root_m` this cannot add
+    position information: multiplying by √m does, if the output has a mean that does not shrink with m.
     """
     sums: dict[str, list[float]] = {}
     for batch in batches(documents):
@@ -141,10 +141,10 @@ def of_one_size(decoder: Decoder, documents: Sequence[Document]) -> Tap:
 
 
 def times_root_m(name: str, heads_BHQE: Tensor) -> Tensor:
-    """Multiply the output of attention at the m-th token by √m: the mean of m independent values loses its 1/m.
+    """Multiply attention's output at the m-th token by √m, which cancels the 1/m of the variance of a mean of m values.
 
-    If position is known from the variance of an average of m values alone (Chi et al. 2023), it is gone after this.
-    What stays is known otherwise: from the share that the first token has in the average, for instance, then 1/√m.
+    If this variance were the only source of position information (Chi et al. 2023), none would be left. What remains
+    has another source, e.g. the share of the first token in the average, which becomes 1/√m.
     """
     m_Q1 = torch.arange(1, heads_BHQE.shape[2] + 1, dtype=heads_BHQE.dtype, device=heads_BHQE.device)[:, None]
     return heads_BHQE * m_Q1.sqrt()

@@ -1,4 +1,4 @@
-"""Many models on one task: what each head does, how far back it looks, and how far models are apart, as rows."""
+"""Analyses of many models on one task, as rows: attention statistics, attended distances, divergences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Tell = Callable[[str], None]
 def describe(
     models: Mapping[Model, Source], given: Sequence[Batch], tell: Tell, **labels: object
 ) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
-    """Rows of heads by length, and of attended distance at the unseen lengths, of every model."""
+    """Return, for every model, rows of heads by length and rows of attended distance at unseen lengths."""
     heads: list[dict[str, object]] = []
     distances: list[dict[str, object]] = []
     for number, (model, source) in enumerate(models.items()):
@@ -30,10 +30,10 @@ def describe(
 def compare(
     models: Mapping[Model, Source], pairs: Sequence[Pairing], given: Sequence[Batch], tell: Tell, **labels: object
 ) -> list[dict[str, object]]:
-    """Rows of divergence of these pairings, by layer and length; each model runs once on each batch."""
+    """Return rows of divergence of these pairings, by layer and length; each model runs once on each batch."""
     needed = list(dict.fromkeys(one for pair in pairs for one in (pair.model, pair.against)))
     place = {model: number for number, model in enumerate(needed)}
-    # Two pairings may compare the same two models: they are compared once.
+    # Several pairings may compare the same two models; these are compared only once.
     distinct = list(dict.fromkeys((place[pair.model], place[pair.against]) for pair in pairs))
     found = divergences([models[model] for model in needed], distinct, given, tell=tell)
     apart = dict(zip(distinct, found, strict=True))

@@ -1,6 +1,6 @@
-"""How long the documents of a corpus are: read, counted, drawn. numpy only; polars and matplotlib when they are needed.
+"""Measure and plot the document lengths of a corpus. Needs numpy only; polars and matplotlib are imported on demand.
 
-As Figure A.1 of Kazemnejad et al. 2023 (arXiv:2305.19466) does for instruction data, for anybody's own files:
+It does for your own files what Figure A.1 of Kazemnejad et al. 2023 (arXiv:2305.19466) does for instruction data:
 `measure(map(words, texts(Path("corpus.jsonl"))), trained=[512])`.
 """
 

@@ -10,14 +10,14 @@ from lengthwise.spec import SpecError
 
 _ROWS = 20
 _EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
-_LEAST_BAR = 8  # below this many columns the notes go, so that bars remain bars
+_LEAST_BAR = 8  # if notes leave fewer columns than this for a bar, all notes are dropped
 
 
 def bars(lengths: Lengths, width: int = 80, upto: int | None = None) -> list[str]:
-    """The histogram as rows of at most `width` characters: the range of lengths, how many documents, a bar, notes.
+    """Return the histogram as rows of at most `width` characters: range of lengths, number of documents, bar, notes.
 
-    Twenty bins at most, a row for what is empty and one for what is longer. A bin that has documents never looks empty;
-    notes go where they would leave no room for bars. Of 1, 2, 2, 4, trained on 4, 54 wide:
+    There are at most twenty bins, a row for empty documents and one for longer ones. A bin with documents never looks
+    empty; notes are dropped if they leave no room for bars. For lengths 1, 2, 2, 4, trained on 4, 54 wide:
 
         words  documents
             1          1  ████████████▌
@@ -33,7 +33,7 @@ def bars(lengths: Lengths, width: int = 80, upto: int | None = None) -> list[str
         for low, high, count, note in zip(shown.edges, shown.edges[1:], shown.counts, notes[1:], strict=False)
     ]
     rows += [(f"> {shown.edges[-1]:,}", shown.overflow, notes[-1])]
-    # The first and the last row only where there is something to say.
+    # The first and the last row are shown only if they have documents or notes.
     kept = [row for index, row in enumerate(rows) if 0 < index < len(rows) - 1 or row[1] or row[2]]
     ranges, counts = [row[0] for row in kept], [row[1] for row in kept]
     said = [f" ← {', '.join(note)}" if note else "" for _, _, note in kept]
@@ -44,7 +44,7 @@ def bars(lengths: Lengths, width: int = 80, upto: int | None = None) -> list[str
     room = width - first - second - 4
     if any(room - len(note) < _LEAST_BAR for note in said):
         said = [""] * len(counts)
-    # As long as the rows allow: a short bar with a long note need not shorten the longest bar.
+    # Bars are as long as every row allows with its note: a long note beside a short bar need not shorten the others.
     scale = min((max(room - len(note), 1) / count for count, note in zip(counts, said, strict=True) if count))
     drawn = [f"{unit:>{first}}  {'documents':>{second}}"]
     for where, count, note in zip(ranges, counts, said, strict=True):
@@ -59,7 +59,7 @@ def _range(low: int, high: int) -> str:
 
 
 def _notes(lengths: Lengths, shown: Histogram) -> list[list[str]]:
-    """What lies at 0, in each bin, and behind the last one: the median, training lengths, the longest."""
+    """Return the notes at 0, in each bin, and beyond the last one: median, training lengths, longest."""
     notes: list[list[str]] = [[] for _ in range(len(shown.edges) + 1)]
     marks = [(lengths.median, "median"), *((length, "trained") for length in lengths.beyond)]
     if shown.overflow:
@@ -70,9 +70,9 @@ def _notes(lengths: Lengths, shown: Histogram) -> list[list[str]]:
 
 
 def figure(lengths: Lengths, path: Path, title: str, bins: int = 50, upto: int | None = None) -> None:
-    """Write the histogram as SVG or PNG, by the name's end, with the median and the training lengths marked.
+    """Write the histogram as SVG or PNG, by the file's suffix, with the median and the training lengths marked.
 
-    What is empty, or too long for the axis, is said below it. The same lengths give the same bytes.
+    Documents that are empty or too long for the axis are counted below it. The same lengths give the same bytes.
     """
     if path.suffix.lower() not in {".svg", ".png"}:
         raise SpecError(f"a figure is .svg or .png, not '{path}'; write {path.with_suffix('.svg')}")
@@ -114,9 +114,9 @@ def figure(lengths: Lengths, path: Path, title: str, bins: int = 50, upto: int |
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)
     axes.set_axisbelow(True)
-    # Outside: inside, a line would run through its words.
+    # The legend is outside the axes: inside, a line would run through its text.
     drawn.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
-    # SVG would carry the date and random names.
+    # Without this, an SVG would contain the date and random ids.
     with matplotlib.rc_context({"svg.hashsalt": "lengthwise"}):
         try:
             drawn.savefig(path, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
@@ -125,7 +125,7 @@ def figure(lengths: Lengths, path: Path, title: str, bins: int = 50, upto: int |
 
 
 def percent(share: float) -> str:
-    """A share in percent with one digit, which says neither none nor all where that is not so: `under 0.1%`."""
+    """Format a share as percent with one digit; it is never rounded to 0% or 100%, but to e.g. `under 0.1%`."""
     if 0 < share < 0.0005:
         return "under 0.1%"
     if 0.9995 < share < 1:

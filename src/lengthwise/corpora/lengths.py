@@ -1,4 +1,4 @@
-"""How long documents are: from a stream of lengths to what is said of them."""
+"""Document lengths: from a stream of lengths to quantiles and a histogram."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NICE = (10, 15, 20, 25, 30, 40, 50, 60, 80, 100)
 
 
 def words(text: str) -> int:
-    """How many words a text has, separated by white space: 3 for "a b, c"."""
+    """Count the words of a text, separated by white space: 3 for "a b, c"."""
     return len(text.split())
 
 
@@ -32,7 +32,7 @@ class Histogram:
     edges: tuple[int, ...]
     counts: tuple[int, ...]
     empty: int
-    """How many have length 0: they would make the first bin higher than its neighbours, and are worth a look."""
+    """The number of documents of length 0, which would distort the first bin and may hint at a problem."""
     overflow: int
     """How many are longer than the last edge."""
 
@@ -46,19 +46,20 @@ class Lengths:
     mean: float
     min: int
     quantiles: dict[int, int]
-    """By percent: the smallest length that at least so many percent of the documents do not exceed.
+    """By percent p: the smallest length that at least p percent of the documents do not exceed.
 
-    Exact, and always a length that occurs: numpy's `inverted_cdf`. Of 1, 2, 3, 4 the 50th is 2, the 75th 3, the 99th 4.
+    It is exact, and always a length that occurs, as numpy's `inverted_cdf`. Of 1, 2, 3, 4 the 50th is 2, the 75th 3,
+    the 99th 4.
     """
     max: int
     beyond: dict[int, float]
     """By training length: the share of documents longer than it, e.g. 0.25 of 1, 2, 2, 9 for 2."""
     unit: str
-    """What was counted, `words` or `tokens`; empty if nobody said."""
+    """What was counted, `words` or `tokens`; empty if not given."""
     lengths_N: np.ndarray = field(repr=False)
-    """The distinct lengths, rising: with N of them ten million documents take some kilobytes."""
+    """The N distinct lengths, ascending; keeping only these, ten million documents take some kilobytes."""
     times_N: np.ndarray = field(repr=False)
-    """How many documents have each."""
+    """The number of documents of each distinct length."""
 
     @property
     def median(self) -> int:
@@ -66,9 +67,9 @@ class Lengths:
         return self.quantiles[50]
 
     def histogram(self, bins: int = 50, upto: int | None = None) -> Histogram:
-        """At most `bins` bins of equal, whole width from 0 to `upto`, and how many documents are longer.
+        """Return at most `bins` bins of equal integer width from 0 to `upto`, and the number of longer documents.
 
-        Lengths are whole numbers, so a bin of width 2.4 would have 2 or 3 of them, and show a comb that is not there.
+        Lengths are integers, so bins of width 2.4 would hold 2 or 3 of them and show a spurious comb pattern.
         The last edge is the first multiple of the width that reaches `upto`: for 50 bins up to 4,000 the width is 80;
         up to 101 it is 3, and 34 bins end at 102. `upto` is the 99 percent quantile rounded up (1,390 to 1,500)
         unless given.
@@ -78,7 +79,7 @@ class Lengths:
             raise SpecError(f"a histogram needs a bin and a length of 1 at least, not {bins} bins up to {upto}")
         width = -(-upto // bins)
         edges = np.arange(0, upto + width, width)
-        # How many documents are at most as long as each edge: at the first, 0, the empty ones.
+        # The number of documents up to each edge; at the first edge, 0, these are the empty ones.
         at_most = np.append(0, np.cumsum(self.times_N))[np.searchsorted(self.lengths_N, edges, side="right")]
         return Histogram(
             edges=tuple(edges.tolist()),
@@ -88,7 +89,7 @@ class Lengths:
         )
 
     def mapping(self, bins: int = 50, upto: int | None = None) -> dict[str, object]:
-        """What JSON can hold: {"documents": 4, ..., "quantiles": {"p50": 2, ...}, "histogram": {...}}."""
+        """Return plain data for JSON: {"documents": 4, ..., "quantiles": {"p50": 2, ...}, "histogram": {...}}."""
         shown = self.histogram(bins, upto)
         return {
             "unit": self.unit or None,
@@ -109,7 +110,7 @@ class Lengths:
 
 
 def measure(counts: Iterable[int], trained: Sequence[int] = (), unit: str = "") -> Lengths:
-    """What is to be said of a stream of lengths, and how many documents are longer than each training length.
+    """Summarise a stream of lengths, with the share of documents longer than each training length.
 
     The stream is read once, in chunks, and only distinct lengths are kept. `measure([1, 2, 2, 9], trained=[2])` has
     median 2 and beyond {2: 0.25}.
@@ -125,7 +126,7 @@ def measure(counts: Iterable[int], trained: Sequence[int] = (), unit: str = "") 
         return int(times_N[np.searchsorted(lengths_N, length, side="right") :].sum()) / documents
 
     def quantile(percent: int) -> int:
-        rank = -(-documents * percent // 100)  # in whole numbers: a product of floats may pass the next rank
+        rank = -(-documents * percent // 100)  # in integers: rounding of floats could give the next rank
         return int(lengths_N[np.searchsorted(at_most_N, rank)])
 
     return Lengths(
@@ -143,7 +144,7 @@ def measure(counts: Iterable[int], trained: Sequence[int] = (), unit: str = "") 
 
 
 def _distinct(counts: Iterable[int]) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct lengths, rising, and how often each occurs."""
+    """Return the distinct lengths, ascending, and how often each occurs."""
     stream, parts = iter(counts), []
     while (chunk := np.fromiter(itertools.islice(stream, _CHUNK), dtype=np.int64)).size:
         parts.append(np.unique(chunk, return_counts=True))
@@ -158,7 +159,7 @@ def _distinct(counts: Iterable[int]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _nice(length: int) -> int:
-    """The next number with few digits, which whole bins divide: 1,500 for 1,390; below ten the number itself."""
+    """Round up to a number with one or two leading digits: 1,500 for 1,390; below ten, return the number itself."""
     if length < 10:
         return max(length, 1)
     scale = 10 ** (len(str(length)) - 2)

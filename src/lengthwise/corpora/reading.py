@@ -1,7 +1,7 @@
-"""The documents of a file, one after the other: JSON lines, parquet, or text with a document per line.
+"""Read the documents of a file one by one: JSON lines, parquet, or text with a document per line.
 
-A file is never held in memory as a whole. What cannot be read is an error that names the line; nothing is skipped but
-blank lines.
+A file is never held in memory as a whole. A line that cannot be read is an error that names it; only blank lines are
+skipped.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ USUAL = (
     ("source", "target"),
     ("messages",),
 )
-"""Which fields count where none are named: the first of these whose fields are all there."""
+"""The fields to read if none are named: the first of these combinations that is complete in the file."""
 
 Told = Callable[[tuple[str, ...]], None] | None
-"""Who is told which fields count."""
+"""An optional callback that gets the fields that are read."""
 
-_ROWS = 8192  # of a parquet file at once: half a gigabyte where a document has 10,000 words
+_ROWS = 8192  # rows of a parquet file read at once: half a gigabyte if a document has 10,000 words
 
 
 def texts(path: Path, fields: Sequence[str] | None = None, told: Told = None) -> Iterator[str]:
-    """The text of each document of a file.
+    """Yield the text of each document of a file.
 
     `.jsonl`, `.ndjson` and `.json` hold an object or a string per line, `.parquet` a document per row, anything else a
-    document per line; `.gz` may follow. The texts of `fields` count together, joined by a space, e.g. "2 + 2 = 4" of
-    {"prompt": "2 + 2 =", "answer": 4}; empty ones and null add nothing. A list counts as its items, a message as its
-    content, without role, tool calls or chat template. Where `fields` is None, the first of `USUAL` that the first
-    object has holds for the whole file; `told` is told which they are.
+    document per line; `.gz` may follow. The texts of `fields` are joined by a space, e.g. "2 + 2 = 4" of
+    {"prompt": "2 + 2 =", "answer": 4}; empty ones and null add nothing. A list becomes its items, a message its
+    content, without role, tool calls or chat template. If `fields` is None, the first of `USUAL` that the first object
+    has is used for the whole file; `told` is called with the fields.
     """
     if not path.exists():
         raise SpecError(f"there is no file '{path}'; give its path from the current directory")
@@ -64,7 +64,7 @@ def texts(path: Path, fields: Sequence[str] | None = None, told: Told = None) ->
 
 
 def _some(path: Path, found: Iterable[str]) -> Iterator[str]:
-    """What was found, which must not be nothing."""
+    """Yield what was found; raise if there are no documents."""
     none = True
     for text in found:
         none = False
@@ -77,12 +77,12 @@ def _some(path: Path, found: Iterable[str]) -> Iterator[str]:
 
 
 def _lines(path: Path) -> Iterator[tuple[str, str]]:
-    """Each line that is not blank, and where it is."""
+    """Yield each non-blank line, after a description of where it is."""
     packed = path.name.lower().endswith(".gz")
     number = 0
     try:
         with cast(BinaryIO, gzip.open(path)) if packed else path.open("rb") as file:
-            # Bytes, so that only a line feed ends a line, and a bad line is known by its number.
+            # Read bytes, so that only a line feed ends a line, and the number of an undecodable line is known.
             for number, line in enumerate(file, start=1):
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
                 if text and not text.isspace():
@@ -115,7 +115,7 @@ def _json(path: Path, fields: Sequence[str] | None, told: Told) -> Iterator[str]
 
 
 def _one_per_line(path: Path, line: str) -> str:
-    """What to type where a file looks like one JSON value over many lines."""
+    """Return a hint if the file looks like a single JSON value over many lines."""
     if line.lstrip().startswith("["):
         return f"; write an object per line: jq -c '.[]' {path.name} > lines.jsonl"
     return f"; write an object per line: jq -c . {path.name} > lines.jsonl" if line.strip() == "{" else ""
@@ -132,7 +132,7 @@ def _parquet(path: Path, fields: Sequence[str] | None, told: Told) -> Iterator[s
             told(chosen)
         rows = table.select(chosen)
         for start in range(0, table.select(pl.len()).collect().item(), _ROWS):
-            # Slices, not `collect_batches`: as quick, and polars calls that one unstable.
+            # Slices are as fast as `collect_batches`, which polars marks as unstable.
             part = rows.slice(start, _ROWS).collect()
             for index, row in enumerate(part.iter_rows(named=True), start=start + 1):
                 yield _join(row, chosen, f"'{path}', row {index}")
@@ -144,7 +144,7 @@ def _parquet(path: Path, fields: Sequence[str] | None, told: Told) -> Iterator[s
 
 
 def _choose(there: Iterable[str], fields: Sequence[str] | None, where: str) -> tuple[str, ...]:
-    """The fields that count: those named, or the first of the usual ones that are all there."""
+    """Return the fields to read: those named, or the first combination of `USUAL` that is complete."""
     there = set(there)
     if fields is None:
         for usual in USUAL:
@@ -168,7 +168,7 @@ def _join(document: Mapping[str, object], fields: Sequence[str], where: str) -> 
 
 
 def _text(value: object, where: str) -> str:
-    """The text of a field: "2 4" of [2, null, {"role": "user", "content": "4"}]."""
+    """Return the text of a field: "2 4" for [2, null, {"role": "user", "content": "4"}]."""
     if isinstance(value, str):
         return value
     if value is None:
@@ -181,7 +181,7 @@ def _text(value: object, where: str) -> str:
 
 
 def _item(value: object, where: str) -> str:
-    """The text of a list's item, which may also be a message or a part of one."""
+    """Return the text of a list's item, which may also be a message or a part of one."""
     if isinstance(value, dict):
         for key in ("content", "text", "value"):
             if key in value:

@@ -1,7 +1,7 @@
-"""The original study's numbers, with their source: Kazemnejad et al. 2023. Plain tables; no torch.
+"""The published numbers of the original study, Kazemnejad et al. 2023, with their sources. Needs no torch.
 
-Encodings and tasks have our names, so that a number of ours and theirs meet under one key. Where a number is known to
-carry a defect, its table says so.
+Encodings and tasks have our names, so that published numbers and ours have the same keys. Known defects of a number are
+listed in its table.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Task:
     """One of the 17 published task variants."""
 
     label: str
-    """As the publication calls it."""
+    """The name in the publication."""
     split: str
-    """As the publication's code calls it."""
+    """The name in the publication's code."""
     category: str
     """Primitive, maths or classic."""
     trained: int
@@ -41,13 +41,13 @@ class Task:
 
 
 def read(name: str) -> list[dict[str, str]]:
-    """The lines of a file of published numbers, `data/NAME.csv`."""
+    """Return the lines of a file of published numbers, `data/NAME.csv`."""
     text = files(__name__).joinpath("data", f"{name}.csv").read_text("utf-8")
     return list(DictReader(text.splitlines()))
 
 
 def by_encoding(line: Mapping[str, str]) -> dict[str, float]:
-    """The numbers of a line that has a column for each encoding."""
+    """Return the numbers of a line that has a column for each encoding."""
     return {name: float(line[name]) for name in ENCODINGS if line[name]}
 
 
@@ -80,9 +80,9 @@ class Table:
     source: str
     rows: list[dict[str, object]]
     defects: tuple[str, ...] = ()
-    """What is known to be wrong with them."""
+    """Known defects of these numbers."""
     digits: int = 4
-    """As many as the source has."""
+    """The number of digits that the source has."""
 
 
 TOPICS = {
@@ -96,18 +96,18 @@ TOPICS = {
 
 
 def tables(topic: str) -> list[Table]:
-    """The published tables of a topic, e.g. `accuracy`."""
+    """Return the published tables of a topic, e.g. `accuracy`."""
     if topic not in TOPICS:
         raise SpecError(f"nothing is published under {topic!r}.{did_you_mean(topic, TOPICS)}")
     return import_module(f"lengthwise.publication.{topic}").tables()
 
 
 _VARIANTS = {"copy": "random", "reverse": "once", "sort": "single"}
-"""What a task is where no variant is given."""
+"""The default variants of tasks."""
 
 
 def published_task(spec: str | Spec) -> str | None:
-    """The published variant that a task of ours, of whatever lengths, is; none for scratchpads and new tasks."""
+    """Return the published variant of one of our tasks, whatever its lengths; None for scratchpads and new tasks."""
     spec = Spec.of(spec)
     options = dict(spec.options)
     if options.get("scratchpad") not in (None, "none"):
@@ -118,10 +118,10 @@ def published_task(spec: str | Spec) -> str | None:
 
 
 def published_encoding(spec: str | Spec) -> str | None:
-    """The published encoding that one of ours is: a quarter of rotary is Rotary, all of it is none of the five."""
+    """Return the published encoding that equals one of ours, or None: only `rope` with fraction 0.25 is Rotary."""
     spec = Spec.of(spec)
     options = dict(spec.options)
     if spec.name == "rope":
-        options.pop("interleaved", None)  # which dimensions form a pair is a matter of names for trained weights
+        options.pop("interleaved", None)  # which dimensions form a pair only permutes the trained weights
         return ROTARY if options == {"fraction": 0.25} else None
     return spec.name if spec.name in ENCODINGS and not options else None

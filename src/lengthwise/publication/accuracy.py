@@ -16,13 +16,13 @@ def _means(lengths: str) -> dict[str, dict[str, float]]:
 UNSEEN = _means("unseen")
 """Task → encoding → exact match at unseen lengths, mean of three seeds."""
 SEEN = _means("seen")
-"""The same at seen lengths (validation), where one number for all of them is published."""
+"""The same at seen lengths (validation), for tasks with a published number over all of them."""
 _SINGLE = {(line["task"], line["seed"]): by_encoding(line) for line in _LINES if line["seed"] != "mean"}
 PER_SEED: dict[str, dict[str, tuple[float, ...]]] = {
     task: {encoding: tuple(_SINGLE[task, str(seed)][encoding] for seed in SEEDS) for encoding in ENCODINGS}
     for task in dict.fromkeys(task for task, _ in _SINGLE)
 }
-"""Task → encoding → exact match at unseen lengths of each seed, in the order of `SEEDS`, where it is published."""
+"""Task → encoding → exact match at unseen lengths of each seed, in the order of `SEEDS`, for tasks that publish it."""
 
 _SOURCE = (
     f"{PAPER}; {CODE}: results/sanity_check.jsonl (copy, reverse), results/classic.jsonl (SCAN, PCFG), the notebook "
@@ -41,7 +41,7 @@ _DEFECTS = (
 
 
 def tables() -> list[Table]:
-    """Exact match at unseen and at seen lengths."""
+    """Return exact match at unseen lengths, at seen lengths, and per seed."""
     unseen: list[dict[str, object]] = []
     for task, values in UNSEEN.items():
         about = TASKS[task]

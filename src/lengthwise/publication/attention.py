@@ -1,4 +1,4 @@
-"""What attention does: its divergence from NoPE's (Figure 4) and how far back its maximum lies (Figure 7)."""
+"""Published attention statistics: divergence from NoPE's (Figure 4) and distance of the maximum (Figure 7)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _BY_LENGTH = {int(line["length"]): by_encoding(line) for line in read("divergenc
 _BY_LAYER = [by_encoding(line) for line in read("divergence_by_layer")]
 _DISTANCES = [by_encoding(line) for line in read("attended_distance")]
 LENGTHS = tuple(_BY_LENGTH)
-"""Actions of the SCAN examples."""
+"""The lengths of the SCAN examples, in actions."""
 
 DIVERGENCE = _BY_LAYER[0]
 """Encoding → divergence from NoPE's attention, mean over layers and lengths; `nope` is NoPE with another seed."""
@@ -19,9 +19,9 @@ BY_LENGTH: dict[str, dict[int, float]] = {
 BY_LAYER: dict[str, list[float]] = {name: [values[name] for values in _BY_LAYER[1:]] for name in ENCODINGS}
 """Encoding → divergence of each layer, first to last, mean over lengths."""
 COUNTS: dict[str, list[int]] = {name: [int(values[name]) for values in _DISTANCES] for name in ENCODINGS}
-"""Encoding → how often the maximum lies at a normalised distance of 0, .05, ..., 1 (to the nearest)."""
+"""Encoding → how often the maximum is at a normalised distance of 0, .05, ..., 1 (rounded to the nearest)."""
 FRACTIONS: dict[str, list[float]] = {name: [count / sum(counts) for count in counts] for name, counts in COUNTS.items()}
-"""The same as shares of all."""
+"""The same as shares of the total."""
 
 _NO_JSD = (
     "It is no Jensen-Shannon divergence: the code has the arguments of KL swapped, half of KL(m‖p) + KL(m‖q). It has "
@@ -34,7 +34,7 @@ _PAIRS = (
 
 
 def tables() -> list[Table]:
-    """Divergence from NoPE's attention, by layer, and attended distance."""
+    """Return the divergence from NoPE's attention by layer, and the attended distance."""
     layers: list[dict[str, object]] = [{"layer": "all", **DIVERGENCE}]
     for number in range(12):
         layers.append({"layer": str(number + 1), **{name: BY_LAYER[name][number] for name in ENCODINGS}})

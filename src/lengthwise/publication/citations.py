@@ -1,4 +1,4 @@
-"""BibTeX of what is built on: encodings, kinds of positions, tasks, the study, and this project itself.
+"""BibTeX entries for encodings, kinds of positions, tasks, the original study, and this project itself.
 
 An entry of `data/citations.bib` is found by the arXiv number in a class's `paper`.
 """
@@ -12,34 +12,34 @@ from importlib.resources import files
 from lengthwise import __version__
 
 YEAR = 2026
-"""Of this version of the software."""
+"""The year of this version of the software."""
 URL = ""
-"""Where the project lives; empty until that is decided."""
+"""The address of the project; empty until it is decided."""
 STUDY = "2305.19466"
 """The study this project re-implements."""
 VARIANTS: dict[str, dict[object, str]] = {
     "scaling": {"linear": "Chen et al. 2023, arXiv:2306.15595", "yarn": "Peng et al. 2024, arXiv:2309.00071"},
     "p": {None: "Barbero et al. 2025, arXiv:2410.06205"},
 }
-"""What an option of rope rests on besides: by its value, or, under none, whatever that is."""
+"""Additional papers for an option of rope, by its value; the key None stands for any value."""
 _NUMBER = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 
 
 def numbers_in(paper: str) -> list[str]:
-    """The arXiv numbers that a class's `paper` names."""
+    """Return the arXiv numbers that a class's `paper` names."""
     return _NUMBER.findall(paper)
 
 
 @cache
 def entries() -> dict[str, str]:
-    """arXiv number → BibTeX, of every entry in `data/citations.bib`."""
+    """Return arXiv number → BibTeX for every entry in `data/citations.bib`."""
     text = files("lengthwise.publication").joinpath("data", "citations.bib").read_text("utf-8")
     found = (one.strip() for one in re.split(r"\n(?=@)", text))
     return {re.search(r"eprint\s*= \{(.+)\}", one)[1]: one for one in found}  # pyrefly: ignore[unsupported-operation]
 
 
 def short_entry(paper: str) -> str | None:
-    """An entry made of `paper` itself, as `Chi et al. 2022, arXiv:2205.09921`, where there is none in full."""
+    """Make an entry from `paper` alone, e.g. `Chi et al. 2022, arXiv:2205.09921`, if there is no full entry."""
     found = re.match(r"(\S+)(?: et al\.)? (\d{4}), arXiv:(\d{4}\.\d{4,5})$", paper)
     if found is None:
         return None
@@ -49,7 +49,7 @@ def short_entry(paper: str) -> str | None:
 
 
 def itself() -> str:
-    """The BibTeX of this project, as CITATION.cff has it."""
+    """Return the BibTeX of this project, as in CITATION.cff."""
     address = {"url": URL} if URL else {}
     return _bibtex(
         "misc",

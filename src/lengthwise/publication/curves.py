@@ -1,4 +1,4 @@
-"""Exact match by length, mean of three seeds: what Figures 3 and E.2 to E.4 show."""
+"""Exact match by length, mean of three seeds: the data of Figures 3 and E.2 to E.4."""
 
 from __future__ import annotations
 

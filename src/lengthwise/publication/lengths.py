@@ -1,11 +1,11 @@
-"""How long instructions are: Figure A.1, why length generalization matters."""
+"""The lengths of instructions: Figure A.1, which motivates length generalization."""
 
 from __future__ import annotations
 
 from lengthwise.publication import CODE, PAPER, Table, read
 
 WIDTH = 4000 / 49
-"""Tokens in a bin; the first begins at half of it."""
+"""The width of a bin in tokens; the first bin begins at half a width."""
 MEDIANS = {"FLAN (CoT)": 454, "Super-NaturalInstructions": 141}
 _LINES = read("instruction_lengths")
 COUNTS: dict[str, list[int]] = {name: [int(line[name]) for line in _LINES] for name in MEDIANS}
@@ -13,12 +13,12 @@ COUNTS: dict[str, list[int]] = {name: [int(line[name]) for line in _LINES] for n
 
 
 def edges() -> list[float]:
-    """The left edges of the bins, and the last right one."""
+    """Return the left edges of the bins, and the right edge of the last one."""
     return [round(WIDTH * (number + 0.5), 1) for number in range(len(COUNTS["FLAN (CoT)"]) + 1)]
 
 
 def tables() -> list[Table]:
-    """Medians, and how many texts are long."""
+    """Return medians, and the share of long texts."""
     rows: list[dict[str, object]] = []
     for name, counts in COUNTS.items():
         beyond = [place for place, edge in enumerate(edges()[:-1]) if edge > 1000]

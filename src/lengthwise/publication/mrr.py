@@ -1,4 +1,4 @@
-"""Mean reciprocal rank of the five encodings: Figures 1 and 2, and what other recipes give."""
+"""Mean reciprocal rank of the five encodings: Figures 1 and 2, and the results of other ranking recipes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MRR = {line["recipe"]: by_encoding(line) for line in _LINES}
 
 
 def tables() -> list[Table]:
-    """The ranks by recipe."""
+    """Return the ranks by recipe."""
     rows: list[dict[str, object]] = [
         {"recipe": line["recipe"], "queries": int(line["queries"]), **by_encoding(line), "what": line["what"]}
         for line in _LINES

@@ -18,7 +18,7 @@ CONTEXT = {int(length): values for length, values in _numbers("perplexity_by_con
 
 
 def tables() -> list[Table]:
-    """Perplexities of both publications."""
+    """Return the perplexities of both publications."""
     haviv: list[dict[str, object]] = [{"setting": name, **values} for name, values in PERPLEXITY.items()]
     context: list[dict[str, object]] = [{"context": length, **values} for length, values in CONTEXT.items()]
     return [

@@ -14,7 +14,7 @@ FORMATS = {
     "full-variables": "full − variables",
     "full-remaining": "full − remaining",
 }
-"""Our name of a format → words."""
+"""Our name of a format → its description."""
 _LINES, _RANKS = read("scratchpads"), read("scratchpad_ranks")
 ACCURACY: dict[str, dict[str, dict[str, float]]] = {
     task: {line["format"]: by_encoding(line) for line in _LINES if line["task"] == task}
@@ -40,7 +40,7 @@ _MERGED = (
 
 
 def tables() -> list[Table]:
-    """Exact match by format, and the two rankings of formats."""
+    """Return exact match by format, and the two rankings of formats."""
     accuracy: list[dict[str, object]] = [
         {"task": task, "format": name, **values}
         for task, formats in ACCURACY.items()

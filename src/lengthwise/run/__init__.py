@@ -1,4 +1,4 @@
-"""One run: what it is (`identity`), whose it is (`lease`), how it is done (`attempt`), what it left (`run`)."""
+"""One run: its options and id (`identity`), its owner (`lease`), its execution (`attempt`), its results (`run`)."""
 
 import typing
 from importlib import import_module
@@ -15,7 +15,7 @@ __all__ = ["STOPPED", "STORE", "Plan", "Run", "Stopped", "train"]
 
 
 def __getattr__(name: str) -> object:
-    if name in __all__:  # naming runs needs no torch; doing them does
+    if name in __all__:  # imported lazily: only these need torch
         where = {"Run": "run", "train": "execute"}[name]
         return getattr(import_module(f"lengthwise.run.{where}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""What is settled before an attempt begins: whose weights it starts with, and that it is nobody else's."""
+"""Before an attempt begins: find the weights that it starts from, and acquire the lease of the run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lengthwise.training.parallel import Team
 
 
 def start_of(start: str, store: str) -> tuple[Run, dict[str, str]]:
-    """The run to begin from, and what of it belongs to the new run's identity."""
+    """Return the run to start from, and what identifies its weights in the new run's identity."""
     where, _, checkpoint = start.partition("@")
     run = Run.open(where, store)
     label = checkpoint or "last"
@@ -36,7 +36,7 @@ def start_of(start: str, store: str) -> tuple[Run, dict[str, str]]:
 def acquire(
     store: Folder, plan: Plan, processes: Team, every: int | None, take: Callable[[], Lease | None]
 ) -> tuple[Lease | None, Folder | None]:
-    """The lease of this attempt, or the folder of one that is done; the first process decides for all."""
+    """Return the lease of this attempt, or the folder of a finished one; the first process decides for all."""
     lease: Lease | None = None
     found: list[Any] = [0, "", None]
     if processes.first:
@@ -55,7 +55,7 @@ def acquire(
             found[2] = ("Diverged", error.record())
         except SpecError as error:
             found[2] = (type(error).__name__, str(error))
-            if lease is not None:  # it is ours, and nobody will be at it
+            if lease is not None:  # this process holds the lease but will not train: release it
                 with suppress(SpecError):
                     lease.fail(str(error))
     found = processes.agree(found)
@@ -70,7 +70,7 @@ def acquire(
 
 
 def patiently(store: Folder, id: str, again: bool, say: Callable[[str], None]) -> Lease | None:
-    """Take a lease; where its owner is on another machine, look for a minute whether it is alive."""
+    """Take a lease; if its owner is on another machine, watch for about a minute whether its counter moves."""
     watch, until, first = Watch(), time.monotonic() + (BEATS + 2) * beat(), None
     while True:
         try:
@@ -85,7 +85,7 @@ def patiently(store: Folder, id: str, again: bool, say: Callable[[str], None]) -
 
 
 def _adopt(store: Folder, id: str) -> None:
-    """An attempt that ended, but whose last line was not written, or that is older than leases, counts as done."""
+    """Create `done/ID` if an attempt has finished without it: it was killed just before, or is older than leases."""
     if finished(store, id) is None:
         for attempt in attempts_of(store / "runs" / id):
             if attempt.exists("done"):
@@ -95,7 +95,7 @@ def _adopt(store: Folder, id: str) -> None:
 
 
 def summary(done: Mapping[str, Any]) -> dict[str, Any]:
-    """What `done/ID` says beside the attempt: how long it took, and its last seen-length validation."""
+    """Return what `done/ID` records besides the attempt: its duration and the last seen-length validation."""
     validations = done["validations"]
     times = {"seconds": done.get("seconds"), "cpu_seconds": done.get("cpu_seconds")}
     return {**times, "validation": validations[-1] if validations else None}

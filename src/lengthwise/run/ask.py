@@ -1,4 +1,4 @@
-"""Put one question to a trained model: what it says, what is right, where they part, and what its heads look at."""
+"""Give a trained model one prompt: its answer, the correct answer, where they differ, and its attention weights."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from lengthwise.task.base import Task
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer beside the right one."""
+    """A model's answer and the correct one."""
 
     prompt: str
     said: list[str]
     right: list[str] | None
-    """None where the task cannot read the prompt."""
+    """The correct answer; None if the task cannot parse the prompt."""
     correct: bool | None
     parts: int | None
-    """The first token of the answer at which they part."""
+    """The index of the first token at which the two answers differ; None if they do not."""
     cut: bool
     where: str
-    """Whether the model was trained on this length."""
+    """The length, and whether the model was trained on it, in words."""
 
 
 def ask(run: Run, prompt: str, checkpoint: str = "last") -> Answer:
-    """What the model answers: `ask(run, "3 1 2")` for a run on sort."""
+    """Return the model's answer to a prompt: `ask(run, "3 1 2")` for a run on sort."""
     task = run.task
     case, right, where = _asked(task, prompt)
     ids, head, instance = case.ids, case.prompt, case.instance
@@ -52,10 +52,10 @@ def ask(run: Run, prompt: str, checkpoint: str = "last") -> Answer:
 
 @dataclass(frozen=True)
 class Attention:
-    """What each head attends to while a model reads a prompt and answers it."""
+    """The attention weights of each head over a prompt and the model's answer."""
 
     tokens: list[str]
-    """Prompt and answer, as the model had them before it."""
+    """Prompt and answer, as the model received them as input."""
     prompt: int
     """How many of the tokens are the prompt."""
     weights_LHQK: np.ndarray
@@ -64,12 +64,12 @@ class Attention:
 
 
 def attention(run: Run, prompt: str, checkpoint: str = "last") -> Attention:
-    """The attention weights of one prompt and of what the model answers: `attention(run, "3 1 2").weights_LHQK`."""
+    """Return the attention weights over a prompt and the model's answer: `attention(run, "3 1 2").weights_LHQK`."""
     task = run.task
     case, _, where = _asked(task, prompt)
     decoder = run.decoder(checkpoint).eval()
     ids = case.ids[: case.prompt] + _said(run, decoder, case)
-    ids = ids[:-1] if ids[-1] == task.vocabulary.eos else ids  # the end is said, and never read
+    ids = ids[:-1] if ids[-1] == task.vocabulary.eos else ids  # the end token is generated but is never an input
     places = case.places(run.plan.positions.at_test(), ids[case.prompt :])
     seen = Recorder()
     with torch.no_grad():
@@ -91,7 +91,7 @@ def attention(run: Run, prompt: str, checkpoint: str = "last") -> Attention:
 
 
 def _asked(task: Task, prompt: str) -> tuple[Case, list[str] | None, str]:
-    """A person's prompt as a case, the right answer where the task reads it, and whether its length was trained on."""
+    """Return the prompt as a case, the correct answer if the task can parse it, and a description of its length."""
     if task.pieces is not None:
         raise SpecError(
             "a run with a tokenizer of its own cannot be asked yet; its predictions.parquet has what it said"
@@ -111,14 +111,14 @@ def _asked(task: Task, prompt: str) -> tuple[Case, list[str] | None, str]:
 
 
 def _said(run: Run, decoder: Decoder, case: Case) -> list[int]:
-    """What the model answers, token by token."""
+    """Return the token ids that the model generates."""
     decode = decoder_decode(decoder, run.plan.positions.at_test(), run.task.vocabulary.eos)
     (said,) = decode([case], [[]])
     return said
 
 
 def symbols(task: Task, prompt: str) -> list[str]:
-    """A person's words as the task's symbols: a word that is none is read letter by letter."""
+    """Split a user's prompt into the task's symbols; a word that is not a symbol is split into characters."""
     known, found = set(task.symbols), []
     for word in prompt.split():
         parts = [word] if word in known else list(word)

@@ -1,7 +1,7 @@
-"""One run, end to end: train it, evaluate it, and leave a folder that anyone can read again.
+"""One run, end to end: train it, evaluate it, and write everything into a folder.
 
-    STORE/runs/ID/1/            an attempt: everything it writes, nobody else writes there
-      run.json                  all options, versions, machine; creating it is what makes the attempt one's own
+    STORE/runs/ID/1/            an attempt: only its owner writes here
+      run.json                  all options, versions, machine; written when the attempt begins
       train.jsonl               loss, lr, norm, tokens, seconds; validations
       checkpoints/000000300/    weights and moments, and manifest.json, written last, with sizes and checksums
       weights/000000300.safetensors   at 25, 50, 75 %, best and earliest best
@@ -9,8 +9,8 @@
       rows.parquet  predictions.parquet
       done                      labels, checks, validations; or error.txt, with the traceback
 
-An attempt that was killed is followed by another, from the newest complete checkpoint of all before it. Whose an
-attempt is, and that a run is done, is in `lease.py`.
+After an attempt was killed, the next one continues from the newest complete checkpoint of all earlier attempts.
+`lease.py` decides who owns an attempt and whether a run is done.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from lengthwise.training.loop import Loop, Told
 from lengthwise.training.parallel import Team
 
 STAGE_EXAMPLES = 32
-"""Examples of each length at 25, 50 and 75 %; the other checkpoints have all."""
+"""Examples per length for the checkpoints at 25, 50 and 75 %; the others are evaluated on all examples."""
 _LOG_EVERY = 10
 _FLUSH_SECONDS = 2.0
 PREFETCH_FROM = 16_384
-"""Fewer examples than these are made by the process that trains."""
+"""With fewer training examples than this, the training process makes them itself, without a prefetch process."""
 
 
 @dataclass
@@ -63,18 +63,21 @@ class Attempt:
     progress: Progress
     loggers: Loggers
     validations: list[dict[str, Any]] = field(default_factory=list)
-    """Of each validation: step, correct, examples, loss, targets."""
+    """One entry per validation: step, correct, examples, loss, targets."""
     kept: dict[str, str] = field(default_factory=dict)
-    """Where the weights of a step are, seen from the run's folder."""
+    """Step → path of its weights, relative to the run's folder."""
     before: tuple[int, float] = (0, 0.0)
-    """Tokens and seconds of the attempts that this one goes on from."""
+    """Tokens and seconds of the earlier attempts that this one continues."""
     cpu_before: float = 0.0
-    """CPU seconds of the attempts that this one goes on from."""
+    """CPU seconds of the earlier attempts that this one continues."""
     cpu_began: float = field(default_factory=time.process_time)
     began: float = field(default_factory=time.monotonic)
     stop: bool = False
     stale: tuple[list[str], list[str]] = field(default_factory=lambda: ([], []))
-    """Weights that no label needs any more: first those that the last two checkpoints do not refer to."""
+    """Weight files that no label needs any more: to delete at the next checkpoint, and at the one after it.
+
+    They are deleted only when the last two checkpoints no longer refer to them.
+    """
 
     @property
     def home(self) -> Folder:
@@ -100,7 +103,7 @@ class Attempt:
                 self.lease.fail(why, error.record() if isinstance(error, Diverged) else None)
 
     def run(self, began: Run | None, allow: Iterable[str]) -> None:
-        """From the newest checkpoint, or the start, to `done`."""
+        """Train from the newest checkpoint, or from the start, then evaluate and write `done`."""
         plan, training = self.plan, self.plan.training
         decoder = plan.decoder()
         if began is not None:
@@ -168,10 +171,10 @@ class Attempt:
             self.loggers.log(told.step, {**numbers, "tokens_per_second": speed})
 
     def _validate(self, loop: Loop, lines: _Lines) -> None:
-        """The seen-length validation: the only split that a training sees."""
+        """Validate at seen lengths, on the only split that is evaluated during training."""
         decoder = self._whole(loop)
         numbers = self.processes.agree(None if decoder is None else self._validated(decoder, loop.step))
-        self.validations.append(numbers)  # all know it: what is best decides what all keep together
+        self.validations.append(numbers)  # on all processes: they must agree on which weights to keep
         told = {
             "exact_match": numbers["correct"] / numbers["examples"],
             "validation_loss": None if numbers["loss"] is None else numbers["loss"] / numbers["targets"],
@@ -201,7 +204,7 @@ class Attempt:
         }
 
     def _whole(self, loop: Loop) -> Decoder | None:
-        """The decoder to evaluate, on the first process; None on the others."""
+        """Return the decoder to evaluate on the first process, None on the others."""
         if not self.processes.shard:
             return loop.decoder if self.processes.first else None
         weights = self.processes.whole(loop.decoder)
@@ -215,7 +218,7 @@ class Attempt:
         return set(chosen(self.validations).values())
 
     def _keep(self, loop: Loop) -> None:
-        """Keep the weights of this step, and no longer those of a step that was best once."""
+        """Save the weights of this step, and drop those of steps that are no longer the best."""
         weights = self.processes.whole(loop.decoder)
         if not self.processes.first:
             return
@@ -261,11 +264,11 @@ class Attempt:
         self.processes.wait()
 
     def _cpu_seconds(self) -> float:
-        """CPU time of the run so far, which a busy machine does not lengthen as it does the time on the clock."""
+        """Return the CPU time of the run so far, which depends less on the machine's load than wall-clock time."""
         return self.cpu_before + time.process_time() - self.cpu_began
 
     def _examined(self, last: Decoder, labels: Mapping[str, int]) -> Iterator[tuple[str, EvaluationResult]]:
-        """The examination of each labelled checkpoint; one step is examined once, whatever its labels."""
+        """Yield the evaluation of each labelled checkpoint; a step with several labels is evaluated once."""
         plan, known = self.plan, dict[tuple[int, int | None], EvaluationResult]()
         for label, step in labels.items():
             examples = STAGE_EXAMPLES if label in plan.training.stages else None
@@ -300,18 +303,18 @@ class Attempt:
             supplier.close()
 
     def _asked(self) -> None:
-        """End after the step it is in, with a checkpoint."""
+        """Stop after the current step, with a checkpoint."""
         if self.stop:
-            raise KeyboardInterrupt  # asked twice
+            raise KeyboardInterrupt  # second request
         self.stop = True
 
     def _asked_late(self) -> None:
-        """End at once: training is over and saved, and the evaluation will be done again."""
+        """Stop at once: training is finished and saved, and the evaluation can be repeated."""
         raise Stopped(self.plan.training.steps)
 
 
 class _Lines:
-    """`train.jsonl`: lines are gathered and added every few seconds."""
+    """Buffers lines of `train.jsonl` and appends them every few seconds."""
 
     def __init__(self, folder: Folder, writes: bool) -> None:
         self._folder, self._writes = folder, writes
@@ -331,10 +334,13 @@ class _Lines:
 
 
 def chosen(validations: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """`best`: most exact matches, ties to the lowest loss, then the latest; `earliest_best`: the published rule."""
+    """Return the steps of `best` (most exact matches, ties by lowest loss, then latest) and `earliest_best`.
+
+    `earliest_best`, the published rule, is the first step with the most exact matches.
+    """
     if not validations:
         return {}
-    # A loss that is no number is the worst.
+    # A missing loss (it was NaN) counts as the worst.
     best = max(
         validations, key=lambda one: (one["correct"], -inf if one["loss"] is None else -one["loss"], one["step"])
     )

@@ -1,4 +1,4 @@
-"""Train and evaluate: from a name, or from a plan and a lease, to a run that is done."""
+"""Train and evaluate a run, given by names and options or by a plan and a lease."""
 
 from __future__ import annotations
 
@@ -46,11 +46,12 @@ def train(
     loggers: Sequence[str] = (),
     quiet: bool = False,
 ) -> Run:
-    """Train and evaluate: `train("copy:variant=same", "rope", seed=1)`. A run that is done is only opened.
+    """Train and evaluate: `train("copy:variant=same", "rope", seed=1)`. A finished run is only opened.
 
-    Task, encoding and positions are names or classes; `steps`, `batch_size` and `lr` change the training. `start` is
-    another run (its folder or id, `@best` and the like behind it) whose weights it begins with; what is missing or left
-    over is allowed by name. Raises `Diverged` where the loss stops being a number.
+    Task, encoding and positions are names or classes; `steps`, `batch_size` and `lr` override the training preset.
+    `start` is another run to take the initial weights from: its folder or id, optionally with `@best` or another
+    checkpoint; `allow` lists name patterns of weights that may be missing or left over. Raises `Diverged` if the loss
+    or a gradient is not finite.
     """
     check_loggers(loggers)
     began, source = start_of(start, store) if start is not None else (None, {})
@@ -64,9 +65,9 @@ def train(
         streams=streams,
         start=source,
     )
-    if plan.caution and not quiet and not os.environ.get(LINES):  # several runs at once: it was said before them
+    if plan.caution and not quiet and not os.environ.get(LINES):  # with several runs at once, it was shown before
         warnings.warn(plan.caution, stacklevel=3)
-    if began is not None:  # what does not fit is told before anything is written
+    if began is not None:  # raise for weights that do not fit before anything is written
         fill(plan.decoder(), began.weights(source["checkpoint"]), allow, began.id)
     if threads is not None:
         if threads < 1:
@@ -75,7 +76,7 @@ def train(
     where = Folder(store)
 
     def take() -> Lease | None:
-        # A person who starts a run again has seen why it failed.
+        # A user who starts a failed run again wants a retry.
         return patiently(where, plan.id, True, lambda words: None if quiet else warnings.warn(words, stacklevel=4))
 
     return execute(plan, where, take, began, allow, shard=shard, every=checkpoint_every, loggers=loggers, quiet=quiet)
@@ -93,7 +94,7 @@ def execute(
     loggers: Sequence[str] = (),
     quiet: bool = False,
 ) -> Run:
-    """Do a run under the lease that `take` gives, on this process's share of the processes."""
+    """Execute a run under the lease that `take` returns, as one process of a team."""
     with team(shard) as processes:
         lease, finished = acquire(store, plan, processes, every, take)
         if lease is None:
@@ -139,7 +140,7 @@ def _changed(training: str | Mapping[str, object] | Spec, **changes: float | Non
 
 
 def _blamed_outside(plan: Plan, error: BaseException, folder: Folder) -> BaseException:
-    """A failure inside a stranger's encoding or task is told with the stranger's line."""
+    """Turn an error inside a user's own encoding or task into a `SpecError` that names the user's line."""
     for cls, spec in plan.outside():
         where = getattr(sys.modules.get(cls.__module__), "__file__", "")
         if any(frame.filename == where for frame in traceback.extract_tb(error.__traceback__)):

@@ -1,6 +1,6 @@
-"""What a run is, before it is run: every option resolved, checked, and named by its content.
+"""The plan of a run: every option resolved and checked, and an id that is a hash of its content.
 
-Naming runs needs no torch: a study of ten thousand is planned in a second. What is checked by building it does.
+Computing ids needs no torch, so a study of ten thousand runs is planned in a second. Checks that build the model do.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
     from lengthwise.model import Decoder
 
 Named = str | Mapping[str, object] | Spec | type
-"""What names a task, an encoding or a kind of positions: `"rope:theta=500.0"`, the same as a mapping, or a class."""
+"""A task, an encoding or a kind of positions: a string such as `"rope:theta=500.0"`, a mapping, a spec or a class."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A run to be: `Plan.of("copy:variant=same", "rope", seed=1)`."""
+    """All options of a run: `Plan.of("copy:variant=same", "rope", seed=1)`."""
 
     task_spec: Spec
     encoding_specs: tuple[Spec, ...]
-    """One for all layers, or one for each."""
+    """One spec for all layers, or one per layer."""
     positions_spec: Spec
     model: DecoderConfig
     training: Training
     seed: int
     streams: tuple[tuple[str, int], ...] = ()
     start: tuple[tuple[str, str], ...] = ()
-    """The run whose weights it begins with: its id, the checkpoint, a hash of the weights."""
+    """The run whose weights this one starts from: its id, the checkpoint, a hash of the weights."""
 
     @classmethod
     def of(
@@ -61,9 +61,9 @@ class Plan:
         start: Mapping[str, str] | None = None,
         check: bool = True,
     ) -> Plan:
-        """Resolve names, presets and what a preset sets per task; refuse what cannot be run.
+        """Resolve names, presets and their settings per task; refuse what cannot be run.
 
-        `check=False` leaves out what is found only by building the model, which needs torch.
+        `check=False` skips the checks that build the model, which need torch.
         """
         if not isinstance(task, str | Mapping | Spec | type):
             raise SpecError(f"a task is given by its name or its class, e.g. 'copy' or 'my_task.py:Mine', not {task!r}")
@@ -102,30 +102,30 @@ class Plan:
 
     @property
     def encodings(self) -> list[Spec]:
-        """One for each layer."""
+        """The encoding of each layer."""
         listed = list(self.encoding_specs)
         return listed * self.model.layers if len(listed) == 1 else listed
 
     def decoder(self) -> Decoder:
-        """The decoder at its start."""
+        """Return the decoder at initialisation."""
         from lengthwise.model import Decoder
 
         return Decoder(self.model, self.encodings, seed=self.seeds.init)
 
     def longest(self) -> list[int]:
-        """The ids of (about) the longest sequence that is trained on."""
+        """Return the ids of (about) the longest sequence that is trained on."""
         example = self.task.render(self.task.worst(self.task.longest))
         ids, _ = self.task.vocabulary.sequence(example.prompt, example.target, self.task.starts)
         return ids
 
     def longest_budget(self) -> int:
-        """Tokens that (about) the longest trained sequence may get in evaluation: up to there nothing is stretched."""
+        """Return the token budget of (about) the longest trained sequence in evaluation; scaling begins beyond it."""
         answer = len(self.task.render(self.task.worst(self.task.longest)).target) + 1
         return len(self.longest()) - answer + self.task.answer_limit(self.task.longest)
 
     @property
     def caution(self) -> str:
-        """What to say before training: that this is known not to be learned at this size, and what is."""
+        """A warning if the task is known not to be learned at this default size, with an alternative; else empty."""
         setting = laptop(self.task) if self.task_spec.name in TASKS else Setting()
         if not setting.unlearned:
             return ""
@@ -135,11 +135,11 @@ class Plan:
         return f"{self.task_spec.name} is not learned at this size, even at seen lengths; {setting.unlearned}"
 
     def check(self) -> None:
-        """Refuse now what would fail later: tables that are too short, positions that do not fit."""
+        """Refuse what would fail later: position tables that are too short, positions that do not fit."""
         self.fits(self.highest(), self.limit())
 
     def highest(self) -> int:
-        """The highest position that training needs; refuses positions that have no room for the longest test."""
+        """Return the highest position that training needs; refuse positions without room for the longest test."""
         self._check_tests()
         ids = self.longest()
         if isinstance(self.positions, Consecutive):
@@ -149,17 +149,20 @@ class Plan:
         return max(places[:-1]) if self.positions.limit is None else self.positions.limit - 1
 
     def limit(self) -> int | None:
-        """The first position that the encodings do not have; refuses what cannot be built. Layers are all alike."""
+        """Return the first position that the encodings lack, or None; refuse what cannot be built.
+
+        A decoder with one small layer per spec is built for it.
+        """
         from lengthwise.evaluation.decoding import limit_of
         from lengthwise.model import Decoder
 
         small = {"vocabulary": 4, "feed_forward_width": 8, "layers": len(self.encoding_specs)}
         decoder = Decoder(self.model.model_copy(update=small), list(self.encoding_specs))
-        decoder.effective()  # what could not be evaluated is not trained
+        decoder.effective()  # raise now for what could not be evaluated after training
         return limit_of(decoder)
 
     def fits(self, highest: int, limit: int | None) -> None:
-        """Refuse an encoding that ends before the longest sequence does."""
+        """Refuse an encoding whose limit is below the highest position of training."""
         if limit is not None and highest >= limit:
             name = ",".join(map(str, self.encoding_specs))
             found = {spec.name: set(options(encoding_class(spec.name))) for spec in self.encoding_specs}
@@ -171,13 +174,13 @@ class Plan:
             )
 
     def outside(self) -> list[tuple[type, Spec]]:
-        """The classes from outside the package, and what they are named by."""
+        """Return the classes from outside the package, with their specs."""
         named = [("task", TASKS, self.task_spec), ("positions", POSITIONS, self.positions_spec)]
         named += [("encoding", ENCODINGS, spec) for spec in self.encoding_specs]
         return [(resolve(kind, table, spec.name), spec) for kind, table, spec in named if spec.name not in table]
 
     def _check_tests(self) -> None:
-        """Positions must have room for the longest test too, prompt and answer."""
+        """Refuse positions that have no room for the longest test sequence, prompt and answer."""
         length = max(length for _, length in grid(self.task))
         example = self.task.render(self.task.worst(length))
         ids, prompt = self.task.vocabulary.sequence(example.prompt, (), self.task.starts)
@@ -186,8 +189,8 @@ class Plan:
     # --- identity ----------------------------------------------------------------------------------------------------
 
     def identity(self) -> dict[str, Any]:
-        """What the id is a hash of: values, versions, the source of outside code; without what is as first released."""
-        # Code from outside may change under its name; what is in the package cannot.
+        """Return what the id is a hash of: non-default values, versions, and the source of code from outside."""
+        # Code from outside may change while its name stays the same, so it is not cached.
         return self._identity() if self._depends_on_files() else dict(self._fixed_identity)
 
     @cached_property
@@ -214,7 +217,7 @@ class Plan:
         return found
 
     def _task_part(self) -> Mapping[str, Any]:
-        """The task, with the content of the files it reads in place of where they lie."""
+        """Return the task's part, with a hash of the files it reads instead of their paths."""
         found = part_of("task", TASKS, self.task_spec)
         if self.task.content.strip():
             found = {key: value for key, value in found.items() if key not in {"path", "tokenizer"}}
@@ -223,12 +226,12 @@ class Plan:
 
     @cached_property
     def id(self) -> str:
-        """`task-encoding-sSEED-` and 16 hex digits of what it is."""
+        """`task-encoding-sSEED-` and 16 hex digits of the hash of `identity`."""
         encodings = "+".join(dict.fromkeys(_short(spec.name) for spec in self.encoding_specs))
         return f"{_short(self.task_spec.name)}-{encodings}-s{self.seed}-{digest(self.identity(), bits=64):016x}"
 
     def options(self) -> dict[str, Any]:
-        """The same as it is written in `run.json`; `Plan.read` reads it."""
+        """Return the plan as it is written to `run.json`; `Plan.read` is the inverse."""
         return {
             "task": str(self.task_spec),
             "encoding": [str(spec) for spec in self.encoding_specs],
@@ -242,7 +245,7 @@ class Plan:
 
     @classmethod
     def read(cls, options: Mapping[str, Any]) -> Plan:
-        """The plan that `options` wrote."""
+        """Return the plan that `options` describes."""
         return cls(
             task_spec=Spec.of(options["task"]),
             encoding_specs=tuple(Spec.of(spec) for spec in options["encoding"]),
@@ -264,11 +267,11 @@ def _positions_spec(spec: Spec) -> Spec:
     return _positions_once(spec) if spec.name in POSITIONS else canonical("positions", POSITIONS, spec)
 
 
-_IN_FILES = {"path", "tokenizer"}  # options whose value does not say what is read
+_IN_FILES = {"path", "tokenizer"}  # options that name files, whose content may change
 
 
 def _built(spec: Spec) -> Task:
-    """The task of a spec: one object for all runs, but where a file can change under the same name."""
+    """Build the task of a spec; tasks that read no files are cached and shared by all runs."""
     if spec.name in TASKS and not _IN_FILES & {key for key, _ in spec.options}:
         return _built_once(spec)
     return build_task(spec)
@@ -280,7 +283,10 @@ def _built_once(spec: Spec) -> Task:
 
 
 def _settled(spec: Spec, model: Spec, training: Spec) -> tuple[Spec, DecoderConfig, Training]:
-    """The task's canonical spec, the model and the training: what presets set per task, but for what the user says."""
+    """Return the task's canonical spec, the model and the training, with the presets' settings for this task.
+
+    Options that the user gives take precedence.
+    """
     if spec.name in TASKS and not _IN_FILES & {key for key, _ in spec.options}:
         return _settled_once(spec, model, training)
     return _settle(spec, model, training)
@@ -291,12 +297,12 @@ def _settle(spec: Spec, model: Spec, training: Spec) -> tuple[Spec, DecoderConfi
     laptops = "laptop" in {training.name, model.name}
     given, protocol = dict(spec.options), dict(spec.options).get("protocol")
     if laptops and setting.longest is not None and "longest" not in given and protocol != "paper":
-        # A format that can be learned is for the bare name alone: who says more about the task has a format in mind.
+        # The preset's easier format applies only if no option but `variant` is given: others may choose a format.
         form = setting.task if set(given) <= {"variant"} else {}
         spec = Spec(spec.name, (*spec.options, *form.items(), ("longest", setting.longest)))
     built, known = _built(spec), canonical("task", TASKS, spec)
     if setting.longest is not None and "longest" not in dict(known.options) and protocol != "paper" and laptops:
-        # Written out although it is the task's own default: `laptop` would read its absence otherwise.
+        # Keep `longest` in the spec even if it is the task's default: without it, `laptop` would set another value.
         known = Spec(known.name, (*known.options, ("longest", built.longest)))
     if "vocabulary" in dict(model.options):
         raise SpecError("the task decides the vocabulary of a run's model; leave out vocabulary")
@@ -312,13 +318,13 @@ _settled_once = lru_cache(maxsize=4096)(_settle)
 
 
 def _unless(given: str | Mapping[str, object] | Spec, setting: Mapping[str, object]) -> dict[str, object]:
-    """What a preset sets for a task, but for what the user says."""
+    """Return a preset's settings for a task, without those that the user gives."""
     said = dict(Spec.of(given).options)
     return {key: value for key, value in setting.items() if key not in said}
 
 
 def encodings_of(encoding: Named | Sequence[Named], layers: int) -> tuple[Spec, ...]:
-    """The canonical specs of one encoding for all layers, or of one for each."""
+    """Return the canonical specs: one encoding for all layers, or one per layer."""
     if isinstance(encoding, str):
         listed: Sequence[Any] = specs(encoding)
     else:
@@ -332,13 +338,13 @@ def encodings_of(encoding: Named | Sequence[Named], layers: int) -> tuple[Spec, 
 
 
 def part_of(kind: str, table: Mapping[str, str], spec: Spec) -> Mapping[str, Any]:
-    """What a task, an encoding or positions add to an identity; code of the package cannot change under its name."""
+    """Return a task's, an encoding's or positions' part of an identity, cached for classes of the package."""
     return _part_once(kind, spec) if spec.name in table else _part(kind, table, spec)
 
 
 @lru_cache(maxsize=4096)
 def _depends_on_files(task: Spec, positions: Spec, encodings: tuple[Spec, ...]) -> bool:
-    """Whether a file outside the package decides what these are: their class or their data."""
+    """Whether the class or the data of any of these comes from a file outside the package."""
     data = any(key in _IN_FILES for key, _ in task.options)
     known = task.name in TASKS and positions.name in POSITIONS and all(spec.name in ENCODINGS for spec in encodings)
     return data or not known
@@ -353,7 +359,7 @@ def _part(kind: str, table: Mapping[str, str], spec: Spec) -> Mapping[str, Any]:
     cls = encoding_class(spec.name) if kind == "encoding" else resolve(kind, table, spec.name)
     found: dict[str, Any] = {**spec.mapping(), "version": getattr(cls, "version", 1)}
     if spec.name not in table:
-        # A path is a place, not a content; the file's own hash and the class say what it is.
+        # The id must not depend on the path: it uses the class name and a hash of the source.
         found["name"] = cls.__qualname__
         found["source"] = hashlib.blake2b(content(cls), digest_size=8).hexdigest()
     return json.loads(json.dumps(found))
@@ -361,7 +367,7 @@ def _part(kind: str, table: Mapping[str, str], spec: Spec) -> Mapping[str, Any]:
 
 @lru_cache(maxsize=4096)
 def _chosen(config: DecoderConfig | Training) -> dict[str, Any]:
-    """The fields that differ from their default; a field without one is always there."""
+    """Return the fields that differ from their default; a field without a default is always included."""
     fields = type(config).model_fields
     values = config.model_dump(exclude=set(getattr(config, "machinery", ())))
     return {name: value for name, value in values.items() if value != fields[name].default}
@@ -369,5 +375,5 @@ def _chosen(config: DecoderConfig | Training) -> dict[str, Any]:
 
 @lru_cache(maxsize=4096)
 def _short(name: str) -> str:
-    """A name as it can stand in a path: `my_pe.py:Mine` is `mine`."""
+    """Return a name that is safe in a path: `mine` for `my_pe.py:Mine`."""
     return re.sub(r"[^a-z0-9_]+", "-", name.rpartition(":")[2].lower()).strip("-")

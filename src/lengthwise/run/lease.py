@@ -1,13 +1,13 @@
-"""Whose a run is: one owner at a time, over any number of machines, with create-if-absent as the only primitive.
+"""Leases: a run has one owner at a time, over any number of machines; the only primitive is create-if-absent.
 
-    STORE/leases/ID/1     whoever creates n owns attempt n; a live owner rewrites it (a counter) every ten seconds
-    STORE/runs/ID/1/      what attempt n writes; nobody else writes there
-    STORE/done/ID         created last: the attempt's number and a summary. What is here is done, and nothing else is
+    STORE/leases/ID/1     the process that creates file n owns attempt n and increments a counter in it every 10 s
+    STORE/runs/ID/1/      the output of attempt n; only its owner writes here
+    STORE/done/ID         created last: the attempt's number and a summary; a run is done if and only if this exists
     STORE/failed/ID.1     created last: why attempt n failed
 
-A lease is stale when its counter has not moved for six beats of the *observer's* clock, or at once when host, boot and
-process say that the owner is dead. Taking over is creating n + 1. An owner that wakes up after that can neither
-overwrite nor finish.
+A lease is stale if its counter has not moved for six beats of the *observer's* clock, or at once if host, boot id and
+process id show that the owner is dead. Another process takes over by creating n + 1. An owner that wakes up after that
+can neither overwrite nor finish.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from lengthwise.training.health import Diverged
 
 STORE = "lengthwise-store"
 BEATS = 6
-"""A counter that has not moved for so many beats has no owner."""
+"""A lease whose counter has not moved for this many beats is stale."""
 DEATHS = 2
-"""So many deaths in a row without a new checkpoint, and the run has failed."""
+"""After this many deaths in a row without a new checkpoint, the run has failed."""
 _OURS: set[str] = set()
 """The tokens of the leases that this process holds now."""
 
 
 def beat() -> float:
-    """Seconds between two beats; LENGTHWISE_BEAT changes them, for all who share a store alike."""
+    """Return the seconds between two beats; LENGTHWISE_BEAT must be the same for all processes that share a store."""
     try:
         return max(0.05, float(os.environ.get("LENGTHWISE_BEAT", "10")))
     except ValueError:
@@ -46,33 +46,33 @@ def beat() -> float:
 
 
 class Held(SpecError):
-    """Somebody else is at work on it."""
+    """Another process holds the lease of the run."""
 
     here = False
-    """Whether it is known that the owner lives, because it is on this machine."""
+    """Whether the owner is on this machine, where it is known to be alive."""
 
 
 class Lost(SpecError):
-    """Somebody else has taken it over."""
+    """Another process has taken over the run."""
 
 
 class Failed(SpecError):
-    """It has failed, and is not tried again unless that is asked for."""
+    """The run has failed; it is retried only with `again=True`."""
 
 
 @dataclass
 class Watch:
-    """What an observer has seen of leases, so that it can tell one that stands still: `Watch().free(content)`."""
+    """Remembers the counters of leases to detect stale ones: `Watch().free(content)`."""
 
     seen: dict[str, tuple[tuple[str, int], float]] = field(default_factory=dict)
     """Lease → its token and counter, and when they were first seen."""
 
     def free(self, content: dict[str, Any]) -> bool:
-        """Whether the owner has let it go, is dead, or has stood still for too long."""
+        """Whether the lease can be taken: it was released, its owner is dead, or its counter has not moved."""
         return content.get("state") != "held" or gone(content) or self.still(content)
 
     def still(self, content: dict[str, Any]) -> bool:
-        """Whether its counter has not moved while we looked."""
+        """Whether the counter has not moved for `BEATS` beats since this observer first saw its value."""
         where, now = content.get("where", content["token"]), (content["token"], content["beats"])
         before, since = self.seen.get(where, (None, 0.0))
         if before != now:
@@ -87,7 +87,7 @@ class Lease:
     def __init__(self, store: Folder, id: str, number: int, content: dict[str, Any]) -> None:
         self.store, self.id, self.number, self._content = store, id, number, content
         self.lost = False
-        """Whether it is known that somebody else has taken over."""
+        """Whether another process is known to have taken over."""
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._writing = threading.Lock()
@@ -104,11 +104,12 @@ class Lease:
 
     @classmethod
     def take(cls, store: Folder, id: str, watch: Watch | None = None, again: bool = False) -> Lease | None:
-        """Become the owner of the next attempt; None if the run is done.
+        """Become the owner of the next attempt; return None if the run is done.
 
-        Raises `Held`; `Diverged` where training diverged, as it would again; `Failed`, unless `again` is asked for.
+        Raises `Held` if another process owns the run, `Diverged` if training diverged (it would again), and `Failed` if
+        the run failed, unless `again`.
         """
-        beat()  # a mistake in it is told here, and not in a thread
+        beat()  # raise for a wrong LENGTHWISE_BEAT here, not in the thread
         if finished(store, id) is not None:
             return None
         leases, watch = store / "leases" / id, watch or Watch()
@@ -128,7 +129,7 @@ class Lease:
         _OURS.add(content["token"])
         lease = cls(store, id, number, content)
         try:
-            over = finished(store, id) is not None  # between our look and our lease
+            over = finished(store, id) is not None  # it may have finished before this lease was created
         except SpecError:
             with suppress(SpecError):
                 lease.release("stopped")
@@ -138,7 +139,7 @@ class Lease:
             return None
         return lease
 
-    # --- being alive -------------------------------------------------------------------------------------------------
+    # --- heartbeat ---------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Lease:
         self._thread = threading.Thread(target=self._beat, name=f"lease {self.id}", daemon=True)
@@ -155,18 +156,18 @@ class Lease:
         last = time.monotonic()
         while not self._over.wait(beat()):
             late = time.monotonic() - last > BEATS * beat() / 2
-            with suppress(Exception):  # a store that is away for a moment must not end the run; `finish` will tell
+            with suppress(Exception):  # a store that is briefly unreachable must not end the run; `finish` would raise
                 with self._writing:
                     if self._over.is_set():
                         return
                     self._content["beats"] += 1
                     (self.store / "leases" / self.id).write(str(self.number), json.dumps(self._content))
-                if late and self.taken():  # this process slept, or the store was away
+                if late and self.taken():  # this process was suspended, or the store was unreachable
                     self.lost = True
                 last = time.monotonic()
 
     def tell(self, **progress: float) -> None:
-        """What the next beat says about how far it is."""
+        """Set the progress that the next beat writes."""
         self._content["progress"] = progress
 
     def taken(self) -> bool:
@@ -182,7 +183,7 @@ class Lease:
             raise Lost(f"attempt {self.number} at run {self.id} was taken over by somebody else; it ends here")
 
     def finish(self, summary: dict[str, Any]) -> None:
-        """The run is done, by this attempt. Raises `Lost` where another has it."""
+        """Mark the run as done by this attempt. Raises `Lost` if another process has taken over."""
         self.hold()
         told = {"attempt": self.number, "token": self._content["token"], **summary}
         if not (self.store / "done").create(self.id, json.dumps(told)):
@@ -190,7 +191,7 @@ class Lease:
         self.release("done")
 
     def fail(self, why: str, diverged: Mapping[str, Any] | None = None) -> None:
-        """The attempt failed for a reason that would fail it again; `diverged` is `Diverged.record()`."""
+        """Record that the attempt failed, for a reason that would recur; `diverged` is `Diverged.record()`."""
         told: dict[str, Any] = {"attempt": self.number, "why": one_line(why)[:500], "token": self._content["token"]}
         if diverged is not None:
             told["diverged"] = dict(diverged)
@@ -200,22 +201,22 @@ class Lease:
             self.release("failed")
 
     def release(self, state: str) -> None:
-        """Let it go, so that nobody waits for it."""
+        """Release the lease, so that no other process waits for it."""
         with self._writing:
             self._over.set()
             self._content["state"] = state
-            _OURS.discard(self._content["token"])  # also if it cannot be told: this process knows that it let go
+            _OURS.discard(self._content["token"])  # first, in case the write below fails
             (self.store / "leases" / self.id).write(str(self.number), json.dumps(self._content))
 
 
 def finished(store: Folder, id: str) -> dict[str, Any] | None:
-    """What `done/ID` says, or None."""
+    """Return the content of `done/ID`, or None."""
     done = store / "done"
     return done.json(id) if done.exists(id) else None
 
 
 def read(leases: Folder, number: int) -> dict[str, Any]:
-    """A lease's content; one that cannot be read (being written, by a machine that broke down) looks still."""
+    """Return a lease's content; an unreadable one (partly written) counts as held, with a counter that stands still."""
     try:
         content = leases.json(str(number))
         if content["beats"] >= 0 and content["token"]:
@@ -226,20 +227,20 @@ def read(leases: Folder, number: int) -> dict[str, Any]:
 
 
 def gone(content: dict[str, Any]) -> bool:
-    """Whether host, boot and process say that the owner is dead: it was on this machine, and is no more."""
+    """Whether the owner is dead for sure: it was on this machine, and its process no longer exists."""
     if not _same_machine(content):
         return False
     process = content["process"]
     if process == os.getpid() and content["began"] == began(process):
         return content["token"] not in _OURS
     now = began(process)
-    if now is None:  # it is gone, or this user may not see it
+    if now is None:  # the process is gone, or not visible to this user
         return not _there(process)
     return now != content["began"]
 
 
 def _same_machine(content: dict[str, Any]) -> bool:
-    """Whether its processes are ours to look at: host, start of the machine, and numbers of processes (containers)."""
+    """Whether process ids can be compared: same host, same boot, same pid namespace (container)."""
     here = _whoami()
     return here["boot"] is not None and all(content.get(key) == here[key] for key in ("host", "boot", "pids"))
 
@@ -255,7 +256,7 @@ def _there(process: int) -> bool:
 
 
 def owner(content: dict[str, Any]) -> str:
-    """The owner in words."""
+    """Describe the owner in words."""
     if content.get("host") == socket.gethostname():
         return f"process {content['process']} on this machine"
     return f"process {content.get('process')} on {content.get('host') or 'a machine that cannot be told'}"
@@ -271,7 +272,7 @@ def _whoami() -> dict[str, Any]:
 
 
 def boot() -> str | None:
-    """What tells this start of the machine from the one before."""
+    """Return the boot id of the machine, which changes at every restart."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -279,7 +280,7 @@ def boot() -> str | None:
 
 
 def began(process: int) -> str | None:
-    """When a process began, in the kernel's ticks: a number that is used again has another."""
+    """Return a process's start time in kernel ticks, which differs if its id is reused."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -291,7 +292,7 @@ def _numbers(leases: Folder) -> list[int]:
 
 
 def _refuse_failed(store: Folder, id: str, numbers: list[int], again: bool) -> None:
-    """A run that failed, or died too often without getting on, is not started again by itself."""
+    """Raise for a run that failed, or whose process died repeatedly without progress, unless `again`."""
     failed = [int(name.rpartition(".")[2]) for name in (store / "failed").names() if name.rpartition(".")[0] == id]
     if failed and max(failed) == numbers[-1]:
         told = (store / "failed").json(f"{id}.{numbers[-1]}")

@@ -1,4 +1,4 @@
-"""Where and with what a run was made: recorded, and no part of its identity."""
+"""The machine and the versions a run was made with: they are recorded, but are no part of its identity."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lengthwise import __version__
 
 
 def recorded(processes: int, shard: bool, checkpoint_every: int | None) -> dict[str, Any]:
-    """Versions, git hash, CPU, threads, process."""
+    """Return versions, git hash, CPU, threads, process and command line."""
     import torch
 
     return {
@@ -35,13 +35,13 @@ def recorded(processes: int, shard: bool, checkpoint_every: int | None) -> dict[
 
 
 def _command() -> list[str]:
-    """The command line; a worker's own says nothing but where its cluster keeps its sockets."""
+    """Return the command line; for a Ray worker, whose own lists only the cluster's sockets, just its kind."""
     name = Path(sys.argv[0]).name
     return ["ray worker"] if name == "default_worker.py" else [name, *sys.argv[1:]]
 
 
 def cpu_name() -> str:
-    """What the machine calls its processor."""
+    """Return the name of the processor."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -52,7 +52,7 @@ def cpu_name() -> str:
 
 
 def _git() -> str | None:
-    """The commit of the checkout this package runs from, if it runs from one; `+` where something is changed."""
+    """Return the commit of the checkout this package runs from, with `+` for local changes; None if there is none."""
     here = Path(__file__).parent
     try:
         known = subprocess.run(

@@ -1,4 +1,4 @@
-"""A run as it lies in its folder: options, rows, predictions, weights, log."""
+"""Read a run from its folder: options, rows, predictions, weights, log."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def load_run(where: str, store: str = STORE) -> Run:
-    """A finished run by its folder, its id, or the beginning of its id in a store."""
+    """Open a finished run by its folder, its id, or the beginning of its id in a store."""
     return Run.open(where, store)
 
 
@@ -37,11 +37,11 @@ class Run:
 
     folder: Folder
     fresh: bool = True
-    """Whether it was trained now, and not found done."""
+    """Whether it was trained just now; False if it was already done."""
 
     @classmethod
     def open(cls, where: str, store: str = STORE) -> Run:
-        """A run by its folder, an attempt's folder, its id, or the beginning of its id in a store."""
+        """Open a run by its folder, an attempt's folder, its id, or the beginning of its id in a store."""
         folder = Folder(where)
         if not folder.exists():
             runs = Folder(store) / "runs"
@@ -62,7 +62,7 @@ class Run:
             done = [one for one in attempts if one.exists("done")]
             folder = folder / str(pointed["attempt"]) if pointed is not None else (done or attempts)[-1]
         run = cls(folder, fresh=False)
-        _ = run.plan  # damage is told now
+        _ = run.plan  # raise now if run.json is damaged
         return run
 
     @cached_property
@@ -72,7 +72,7 @@ class Run:
 
     @cached_property
     def plan(self) -> Plan:
-        """What was run."""
+        """All options of the run."""
         try:
             return Plan.read(self.record["options"])
         except SpecError:
@@ -100,32 +100,32 @@ class Run:
 
     @property
     def task(self) -> Task:
-        """The task it learned."""
+        """The task it was trained on."""
         return self.plan.task
 
     @property
     def task_name(self) -> str:
-        """The task as it is written, with the lengths it was trained on."""
+        """The task's spec as text, with all options that differ from their defaults."""
         return str(self.plan.task_spec)
 
     def rows(self) -> pl.DataFrame:
-        """Its rows, those of later evaluations among them."""
+        """Return the evaluation rows, including those of later evaluations."""
         import polars as pl
 
         self._finished()
         more = [name for name in self.folder.names() if name.startswith("rows-")]
         found = pl.concat([from_parquet(self.folder.read(name)) for name in ("rows.parquet", *more)])
-        # The same evaluation done again is not more examples.
+        # If the same evaluation was repeated, keep only the last.
         keys = ["evaluation", "checkpoint", "split", "length", "subgroup"]
         return found.unique(subset=keys, keep="last", maintain_order=True)
 
     def predictions(self) -> pl.DataFrame:
-        """What it said: every wrong answer, and where the right ones are."""
+        """Return the model's answers: every wrong one in full, and the index ranges of the correct ones."""
         self._finished()
         return from_parquet(self.folder.read("predictions.parquet"))
 
     def log(self) -> list[dict[str, Any]]:
-        """What was told in training, of all attempts, in order of steps; the latest attempt has the word."""
+        """Return the training log of all attempts, in order of steps; a later attempt replaces an earlier one."""
         told: dict[tuple[int, bool], dict[str, Any]] = {}
         for attempt in attempts_of(self.folder.parent):
             if attempt.exists("train.jsonl"):
@@ -165,7 +165,7 @@ class Run:
         temperature: str | None = None,
         allow: Iterable[str] = (),
     ) -> Decoder:
-        """Its decoder, or one with another encoding or attention temperature that has its weights."""
+        """Return the decoder with the run's weights, optionally with another encoding or attention temperature."""
         plan = self.plan
         self._unchanged()
         config = plan.model if temperature is None else plan.model.model_copy(update={"temperature": temperature})
@@ -176,11 +176,11 @@ class Run:
             listed = list(named) * config.layers if len(named) == 1 else list(named)
         decoder = Decoder(config, listed, seed=plan.seeds.init)
         fill(decoder, self.weights(checkpoint), allow, self.id)
-        decoder.effective()  # an option that did not arrive is told now
+        decoder.effective()  # raise now for an option that has no effect
         return decoder
 
     def _unchanged(self) -> None:
-        """Refuse to go on with code or data that is not what was run."""
+        """Refuse if code or data from outside has changed since the run."""
         if self.plan.id == self.id:
             return
         before, now = self.record["identity"], json.loads(json.dumps(self.plan.identity()))
@@ -191,11 +191,11 @@ class Run:
         )
 
     def subject(self) -> tuple[Decoder, Positions, tuple[str, ...]]:
-        """What `evaluate` examines: decoder, positions, and the symbols it knows."""
+        """Return what `evaluate` needs: decoder, positions, and the symbols of its vocabulary."""
         return self.decoder(), self.plan.positions, self.task.vocabulary.symbols
 
     def trained_tokens(self) -> int:
-        """Tokens that a model was given of (about) the longest sequence in training: all but the end."""
+        """Return the input tokens of (about) the longest training sequence: all but the end token."""
         return len(self.plan.longest()) - 1
 
     def evaluate(
@@ -210,7 +210,7 @@ class Run:
         decoding: str = "checked",
         progress: Callable[[str], None] | None = None,
     ) -> EvaluationResult:
-        """Evaluate the stored weights anew, also with another encoding or temperature; rows say what was changed."""
+        """Evaluate the stored weights again, optionally with changes; the column `evaluation` records the changes."""
         if temperature is not None:
             temperature = temperature_with_trained(temperature, self.trained_tokens)
         encoding = None if encoding is None else with_trained(encoding, self.plan.longest_budget)
@@ -230,14 +230,14 @@ class Run:
         return replace(found, effective=decoder.effective())
 
     def keep(self, found: EvaluationResult) -> str:
-        """Put the rows of a later evaluation beside the others; returns the file's name."""
+        """Store the rows of a later evaluation in the run's folder; return the file's name."""
         name = f"rows-{found.rows.hash_rows(seed=0).sum():016x}.parquet"
         self.folder.write(name, to_parquet(found.rows))
         return name
 
 
 def with_trained(encoding: str, tokens: Callable[[], int]) -> str:
-    """The encodings, with the trained length where a scaling of rope needs one and names none."""
+    """Add the trained length to each rope whose scaling needs one and does not name it."""
     found, filled = specs(encoding), False
     for number, spec in enumerate(found):
         given = dict(spec.options)
@@ -249,14 +249,14 @@ def with_trained(encoding: str, tokens: Callable[[], int]) -> str:
 
 
 def temperature_with_trained(temperature: str, tokens: Callable[[], int]) -> str:
-    """The attention temperature, with the trained length where log-n names none."""
+    """Add the trained length to the attention temperature `log-n` if it does not name one."""
     spec = Spec.of(temperature)
     missing = spec.name == "log-n" and "trained" not in dict(spec.options)
     return f"{temperature}:trained={tokens()}" if missing else temperature
 
 
 def fill(decoder: Decoder, weights: Mapping[str, Tensor], allow: Iterable[str], source: str) -> None:
-    """Load weights; what is missing or left over must be allowed by name, and nothing may have another shape."""
+    """Load weights; missing or surplus ones must match a pattern of `allow`, and shapes must agree."""
     own, patterns = decoder.state_dict(), list(allow)
     missing, surplus = sorted(set(own) - set(weights)), sorted(set(weights) - set(own))
     refused = [name for name in (*missing, *surplus) if not any(fnmatch.fnmatch(name, one) for one in patterns)]
@@ -276,5 +276,5 @@ def fill(decoder: Decoder, weights: Mapping[str, Tensor], allow: Iterable[str], 
 
 
 def attempts_of(home: Folder) -> list[Folder]:
-    """The attempts of a run, oldest first."""
+    """Return the folders of a run's attempts, oldest first."""
     return [home / name for name in sorted((name for name in home.names() if name.isdigit()), key=int)]

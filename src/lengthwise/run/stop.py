@@ -1,4 +1,4 @@
-"""Being asked to stop: a cluster's SIGTERM, and Ctrl-C."""
+"""Handle requests to stop: SIGTERM, as sent by a cluster, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 STOPPED = 75
-"""The exit code of what was asked to stop and has saved itself: start it again, it goes on."""
+"""The exit code after a requested stop with a checkpoint: the same command continues the run."""
 
 
 class Stopped(SystemExit):
-    """The run was asked to stop; it has saved itself and goes on when it is started again."""
+    """The run stopped on request; its checkpoint is saved, and starting it again continues it."""
 
     def __init__(self, step: int) -> None:
         super().__init__(STOPPED)
@@ -22,13 +22,13 @@ class Stopped(SystemExit):
 
 @contextmanager
 def when_asked_to_stop(act: Callable[[], None]) -> Iterator[None]:
-    """Do this on SIGTERM and Ctrl-C, also where a shell has told a process of the background to ignore Ctrl-C."""
+    """Call `act` on SIGTERM and Ctrl-C, also in a background process whose shell made it ignore Ctrl-C."""
 
     def asked(number: int, frame: object) -> None:
         act()
 
     before: dict[int, Any] = {}
-    with suppress(ValueError):  # not in the main thread: somebody else decides
+    with suppress(ValueError):  # only the main thread can set signal handlers
         before = {number: signal.signal(number, asked) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield

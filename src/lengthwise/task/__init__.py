@@ -1,7 +1,7 @@
 """What is learned: tasks, one file each. numpy only.
 
-To add a task: write the file, add the line. Every contract test then covers it. `my_lab.tasks:Mine` and
-`my_task.py:Mine` work wherever a name works, so nobody has to fork.
+To add a task, write its file and add a line to `TASKS`; every contract test then covers it. `my_lab.tasks:Mine` and
+`my_task.py:Mine` are accepted wherever a task name is, so your own task needs no fork.
 
 Legend of shape suffixes here: N examples of a block, T tokens of a batch, B rows of a batch.
 """
@@ -46,7 +46,7 @@ PUBLISHED = (
 
 
 def build_task(spec: str | typing.Mapping[str, object] | Spec) -> Task:
-    """The task that `spec` names, e.g. `build_task("copy:variant=random")`."""
+    """Build the task that `spec` names, e.g. `build_task("copy:variant=random")`."""
     from lengthwise.task.base import Task
 
     spec = Spec.of(spec)
@@ -56,7 +56,7 @@ def build_task(spec: str | typing.Mapping[str, object] | Spec) -> Task:
 
 
 def _from_outside(spec: Spec) -> Task:
-    """A task that is not in the table, whose faults are told in its user's words."""
+    """Build a task that is not in `TASKS`; errors in a user's own class are raised as `SpecError`s that name it."""
     from lengthwise.task.base import Task
     from lengthwise.task.outside import complete, declared, guarded, outside
 

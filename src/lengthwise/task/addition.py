@@ -55,7 +55,7 @@ class Addition(Numbers, Stepwise):
         return self.told(instance, prompt, answer)
 
     def right(self, instance: Pair, answer: tuple[str, ...]) -> bool:
-        """By subtraction: the answer minus one operand, borrowing from the left, is the other."""
+        """Check by subtraction: the answer minus one operand, borrowing from the left, must be the other operand."""
         digits = self.said(instance, answer)
         if digits is None or (len(digits) > 1 and digits[0] == "0"):
             return False
@@ -100,7 +100,10 @@ class Addition(Numbers, Stepwise):
         return 100**length - (100 ** (length - 1) if length > 1 else 0)
 
     def chance(self, length: int) -> float:
-        """At one digit the sum 9, one in ten; beyond, at most one longer operand fits a sum and the other operand."""
+        """Return the probability of the likeliest sum: at one digit 9, one in ten; beyond, an upper bound.
+
+        The bound holds because a sum and the shorter operand determine the longer one.
+        """
         return 0.1 if length == 1 else 10.0 ** (1 - length) / 9
 
     def paper_bins(self, length: int, split: str) -> int:
@@ -123,7 +126,7 @@ def _number(rng: RandomSource, digits: int) -> str:
 
 
 def _columns(a: str, b: str) -> Iterator[tuple[int, int, int, int]]:
-    """Right to left: the two digits, the carry, and their sum; one more column if a carry is left."""
+    """Yield the two digits, the carry and their sum of each column, right to left, and a last column for a carry."""
     width, carry = max(len(a), len(b)), 0
     for x, y in zip(reversed(a.zfill(width)), reversed(b.zfill(width)), strict=True):
         total = int(x) + int(y) + carry
@@ -141,6 +144,6 @@ def _sum(instance: Pair) -> str:
 
 
 def _rest(number: str, width: int, place: int) -> str:
-    """The digits not yet added; leading zeros collapse, and nothing is nothing."""
+    """Return the digits not yet added, without leading zeros; zeros only become one zero, no digits stay empty."""
     left = number.zfill(width)[: max(width - 1 - place, 0)]
     return left.lstrip("0") or left[:1]

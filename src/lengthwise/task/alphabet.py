@@ -9,14 +9,14 @@ if TYPE_CHECKING:
     from lengthwise.task.base import Task
 
 LETTERS = (*digits, *ascii_lowercase, *ascii_uppercase)
-# The original tries these characters too and keeps what T5 writes as one token: all but `<`, which T5 lacks.
+# The original also tries these characters and keeps those that T5 encodes as one token: all but `<`, which T5 lacks.
 ASCII = (*LETTERS, *"!$%&()*+,-./:;=>")
 
 
 def letters(task: Task, size: int, first: tuple[str, ...] = ASCII) -> tuple[str, ...]:
-    """The first `size` symbols: ASCII characters, then numbered words `w78`, `w79`, ... in place of T5's vocabulary.
+    """Return the first `size` symbols: ASCII characters, then words `w78`, `w79`, ... in place of T5's vocabulary.
 
-    Under `paper`, with a tokenizer, it is the original's alphabet: what that tokenizer keeps as one token.
+    Under `paper` with a tokenizer, return the original's alphabet: the words that the tokenizer keeps as one token.
     """
     if task.protocol == "paper" and task.pieces is not None:
         return task.pieces.alphabet(first, size)

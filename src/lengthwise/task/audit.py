@@ -1,4 +1,4 @@
-"""What a task really has: counts, overlap, chance, lengths of answers, deviations from the publication."""
+"""Measure a task: example counts, overlap of splits, chance, answer lengths, deviations from the publication."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from lengthwise.task.sets import (
 )
 
 TRAINED = 2000
-"""Training examples of each length that are drawn to count overlap with the other splits."""
+"""The number of training examples drawn per length to count overlap with the other splits."""
 AGAIN = 8
-"""Indices of the shortest and the longest length that are drawn twice."""
+"""How many indices of the shortest and of the longest length are drawn twice, to check that `draw` is deterministic."""
 
 
 class Line(NamedTuple):
@@ -36,15 +36,15 @@ class Line(NamedTuple):
     space: int
     """Distinct instances of this length, of all splits together."""
     examples: int
-    """In an evaluation set; for training, those drawn here (or, under `paper`, all rows)."""
+    """The size of the evaluation set; for training, the number of examples drawn here (under `paper`, all rows)."""
     distinct: int
     exhausted: bool
-    """Fewer than 8 distinct examples: left out of the seen-length score."""
+    """Whether there are fewer than 8 distinct examples; such a length is left out of the seen-length score."""
     chance: float
     prompt_tokens: tuple[int, int]
     answer_tokens: tuple[int, int]
     answers: dict[int, int]
-    """How many examples have an answer of so many tokens, the end token included."""
+    """The number of examples by number of answer tokens, the end token included."""
 
 
 class Audit(NamedTuple):
@@ -57,16 +57,16 @@ class Audit(NamedTuple):
     vocabulary: int
     lines: list[Line]
     overlap: dict[str, int]
-    """For each pair of splits: examples of the second that are in the first too, at the same length."""
+    """For each pair of splits, how many examples of the second are also in the first, at the same length."""
     overlap_by_length: dict[str, dict[int, int]]
     deviations: tuple[str, ...]
     facts: dict[str, object]
     missing: dict[str, list[int]]
     """The lengths that a split should have and the task cannot make."""
     unused: int
-    """Where the task is a list: how many of it are in no split."""
+    """For a task that lists its instances: how many of them are in no split."""
     problems: list[str]
-    """Where the task contradicts itself: what a wrong generator looks like from outside."""
+    """Contradictions between the task's methods, which indicate a wrong generator."""
 
     @property
     def exhausted(self) -> list[tuple[str, int]]:
@@ -78,7 +78,7 @@ class Audit(NamedTuple):
         return {
             **self._asdict(),
             "lines": [
-                # An instance count may have thousands of digits, which JSON's readers do not take.
+                # An instance count may have thousands of digits, more than JSON readers accept.
                 {
                     **line._asdict(),
                     "space": line.space if line.space < 2**53 else None,
@@ -91,7 +91,7 @@ class Audit(NamedTuple):
 
 
 def audit(task: Task, name: str, progress: Callable[[str], None] | None = None) -> Audit:
-    """Draw, count and compare; `name` is how the task was written."""
+    """Draw, count and compare the examples of all splits; `name` is the task as the user wrote it."""
     drawn: dict[str, dict[int, Sequence[Instance]]] = {split: {} for split in splits(task)}
     lines: list[Line] = []
     problems = _suspicions(task)
@@ -102,7 +102,7 @@ def audit(task: Task, name: str, progress: Callable[[str], None] | None = None) 
         try:
             chosen = _chosen(task, split, length)
         except SpecError as error:
-            # Who draws otherwise each time finds too few or too many: the cause first, then what came of it.
+            # A draw that is not deterministic can be the cause of this error, so its problem is reported first.
             raise SpecError("; ".join([*problems, str(error)])) from error
         drawn[split][length] = chosen
         lines.append(_line(task, split, length, chosen, problems))
@@ -136,11 +136,11 @@ def audit(task: Task, name: str, progress: Callable[[str], None] | None = None) 
 
 
 def _suspicions(task: Task) -> list[str]:
-    """What is wrong before anything is counted: a version that is no number, a draw that is not repeated."""
+    """Return problems found before counting: a version that is not an integer, a draw that is not deterministic."""
     problems = []
     if isinstance(task.version, bool) or not isinstance(task.version, int):
         problems.append(f"version is {task.version!r}; it is a whole number that rises when examples change")
-    # The original's draws are rows of its tables, which have no eighth row at every length.
+    # Under `paper` a draw is a row of the original's tables, and some lengths have fewer than `AGAIN` rows.
     lengths = [] if task.protocol == "paper" else lengths_of(task, "train")
     for length in sorted({*lengths[:1], *lengths[-1:]}):
         if task.listed(length) is not None:
@@ -157,12 +157,12 @@ def _suspicions(task: Task) -> list[str]:
 
 
 def _unused(task: Task) -> int:
-    """Instances of a list that no split takes, by their content or by their length."""
+    """Count the listed instances that are in no split, because of their content or their length."""
     if task.protocol == "paper":
         return 0
     there = {split: set(lengths_of(task, split)) for split in splits(task)}
     unused = 0
-    # What has no list has no end either: its lengths are not gone through.
+    # Only a task that lists its instances is counted: the lengths of other tasks have no end.
     for length in task.lengths if task.listed(task.lengths[0]) is not None else ():
         used = {bucket for split, lengths in there.items() if length in lengths for bucket in BUCKETS[split]}
         unused += sum(task.bucket(length, one) not in used for one in task.listed(length) or ())
@@ -170,7 +170,7 @@ def _unused(task: Task) -> int:
 
 
 def _leaks(task: Task, overlap: dict[str, dict[int, int]]) -> dict[str, int]:
-    """Overlap that must not be: the original samples with replacement and has some, we have none."""
+    """Return overlap that is an error. The original samples with replacement and has some; `ours` must have none."""
     if task.protocol == "paper":
         return {}
     return {pair: sum(counts.values()) for pair, counts in overlap.items() if any(counts.values())}
@@ -213,7 +213,7 @@ def _line(task: Task, split: str, length: int, chosen: Sequence[Instance], probl
     if not 0 <= chance <= 1:
         problems.append(f"{where}: chance({length}) is {chance:.3g}, which is no share from 0 to 1")
     expected, many = min(max(chance, 0.0), 1.0) * len(chosen), max(said.values(), default=0)
-    # The commonest of many answers is above its mean, so the bound is wide: it finds a chance that is simply wrong.
+    # The most frequent of many answers is above its mean by chance, so the bound is wide: it finds only gross errors.
     if len(chosen) >= 100 and many > expected + 6 * expected**0.5 + 6:
         problems.append(
             f"{where}: one answer is given {many} times in {len(chosen)}, but chance({length}) is {chance:.3g}"

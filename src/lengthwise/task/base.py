@@ -1,7 +1,7 @@
 """The task contract: draw an instance of a given length, show it, check an answer independently.
 
-An example is a pure function of (task, split, length, index, seed): any worker makes any example, resume needs no
-random state, no order matters. Splits are disjoint by content, see `sets.py`.
+An example is a pure function of (task, split, length, index, seed), so any worker can make any example in any order,
+and a resumed run needs no random state. Splits are disjoint by content, see `sets.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lengthwise.task.tokenizer import HuggingFaceTokenizer
 from lengthwise.task.vocabulary import Vocabulary, text
 
 Instance = Any
-"""The values of an example, before they are shown: numbers, words, tuples of such; JSON can write it."""
+"""The values of an example before rendering: numbers, strings or tuples of them, which JSON can encode."""
 
 ENDLESS = range(1, 1_000_001)
 _canonical = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
@@ -34,12 +34,12 @@ class Example(NamedTuple):
 
     @property
     def target(self) -> tuple[str, ...]:
-        """All that the model writes before the end token."""
+        """Everything that the model writes before the end token."""
         return self.steps + self.answer
 
     @property
     def text(self) -> str:
-        """The whole as a person reads it."""
+        """Prompt and target as readable text."""
         return text((*self.prompt, *self.target))
 
 
@@ -50,7 +50,7 @@ class Published(NamedTuple):
     train: tuple[int, int]
     test: tuple[int, int]
     deviations: tuple[str, ...] = ()
-    """What differs here from the original under `protocol=paper`, and what of it is switched off."""
+    """How `protocol=paper` differs from the original; `off:` marks a limitation of the original that is left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,14 +67,14 @@ class Task:
     tokenizer: str | None = None
     longest: int = 8
     _content: str = field(default="", init=False, repr=False)
-    """A hash of the files it was made of, so that a task of a changed file equals no task of the old one."""
+    """A hash of the files the task reads, so that tasks built before and after a file changes are not equal."""
 
     version: ClassVar[int] = 1
     paper: ClassVar[str] = ""
     unit: ClassVar[str] = "items"
-    """What a length counts."""
+    """The unit in which a length counts."""
     shown: ClassVar[tuple[str, ...]] = ("bos", "tokenizer", "longest")
-    """Options that change how an instance is shown or which split a length is in, but not what is drawn."""
+    """Options that change how an instance is rendered or which split a length is in, but not what `draw` returns."""
 
     def __post_init__(self) -> None:
         if self.protocol == "paper":
@@ -88,7 +88,7 @@ class Task:
             raise SpecError(self._no_such(self.longest, "longest"))
         object.__setattr__(self, "_content", self.content)
 
-    # --- what a subclass says ----------------------------------------------------------------------------------------
+    # --- what a subclass implements or overrides ---------------------------------------------------------------------
 
     @property
     def symbols(self) -> tuple[str, ...]:
@@ -97,31 +97,31 @@ class Task:
 
     @property
     def lengths(self) -> Sequence[int]:
-        """The lengths it can make, ascending."""
+        """The lengths the task can make, ascending."""
         return ENDLESS
 
     def draw(self, rng: RandomSource, length: int) -> Instance:
-        """An instance of `length`: values only, from `rng` alone."""
+        """Draw the values of an instance of `length`; all randomness must come from `rng`."""
         raise NotImplementedError
 
     def render(self, instance: Instance) -> Example:
-        """The instance as symbols, under protocol, format and scratchpad."""
+        """Return the instance as symbols, according to protocol, format and scratchpad."""
         raise NotImplementedError
 
     def check(self, instance: Instance, said: Sequence[str]) -> bool:
-        """Whether `said`, a whole target, answers the instance; found another way than `render` finds it."""
+        """Whether `said`, a whole target, is a correct answer; computed by another method than in `render`."""
         raise NotImplementedError
 
     def asked(self, prompt: Sequence[str]) -> tuple[int, Instance] | None:
-        """The length and instance that a person's prompt states, with or without its frame; None if it cannot tell."""
+        """Parse a user's prompt, with or without its fixed words, into length and instance; None if not possible."""
         return None
 
     def worst(self, length: int) -> Instance:
-        """An instance whose answer is as long as answers of `length` get, or nearly."""
+        """Return an instance whose answer is (nearly) as long as any answer of `length`."""
         raise NotImplementedError
 
     def chance(self, length: int) -> float:
-        """The share of right answers of one who knows the length and always gives the likeliest answer."""
+        """Return the accuracy of a guesser that knows the length and always gives its most likely answer."""
         raise NotImplementedError
 
     def space(self, length: int) -> int:
@@ -129,86 +129,86 @@ class Task:
         raise NotImplementedError
 
     def subgroup(self, instance: Instance) -> str | None:
-        """The finer unit an instance is counted in beside its length, e.g. `3-by-2` digits, or None."""
+        """Return a finer group than the length for metrics, e.g. `3-by-2` digits, or None."""
         return None
 
     def listed(self, length: int) -> Sequence[Instance] | None:
-        """All instances of `length`, where the task is a list; None where it draws."""
+        """Return all instances of `length` if the task is a finite list; None if it draws them."""
         return None
 
     def weight(self, length: int) -> float:
-        """How often `length` is trained on, relative to the others: equally often, unless the task has a histogram."""
+        """Return the relative frequency of `length` in training: uniform, unless the task has a histogram."""
         return 1.0
 
     def facts(self) -> dict[str, object]:
-        """What else an audit should count, e.g. the corpus of SCAN."""
+        """Return further facts for the audit, e.g. counts of the SCAN corpus."""
         return {}
 
     @property
     def content(self) -> str:
-        """A hash of the files it reads, or nothing; each file is read once."""
+        """A hash of the files the task reads, empty if it reads none; each file is read once."""
         return "" if self.pieces is None else self.pieces.content
 
     @property
     def far(self) -> Sequence[int]:
-        """The lengths of `test_far`, beyond twice those trained on, as far as it can make them."""
+        """The lengths of `test_far`; those up to 2L, and those the task cannot make, are dropped."""
         return (5 * self.longest // 2, 3 * self.longest, 4 * self.longest)
 
     @property
     def judged(self) -> bool:
-        """Whether `check` decides what is right, and not being the very symbols of the rendered target."""
+        """Whether correctness is decided by `check` instead of an exact match with the rendered target."""
         return False
 
     @property
     def published(self) -> Published | None:
-        """Its place in the original study, if it has one."""
+        """The task's name, lengths and deviations in the original study; None if it is not there."""
         return None
 
     def paper_rows(self, length: int, split: str, per_bin: int) -> int:
-        """How many rows of `length` the original's pool (or test set) has, at `per_bin` rows a bin."""
+        """Return how many rows of `length` the original's pool (or test set) has, with `per_bin` rows per bin."""
         return per_bin * self.paper_bins(length, split)
 
     def paper_bins(self, length: int, split: str) -> int:
-        """How many bins of equal count `length` is in the original: one, where the bin is the length."""
+        """Return how many bins of equal size the original divides `length` into; one, if the length is the bin."""
         return 1
 
     @property
     def paper_lists(self) -> int | None:
-        """How many rows of a length the original lists, each once, where it does not draw them."""
+        """How many rows per length the original enumerates, each once; None if it draws them."""
         return None
 
     def paper_pool(self, split: str) -> tuple[dict[int, int], int] | None:
-        """Rows per length of the original's pool and how many of them are train, where it is a corpus of its own."""
+        """Return rows per length of the original's pool and its number of training rows; None if it is no corpus."""
         return None
 
     # --- positions ---------------------------------------------------------------------------------------------------
 
     @property
     def overhang(self) -> int:
-        """How many groups of coupled positions a right answer may have beyond those of its prompt."""
+        """How many groups of coupled positions a correct answer may have beyond those of its prompt."""
         return 0
 
     def places(self, prompt: Sequence[str], answer: Sequence[str]) -> list[int]:
-        """The group of each symbol, 1, 2, ...: what belongs together has one group; 0 is no group.
+        """Return the group of each symbol for coupled positions: related symbols share 1, 2, ...; 0 means no group.
 
-        Inside the answer it may look only at symbols up to its own. Cho et al. 2024, arXiv:2405.20671.
+        The group of an answer symbol may depend only on symbols up to it. Cho et al. 2024, arXiv:2405.20671.
         """
         raise SpecError(f"{self.name} says nothing of which symbols belong together, so positions cannot be coupled")
 
     def digit_run(self, prompt: Sequence[str]) -> int | None:
-        """The most digits in a row that a right answer to the prompt has, or None: for abacus positions."""
+        """Return the longest run of digits in a correct answer to the prompt, for abacus positions, or None."""
         return None
 
-    # --- what every task then has ------------------------------------------------------------------------------------
+    # --- what every task inherits ------------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
-        """The task's name, as in the table."""
+        """The task's name, as in `TASKS`."""
         return type(self).__name__.lower()
 
     @property
     def starts(self) -> bool:
-        """Whether a sequence begins with a beginning token; the original's does not."""
+        """Whether a sequence starts with a beginning token; in the original study it does not."""
         return self.protocol == "ours" if self.bos is None else self.bos
 
     @cached_property
@@ -222,10 +222,10 @@ class Task:
         return None if self.tokenizer is None else HuggingFaceTokenizer(self.tokenizer)
 
     def answer_limit(self, length: int) -> int:
-        """The number of tokens an answer may take before it is cut.
+        """Return the number of tokens after which generation is cut.
 
-        It is the longest right one, its end token, and a quarter more, at least 4: so that an answer which stops too
-        late is seen to stop.
+        It is the longest correct answer with its end token, plus a quarter of that (at least 4 tokens), so that an
+        answer that is somewhat too long can still reach its end token.
         """
         listed = None if self.pieces is None else self.listed(length)
         if listed is None:
@@ -236,7 +236,7 @@ class Task:
         return right + max(4, right // 4)
 
     def limited(self, symbols: int) -> int:
-        """The limit where right answers have up to `symbols` symbols, each of as many tokens as any symbol has."""
+        """Return the limit if correct answers have up to `symbols` symbols, each of the most tokens a symbol has."""
         right = symbols * self._most_pieces + 1
         return right + max(4, right // 4)
 
@@ -249,13 +249,13 @@ class Task:
         return {}
 
     def _written(self, instance: Instance) -> int:
-        """How many tokens of the instance's sequence are not the prompt's."""
+        """Return how many tokens of the instance's sequence come after the prompt."""
         example = self.render(instance)
         ids, prompt = self.vocabulary.sequence(example.prompt, example.target, self.starts)
         return len(ids) - prompt
 
     def key(self, *more: object, seed: int = 0) -> int:
-        """The number that everything drawn for (task, version, options that change `draw`, ...) comes from."""
+        """Return the random key of everything drawn for (task, version, options that change `draw`, ..., seed)."""
         drawn = {
             option.name: getattr(self, option.name)
             for option in fields(self)
@@ -266,7 +266,7 @@ class Task:
         return digest("task", self.name, self.version, drawn, *more, seed)
 
     def bucket(self, length: int, instance: Instance) -> int:
-        """A number below 100 that the content decides: which split the instance belongs to."""
+        """Hash the instance's content to a number below 100, which decides the split it belongs to."""
         prefix = self._prefixes.get(length)
         if prefix is None:
             prefix = hashlib.blake2b(
@@ -282,7 +282,7 @@ class Task:
         return {}
 
     def needs(self, length: int) -> None:
-        """Refuse a length it cannot make."""
+        """Raise a `SpecError` for a length that the task cannot make."""
         if length not in self.lengths:
             raise SpecError(self._no_such(length, "length"))
 

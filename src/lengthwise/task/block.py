@@ -1,4 +1,4 @@
-"""Examples as integer arrays: blocks of a training set, batches of a block."""
+"""Examples as integer arrays: a block holds many examples of a set, a batch holds padded rows of a block."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Batch(NamedTuple):
 
     ids_BT: np.ndarray
     tokens_B: np.ndarray
-    """How many tokens of each row are real."""
+    """How many tokens of each row are not padding."""
     loss_BT: np.ndarray
-    """Where a token is to be predicted: the answer's and the end token, exactly."""
+    """The loss mask: true exactly at the tokens of the target and the end token."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Block:
     starts_N: np.ndarray
     """Where each example begins; one more entry than examples."""
     prompts_N: np.ndarray
-    """How many tokens of each are the prompt's (with the beginning token, if there is one)."""
+    """How many tokens of each example are the prompt's, the beginning token included if there is one."""
     lengths_N: np.ndarray
     indices_N: np.ndarray
 
@@ -47,7 +47,7 @@ class Block:
         return np.diff(self.starts_N)
 
     def batch(self, rows: slice | Sequence[int] | np.ndarray, pad: int = 0) -> Batch:
-        """These rows, padded on the right to the longest of them; nothing is cut."""
+        """Return these rows, padded on the right to the longest of them; nothing is cut."""
         starts_B, tokens_B = self.starts_N[:-1][rows], self.tokens_N[rows]
         place_T = np.arange(int(tokens_B.max()))
         real_BT = place_T < tokens_B[:, None]
@@ -64,7 +64,7 @@ def materialise(
     seed: int = 0,
     progress: Callable[[int], None] | None = None,
 ) -> Block:
-    """The block of the examples at (length, index) of a split; `progress` is told how many more are done."""
+    """Return a block of the examples at (length, index) of a split; `progress` is called with the number just made."""
     if len(lengths) > BLOCK:
         raise SpecError(f"a block has at most {BLOCK} examples, not {len(lengths)}; ask for several")
     length_list, index_list = np.asarray(lengths).tolist(), np.asarray(indices).tolist()
@@ -75,13 +75,13 @@ def materialise(
 def training_block(
     task: Task, start: int, stop: int, seed: int = 0, progress: Callable[[int], None] | None = None
 ) -> Block:
-    """Training examples start, ..., stop − 1 of the run with this seed."""
+    """Return training examples start, ..., stop − 1 of a run with this seed."""
     lengths, indices = training(task, start, stop, seed)
     return materialise(task, "train", lengths, indices, seed, progress)
 
 
 def evaluation_block(task: Task, split: str, length: int) -> Block:
-    """The evaluation set of a length."""
+    """Return the evaluation set of a length."""
     chosen = evaluation(task, split, length)
     return _block(task, chosen, [length] * len(chosen), list(range(len(chosen))), None)
 

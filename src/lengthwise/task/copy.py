@@ -12,7 +12,7 @@ from lengthwise.task.random_source import RandomSource
 
 SEP, NEXT = "[SEP]", "[NEXT]"
 Variant = Literal["same", "same2", "replace", "random", "random2"]
-# How many symbols: many where an instance is one symbol, so that a test set is not a handful.
+# Alphabet sizes. `same` has many symbols because an instance is a single symbol, and the test set needs enough of them.
 OURS = {"same": 500, "same2": 500, "replace": 78, "random": 100, "random2": 100}
 # ⌊115,000 / 19 lengths⌋ tokens; all ordered pairs of 78; the first 100.
 PAPER = {"same": 6052, "same2": 6052, "replace": 78, "random": 100, "random2": 100}
@@ -150,7 +150,10 @@ DEVIATIONS = {
 
 
 def copied_places(answer: Sequence[str], length: int, marks: set[str], times: int = 1) -> list[int]:
-    """1, ..., length, `times` times, from 1 again behind a mark; a mark and what is too many have no group."""
+    """Return the groups of an answer: 1, ..., length, repeated `times` times, starting again at 1 after each mark.
+
+    A mark, and symbols beyond `times` copies, have no group (0).
+    """
     groups, count = [], 0
     for symbol in answer:
         count = 0 if symbol in marks else count + 1
@@ -159,7 +162,7 @@ def copied_places(answer: Sequence[str], length: int, marks: set[str], times: in
 
 
 def refuse_alphabet(protocol: str, size: int | None) -> None:
-    """An alphabet can be chosen under `ours` only, and has at least two symbols."""
+    """Raise a `SpecError` if an alphabet size is given under `paper`, or is below 2."""
     if size is not None and protocol == "paper":
         raise SpecError("the original's alphabet is fixed; leave out alphabet")
     if size is not None and size < 2:

@@ -17,8 +17,8 @@ from lengthwise.task.random_source import RandomSource
 class Count(Task):
     """`b a b b c : b =` → `3`
 
-    `length` is the number of letters; they and the asked one are uniform over the alphabet. Weiss et al. 2021's
-    histogram, asked for one letter.
+    `length` is the number of letters; they and the queried letter are uniform over the alphabet. It is the histogram
+    task of Weiss et al. 2021, queried for one letter.
     """
 
     alphabet: int = 4
@@ -49,7 +49,7 @@ class Count(Task):
         return Example((*letters, ":", asked, "="), tuple(str(letters.count(asked))))
 
     def check(self, instance: tuple[str, str], said: Sequence[str]) -> bool:
-        """By what is left when the letter is taken out."""
+        """Check by counting the letters that remain when the queried letter is removed."""
         letters, asked = instance
         if not said or not set(said) <= set(DIGITS) or (len(said) > 1 and said[0] == "0"):
             return False
@@ -66,6 +66,6 @@ class Count(Task):
         return self.alphabet ** (length + 1)
 
     def chance(self, length: int) -> float:
-        """The mode of a binomial distribution."""
+        """Return the probability of the mode of a binomial distribution."""
         mode, other = (length + 1) // self.alphabet, self.alphabet - 1
         return comb(length, mode) * other ** (length - mode) / self.alphabet**length

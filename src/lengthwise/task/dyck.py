@@ -19,7 +19,8 @@ class Dyck(Task):
     """`( [ ( ) [SEP]` → `] )`
 
     `length` is the number of brackets in the prompt, the beginning of a balanced string over `kinds` pairs. The first
-    bracket stays open; each later one opens or, where another is open, closes it, equally often.
+    bracket stays open. If another bracket is open, the next one closes it or opens a new one, equally often; otherwise
+    it opens.
     """
 
     kinds: int = 2
@@ -58,7 +59,7 @@ class Dyck(Task):
         return Example((*instance, SEP), tuple(reversed(open_)))
 
     def check(self, instance: str, said: Sequence[str]) -> bool:
-        """By taking out neighbouring pairs until nothing is left."""
+        """Check by removing adjacent pairs until nothing can be removed; nothing may remain."""
         if not set(said) <= {pair[1] for pair in PAIRS}:
             return False
         whole, before = instance + "".join(said), ""
@@ -72,7 +73,7 @@ class Dyck(Task):
         return PAIRS[0][0] * length
 
     def space(self, length: int) -> int:
-        """By ballot numbers: all walks of the brackets behind the first one that never close it."""
+        """Count by ballot numbers all walks of the brackets after the first that never close the first."""
         total, walks, before = 0, 1, 0
         for closing in range((length - 1) // 2 + 1):
             total += (walks - before) * self.kinds ** (length - closing)
@@ -80,7 +81,7 @@ class Dyck(Task):
         return total
 
     def chance(self, length: int) -> float:
-        """All answers of one depth are equally likely: the likeliest depth, divided by its answers."""
+        """Return the maximum over depths of P(depth) / answers of that depth, which are all equally likely."""
         share = np.zeros(length + 2)
         share[1] = 1.0
         for _ in range(length - 1):

@@ -1,4 +1,4 @@
-"""A task as parquet files that Hugging Face `datasets` reads: one file per split, and a card that names them."""
+"""Write a task as parquet files that Hugging Face `datasets` reads: one file per split, and a card listing them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lengthwise.task.sets import evaluation, instances, lengths_of, rows, splits
 from lengthwise.task.vocabulary import Vocabulary, text
 
 EXAMPLES = 10_000
-"""Training examples, where nobody says how many."""
+"""The default number of training examples."""
 COLUMNS = {
     "prompt": "what the model reads, as a text",
     "answer": "what it should write, without the steps",
@@ -40,9 +40,9 @@ def export(
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
 ) -> dict[str, int]:
-    """Write all splits into a folder, or nothing at all; the rows of each.
+    """Write all splits into a folder, or nothing if anything fails; return the number of rows of each split.
 
-    `examples` and `seed` are those of training, 10,000 and 0 if not given; the original's rows are as they are.
+    `examples` and `seed` are those of training, by default 10,000 and 0; they are refused under `protocol=paper`.
     """
     if task.protocol == "paper" and (examples is not None or seed):
         given = "examples" if examples is not None else "seed"
@@ -59,14 +59,14 @@ def export(
 
 @contextmanager
 def _whole(to: Path) -> Iterator[Path]:
-    """A folder to write into that becomes `to` at the end: what fails halfway leaves nothing behind."""
+    """Yield a temporary folder whose content is moved to `to` at the end, so that a failure leaves nothing behind."""
     if to.is_file():
         raise SpecError(f"{str(to)!r} is a file; give a new folder")
     there = to.exists()
     if there and any(not one.name.startswith(_PARTIAL) for one in to.iterdir()):
         raise SpecError(f"{str(to)!r} is not empty; give a new folder")
     to = to.resolve()
-    above = to if there else to.parent  # a folder that is there may be all that one may write into
+    above = to if there else to.parent  # an existing folder may be the only one that is writable
     partial = above / f"{_PARTIAL}{os.getpid()}"
     partial.mkdir(parents=True)
     try:

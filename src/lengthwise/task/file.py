@@ -20,16 +20,16 @@ from lengthwise.task.vocabulary import symbol
 
 COLUMNS = ("prompt", "answer", "length")
 Row = tuple[str, ...]
-"""Prompt and answer, and steps where the file has any."""
+"""Prompt and answer, and steps if the file has any."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class File(Task):
     """`{"prompt": "turn left", "answer": "LEFT", "length": 1}`, a line or a row for each example
 
-    `length` is whatever the file says, an integer; lengths up to `longest` are trained on, as often as the file has
-    them. JSON lines (also `.gz`) or parquet. A symbol is a word, or a character with `by=characters` (`␣` is a space).
-    A text in a column `steps` is written before the answer.
+    `length` is the integer that the file gives; lengths up to `longest` are trained on, in proportion to their rows in
+    the file. The file is JSON lines (also `.gz`) or parquet. A symbol is a word, or with `by=characters` a character
+    (`␣` is a space). The text of an optional column `steps` is written before the answer.
     """
 
     path: str
@@ -51,7 +51,7 @@ class File(Task):
 
     @cached_property
     def _read(self) -> tuple[str, dict[int, Counter[Row]]]:
-        """The hash of the file, and how often it has each distinct row, by length."""
+        """The hash of the file, and the count of each distinct row, by length."""
         path, found = Path(self.path), dict[int, Counter[Row]]()
         if path.is_dir():
             within = sorted(one.name for one in path.iterdir() if one.suffix in {".jsonl", ".parquet"})
@@ -76,7 +76,7 @@ class File(Task):
             if not isinstance(steps, str):
                 raise SpecError(f"row {number} of {self.path!r}: steps is {steps!r}, not a text")
             texts = (prompt, answer, *((steps,) if steps.strip() else ()))
-            # Where symbols are words, texts that differ in white space are the same to a model.
+            # If symbols are words, texts that differ only in white space are the same to a model.
             kept = texts if self.by == "characters" else tuple(map(_spaced, texts))
             found.setdefault(length, Counter())[kept] += 1
         if not found:
@@ -92,14 +92,15 @@ class File(Task):
         return f"{super().content} {self._read[0]}"
 
     def key(self, *more: object, seed: int = 0) -> int:
-        """The content counts, not where the file lies."""
+        """Return the random key, which depends on the file's content and not on its path."""
         return super().key(self._read[0], *more, seed=seed)
 
     def bucket(self, length: int, instance: Row) -> int:
-        """By the prompt and the shortest length it has, so that no prompt is trained on and tested.
+        """Hash the prompt and its shortest length, so that no prompt is both trained on and tested.
 
-        Up to `longest` nothing is kept for `dev_unseen`, beyond nothing for training, beyond its double all is for
-        tests. Left over are only the long rows of a prompt whose shortest one is in a split that long rows have not.
+        A prompt with shortest length up to `longest` is never in `dev_unseen`, one beyond `longest` never in training,
+        one beyond twice `longest` always in a test split. The only unused rows are long rows of a prompt whose
+        shortest row puts it into a split that has no such length.
         """
         prompt = _seen_as(instance[0])
         number, shortest = digest("file", prompt), self._shortest[prompt]
@@ -156,11 +157,11 @@ class File(Task):
 
     @property
     def judged(self) -> bool:
-        """A prompt may have several answers, and steps before them."""
+        """True with the word-level vocabulary: a prompt may have several answers, and steps before them."""
         return self.pieces is None
 
     def check(self, instance: Row, said: Sequence[str]) -> bool:
-        """By any answer that the file has for the prompt; steps must be the file's, unless they end in `Thus,`."""
+        """Accept any answer the file has for the prompt; steps must equal the file's, unless they end in `Thus,`."""
         end, steps = self._thought(END), self.render(instance).steps
         answers = self._answers[instance[0]]
         if not steps:
@@ -185,11 +186,11 @@ class File(Task):
         return len(self._rows[length])
 
     def weight(self, length: int) -> float:
-        """As often as the file has rows of it, the same row twice counting twice."""
+        """Return the number of rows of this length in the file, duplicates included."""
         return float(self._rows[length].total())
 
     def chance(self, length: int) -> float:
-        """The largest share of examples that one answer passes; a prompt may have several."""
+        """Return the largest share of examples for which one fixed answer is correct; a prompt may have several."""
         passed = Counter(answer for prompt, *_ in self._rows[length] for answer in self._answers[prompt])
         return max(passed.values()) / self.space(length)
 
@@ -199,7 +200,7 @@ def _spaced(words: str) -> str:
 
 
 def _seen_as(prompt: str) -> str:
-    """The prompt as any model sees it: without what only white space makes different."""
+    """Return the prompt with white space normalized, so that prompts that look the same to a model are equal."""
     return _spaced(prompt.replace("␣", " "))
 
 
@@ -225,7 +226,7 @@ def _parsed(path: Path, read: bytes) -> list[dict[str, Any]]:
         except (OSError, EOFError, zlib.error) as error:
             raise SpecError(f"{str(path)!r} is no whole gzip file: {error}") from error
     try:
-        # Not splitlines, to which U+2028 inside a text ends a line.
+        # Do not use splitlines: it would also split at U+2028 inside a text.
         lines = read.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         line = read.count(b"\n", 0, error.start) + 1

@@ -13,8 +13,9 @@ from lengthwise.task.random_source import RandomSource
 class Flipflop(Task):
     """`w 1 i 0 r 1 i 0 r` → `1`
 
-    `length` is the number of instructions: write, ignore, read, each with a bit. The first writes, the last reads; of
-    those between, a share `ignore` is ignored and the others write or read equally often. A read shows the right bit.
+    `length` is the number of instructions: write, ignore, read, each with a bit. The first writes, the last reads;
+    each one between is an ignore with probability `ignore`, otherwise a write or a read, equally often. A read in the
+    prompt is followed by the correct bit.
     """
 
     ignore: float = 0.8
@@ -52,7 +53,7 @@ class Flipflop(Task):
         return Example((*instance, "r"), (instance[last + 1],))
 
     def check(self, instance: str, said: Sequence[str]) -> bool:
-        """By running the memory."""
+        """Check by simulating the memory."""
         memory = ""
         for instruction, bit in zip(instance[::2], instance[1::2], strict=True):
             if instruction == "w":
@@ -65,7 +66,7 @@ class Flipflop(Task):
         return "w0" + "i0" * (length - 2)
 
     def space(self, length: int) -> int:
-        """Two bits for each write and ignore, one for each read."""
+        """Count instances: write and ignore have two possible bits each, read has one."""
         middle = (4 if self.ignore else 2) + 1
         return 2 * middle ** (length - 2)
 

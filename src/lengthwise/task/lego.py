@@ -20,8 +20,8 @@ Chain = tuple[tuple[str, ...], tuple[int, ...], int]
 class Lego(Stepwise):
     """`f = -1 , b = - f , q = + b , z = - q ; q =` → `+1`
 
-    `length` is the number of variables, in a random order of names. The queried one is in the second half of the chain:
-    its index is ⌈length / 2⌉, ..., length − 1, counted from 0 and equally often; it is the `subgroup`.
+    `length` is the number of variables; their names are random. The queried one is in the second half of the chain:
+    its index, counted from 0, is uniform over ⌈length / 2⌉, ..., length − 1, and is the `subgroup`.
     """
 
     names: int = 32
@@ -64,7 +64,7 @@ class Lego(Stepwise):
     def draw(self, rng: RandomSource, length: int) -> Chain:
         first, many = -(-length // 2), length // 2
         if self.protocol == "paper":
-            # Each chain is asked for every variable of its second half, one row each.
+            # The original has one row for each chain and each variable of its second half.
             chain, query = divmod(rng.index, many)
             rng.seat(chain)
         else:
@@ -81,7 +81,7 @@ class Lego(Stepwise):
         return self.told(instance, (*between(",", clauses), ";", names[query], "="), (VALUES[values[query]],))
 
     def right(self, instance: Chain, answer: tuple[str, ...]) -> bool:
-        """By reading the clauses back from the prompt and multiplying the signs from the query down the chain."""
+        """Check by parsing the clauses of the prompt and multiplying the signs from the query back to the start."""
         prompt = [symbol.removeprefix("##") for symbol in self.render(instance).prompt]
         defined, at = {}, 0
         while at + 2 < len(prompt):
@@ -109,7 +109,7 @@ class Lego(Stepwise):
         return steps
 
     def _clauses(self, names: Sequence[str], values: Sequence[int]) -> list[tuple[str, ...]]:
-        """The first variable has a value, each later one the sign that takes the one before to its own."""
+        """Return the clauses: the first gives a value, each later one a sign times the previous variable."""
         clauses: list[tuple[str, ...]] = [(names[0], "=", VALUES[values[0]])]
         for place in range(1, len(names)):
             sign = "+" if values[place] == values[place - 1] else "-"

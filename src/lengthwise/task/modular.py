@@ -18,8 +18,7 @@ OPERATORS = "+-*"
 class Modular(Task):
     """`1 + 2 * 4 - 3 =` → `1`, which is 6 modulo 5
 
-    `length` is the number of numbers, each 0, ..., `modulus` − 1; `*` binds before `+` and `-`. Modular arithmetic
-    without brackets.
+    `length` is the number of numbers, each 0, ..., `modulus` − 1; `*` binds before `+` and `-`. There are no brackets.
     """
 
     modulus: int = 5
@@ -53,7 +52,7 @@ class Modular(Task):
         return Example((*instance, "="), (str((total + sign * factor) % self.modulus),))
 
     def check(self, instance: str, said: Sequence[str]) -> bool:
-        """By sums of products, split from the text."""
+        """Check by splitting the text into a sum of products."""
         value = 0
         for part in instance.replace("-", "+-").split("+"):
             factor = -1 if part.startswith("-") else 1
@@ -69,7 +68,7 @@ class Modular(Task):
         return self.modulus**length * 3 ** (length - 1)
 
     def chance(self, length: int) -> float:
-        """The likeliest value, exactly: the pair (sum so far, signed product so far) as a chain."""
+        """Return the exact probability of the likeliest value, by a Markov chain on (sum, signed product) so far."""
         size = self.modulus
         step = np.zeros((size * size, size * size))
         for total, factor, number in product(range(size), repeat=3):

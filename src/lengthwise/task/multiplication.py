@@ -60,7 +60,7 @@ class Multiplication(Numbers):
         return Example((*a, "*", *b, "="), answer)
 
     def check(self, instance: Pair, said: Sequence[str]) -> bool:
-        """By Python's own integers."""
+        """Check with Python's integers."""
         digits = self.said(instance, said)
         if digits is None or digits[0] == "0":
             return False
@@ -76,13 +76,16 @@ class Multiplication(Numbers):
         return 9 * 10 ** (length - 1) * (10**self.by - 1)
 
     def chance(self, length: int) -> float:
-        """By counting products, where they are few; beyond, at most one first factor fits a product and a second."""
+        """Return the probability of the likeliest product, by counting where there are few products.
+
+        Beyond, return an upper bound: a product and the second factor determine the first factor.
+        """
         return _likeliest(length, self.by) if self.space(length) <= _COUNTED else 10.0 ** (1 - length) / 9
 
 
 @lru_cache(maxsize=64)
 def _likeliest(length: int, by: int) -> float:
-    """The probability of the likeliest product."""
+    """Return the probability of the likeliest product."""
     share, a_N = np.zeros(10 ** (length + by)), np.arange(10 ** (length - 1), 10**length)
     for digits in range(1, by + 1):
         b_N = np.arange(10 ** (digits - 1), 10**digits)
@@ -91,7 +94,7 @@ def _likeliest(length: int, by: int) -> float:
 
 
 def _product(a: str, b: str) -> str:
-    """By hand: column sums from the right, carries to the left."""
+    """Multiply by column sums from the right, with carries to the left."""
     sums = [0] * (len(a) + len(b))
     for i, x in enumerate(reversed(a)):
         for j, y in enumerate(reversed(b)):

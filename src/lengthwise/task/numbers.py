@@ -1,4 +1,4 @@
-"""How numbers are written: digit by digit, and in the formats that the literature shows to matter."""
+"""How numbers are written: digit by digit, in the formats that the literature shows to matter."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ SPACE = "_"
 
 
 def signed(value: int) -> tuple[str, ...]:
-    """A number digit by digit, a negative one as `-` and digits: −12 is `- 1 2`."""
+    """Return a number digit by digit, a negative one as `-` and digits: −12 is `- 1 2`."""
     return (*("-",) * (value < 0), *str(abs(value)))
 
 
 def number(digits: str) -> int:
-    """The value of decimal digits, also of more than Python reads at once."""
+    """Return the value of decimal digits, also of more than `int` accepts at once."""
     value = 0
     for start in range(0, len(digits), 4000):
         part = digits[start : start + 4000]
@@ -33,9 +33,9 @@ class Numbers(Task):
 
     - `reversed=answer` writes the answer from its last digit, `reversed=all` the operands too (Lee et al. 2023);
     - `padded=true` fills numbers with zeros to one width;
-    - `hints=N` writes an index before each digit, the same for equal significance, out of N ordered ones from a start
-      that the content decides (Zhou et al. 2023, arXiv:2310.16028);
-    - `spaces=p` writes `_` behind an operand's digit with probability p (Shen et al. 2023, arXiv:2311.14737).
+    - `hints=N` writes an index h0, ..., h(N−1) before each digit, the same for digits of equal significance, counted
+      from an offset that depends on the instance (Zhou et al. 2023, arXiv:2310.16028);
+    - `spaces=p` writes `_` after an operand's digit with probability p (Shen et al. 2023, arXiv:2311.14737).
 
     96 + 58 with all four: `h5 6 h6 9 _ + h5 8 _ h6 5 =` and `h5 4 h6 5 h7 1`.
     """
@@ -57,30 +57,30 @@ class Numbers(Task):
 
     @property
     def lengths(self) -> Sequence[int]:
-        """With hints, as far as they go."""
+        """All lengths, or with hints those for which there are enough hints."""
         if not self.hints:
             return ENDLESS
         return [length for length in range(1, self.hints) if self.width(length) <= self.hints]
 
     def width(self, length: int) -> int:
-        """The most digits an answer of `length` has."""
+        """Return the largest number of digits of an answer of `length`."""
         raise NotImplementedError
 
     def span(self, operands: tuple[str, ...]) -> int:
-        """The digits that operands are padded to."""
+        """Return the number of digits that operands are padded to."""
         return max(map(len, operands))
 
     def operands(self, instance: Instance) -> tuple[str, ...]:
-        """The numbers of the prompt, as digits."""
+        """Return the numbers of the prompt, as digits."""
         raise NotImplementedError
 
     @property
     def format_symbols(self) -> tuple[str, ...]:
-        """What the formats add to the digits."""
+        """The symbols that the formats add to the digits."""
         return (*(f"h{index}" for index in range(self.hints)), *((SPACE,) if self.spaces else ()))
 
     def written(self, instance: Instance, answer: str) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
-        """Operands and answer in the format; digits come and go with the most significant first."""
+        """Return operands and answer in the format; `answer` is given with the most significant digit first."""
         operands = self.operands(instance)
         if not (self.padded or self.hints or self.spaces) and self.reversed == "none":
             return [tuple(operand) for operand in operands], tuple(answer)
@@ -95,7 +95,7 @@ class Numbers(Task):
         return shown, self._digits(answer.zfill(width), start, self.reversed != "none", None)
 
     def said(self, instance: Instance, answer: Sequence[str]) -> str | None:
-        """The digits an answer in the format stands for, most significant first; None if it is not in the format."""
+        """Parse an answer in the format into digits, most significant first; None if it is not in the format."""
         symbols, longest = list(answer), self.span(self.operands(instance))
         if self.hints:
             hints, symbols = symbols[0::2], symbols[1::2]
@@ -130,12 +130,12 @@ class Numbers(Task):
         return digest("hint", instance) % (free + 1)
 
     def _gaps(self, instance: Instance, size: int) -> list[bool]:
-        """Where spaces go: decided by the content, so that the same instance is always shown alike."""
+        """Return after which digits spaces go, from a hash of the instance, so that its rendering is deterministic."""
         raw = b"".join(digest("spaces", instance, part, bits=512).to_bytes(64, "big") for part in range(-(-size // 32)))
         return [int.from_bytes(raw[2 * at : 2 * at + 2], "big") < self.spaces * 65536 for at in range(size)]
 
     def places(self, prompt: Sequence[str], answer: Sequence[str]) -> list[int]:
-        """Digits of one significance share a group, as do their hints; operators are the first group."""
+        """Return the groups: digits of equal significance and their hints share one, operators are group 1."""
         if getattr(self, "scratchpad", "none") != "none":
             raise SpecError("digits are coupled in prompt and answer, not in steps; leave out the scratchpad")
         if self.reversed == "none" and not self.padded:
@@ -162,7 +162,7 @@ class Numbers(Task):
         return groups + self._answer_places(answer, self.width(longest))
 
     def digit_run(self, prompt: Sequence[str]) -> int:
-        """The longest number of the prompt, and what the result has beyond it."""
+        """Return the digits of the longest number in the prompt plus those that the result may have beyond it."""
         if self.hints or self.spaces:
             raise SpecError("abacus positions count the digits in a row; leave out hints and spaces, which part them")
         numbers = "".join(symbol if symbol in DIGITS else " " for symbol in prompt).split()
@@ -172,7 +172,7 @@ class Numbers(Task):
         groups, written = [], 0
         for symbol in answer:
             if symbol in DIGITS or (self.hints and symbol[:1] == "h"):
-                # A hint stands before its digit and shares its group.
+                # A hint comes before its digit and shares the digit's group.
                 significance = written if self.reversed != "none" else width - 1 - written
                 groups.append(max(significance, -2) + 2)
                 written += symbol in DIGITS

@@ -1,6 +1,6 @@
-"""A task from a user's own file: what is missing or wrong in it is told in one line, with the file and the line.
+"""Tasks from a user's own file: an error in one becomes a one-line `SpecError` with the file and the line number.
 
-The tasks of the package are never wrapped, so nothing here costs them anything.
+The tasks of the package are never wrapped, so they have no overhead from this.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ DECORATOR = "@dataclass(frozen=True, kw_only=True)"
 
 
 def outside(cls: type) -> bool:
-    """Whether a class is a user's own."""
+    """Whether a class is defined outside the package."""
     return not cls.__module__.startswith("lengthwise.")
 
 
 def declared(cls: type, name: str) -> None:
-    """Refuse a class whose options would be ignored, because nothing made fields of them."""
+    """Refuse a class whose options would be ignored because they are not dataclass fields."""
     for one in cls.__mro__:
         if not (issubclass(one, Task) and outside(one)):
             continue
@@ -48,29 +48,29 @@ def declared(cls: type, name: str) -> None:
 
 
 def complete(task: Task, name: str) -> None:
-    """Refuse a task that does not say all that a task must."""
+    """Refuse a task that does not implement all required methods."""
     cls = type(task)
     if cls is Task:
         raise SpecError(f"{name!r} is the base class of all tasks; name your own class, which derives from it")
-    lists = cls.listed is not Task.listed  # then nothing is drawn
+    lists = cls.listed is not Task.listed  # such a task needs no `draw`
     missing = [key for key in OWED if getattr(cls, key) is getattr(Task, key) and not (lists and key == "draw")]
     if missing:
         raise SpecError(f"{name!r} lacks {', '.join(missing)}; {CONTRACT}")
 
 
 def guarded(task: Task, name: str) -> Task:
-    """The task, its methods wrapped: what they raise or wrongly return is a `SpecError` with the user's line."""
+    """Wrap the task's methods: an exception or a wrong return value becomes a `SpecError` with the user's line."""
     for key in ("symbols", "lengths", "far"):
         _look(task, name, key)
     for key in (*OWED[1:], *_OTHERS):
-        # A split is a hash of what was drawn: if that fails, the fault lies in the drawing.
+        # `bucket` hashes what `draw` returned; if hashing fails, the error is in `draw`.
         where = f"{name!r}, {'what draw returns' if key == 'bucket' else key}"
         object.__setattr__(task, key, _Guard(getattr(task, key), where))
     return task
 
 
 def _look(task: Task, name: str, key: str) -> None:
-    """Refuse a property that fails, or is no sequence."""
+    """Refuse a property that raises, or is not a sequence."""
     try:
         found = getattr(task, key)
     except SpecError:
@@ -109,14 +109,14 @@ class _Guard:
 
 
 def _place(error: BaseException, cls: type) -> str:
-    """The file, line and words of an error, as far as the user's own file is in its traceback."""
+    """Return file, line and message of an error; without file and line if the user's file is not in its traceback."""
     source = inspect.getsourcefile(cls) or ""
     told = blame(error, source)
     return f"{Path(source).name}, {told}" if told.startswith("line ") else told
 
 
 def _shown(value: object) -> str:
-    """A value as it stands in an error: its beginning, and its kind."""
+    """Format a value for an error message: the first characters of its repr, and its type."""
     if value is None:
         return "None"
     text = one_line(repr(value))

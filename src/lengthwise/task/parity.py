@@ -13,7 +13,7 @@ from lengthwise.task.scratchpad import MARKS, Step, Stepwise, between
 class Parity(Stepwise):
     """`1 0 1 1 =` → `odd`
 
-    `length` is the number of bits. (Even pairs, which counts unequal neighbours, is another task.)
+    `length` is the number of bits. (The even-pairs task, which counts unequal neighbours, is a different one.)
     """
 
     paper: ClassVar[str] = "Kazemnejad et al. 2023, arXiv:2305.19466"
@@ -42,7 +42,7 @@ class Parity(Stepwise):
         return self.told(instance, (*map(str, instance), "="), ("odd" if odd else "even",))
 
     def right(self, instance: tuple[int, ...], answer: tuple[str, ...]) -> bool:
-        """By flipping a switch at each one."""
+        """Check by flipping a boolean at each 1."""
         even = True
         for bit in instance:
             if bit == 1:

@@ -19,11 +19,11 @@ from lengthwise.task.random_source import RandomSource
 UNARY = ("copy", "reverse", "shift", "echo", "swap_first_last", "repeat")
 BINARY = ("append", "prepend", "remove_first", "remove_second")
 LONGEST_ANSWER = 736
-"""The longest published target: nested `repeat`s would soon write books."""
+"""The longest published target; without a bound, nested `repeat`s would give answers of exponential length."""
 LONGEST_SOURCE = 71
-"""The longest published source; beyond 35 functions there is none, and twice their number is the bound."""
+"""The longest published source; beyond 35 functions, which none has, the bound is twice the number of functions."""
 CAP = 3.0
-"""A weight above three times the mean counts as three times: one free draw in three is kept."""
+"""Weights are clipped at three times the mean, so that on average about one free draw in three is kept."""
 _GRID = 12
 _POOL, _TEST = 81_010, 11_333
 
@@ -32,9 +32,9 @@ _POOL, _TEST = 81_010, 11_333
 class Pcfg(Task):
     """`echo append A1 B2 , C3 D4 [SEP]` → `A1 B2 C3 D4 D4`
 
-    `length` is the number of functions. Trees are drawn as in PCFG SET, and kept so that depth and size of the default
-    task follow its corpus, as do the lengths trained on. An example repeats no argument string; under `paper`, whose
-    corpus is finite, none is repeated in the whole corpus. Answers have at most 736 symbols.
+    `length` is the number of functions. Trees are drawn as in PCFG SET; in the default task, rejection sampling makes
+    depth and size follow its corpus, as do the lengths trained on. An example repeats no argument string; under
+    `paper`, whose corpus is finite, the whole corpus repeats none. Answers have at most 736 symbols.
     """
 
     alphabet: int = 520
@@ -89,7 +89,7 @@ class Pcfg(Task):
         return " ".join(self._filled(rng, source, row if self.protocol == "paper" else None))
 
     def _filled(self, rng: RandomSource, source: list[str | int], row: int | None) -> list[str]:
-        """The tree with symbols in place of the sizes of its strings."""
+        """Return the tree with symbols in place of the sizes of its argument strings."""
         filled: list[str] = []
         seen: dict[tuple[int, ...], int] = {}
         used = [0] * 6
@@ -103,7 +103,7 @@ class Pcfg(Task):
                     chosen = tuple(rng.integers(0, self.alphabet, part))
                 seen[chosen] = 1
             else:
-                # A row has two strings of two symbols to itself; more of them get a third symbol.
+                # There are enough strings of two symbols for two per row; further ones get a third symbol.
                 size = part if part > 2 or used[2] < 2 else 3
                 chosen = _unique(size, row + (_POOL + _TEST) * used[size])
                 used[size] += 1
@@ -120,7 +120,7 @@ class Pcfg(Task):
         return Example((*source, SEP), answer)
 
     def check(self, instance: str, said: Sequence[str]) -> bool:
-        """By a stack machine that reads the source from its end."""
+        """Check with a stack machine that reads the source from its end."""
         stack: list[list[str]] = []
         string: list[str] = []
         for word in reversed(instance.split(" ")):
@@ -152,18 +152,18 @@ class Pcfg(Task):
         return f"depth {depth(instance)}"
 
     def worst(self, length: int) -> str:
-        """`repeat` of `repeat` of ..., as far as answers go."""
+        """Return nested `repeat`s, as many as the longest answer allows, inside `copy`s."""
         string, doublings = list(self.letters[: self.strings]), 0
         while doublings < length and len(string) << (doublings + 1) <= LONGEST_ANSWER:
             doublings += 1
         return " ".join(["copy"] * (length - doublings) + ["repeat"] * doublings + string)
 
     def answer_limit(self, length: int) -> int:
-        """Answers of many functions reach the longest published one."""
+        """Return the limit for answers of up to 5 · 2^length symbols, but at most the longest published length."""
         return self.limited(min(max(len(self.render(self.worst(length)).answer), 5 * 2**length), LONGEST_ANSWER))
 
     def space(self, length: int) -> int:
-        """All trees, also those whose strings repeat or whose answers are too long: an upper bound."""
+        """Return an upper bound: the number of all trees, also of those that repeat strings or exceed a limit."""
         trees = [sum(self.alphabet**size for size in range(2, self.strings + 1))]
         for n in range(1, length + 1):
             pairs = sum(trees[k] * trees[n - 1 - k] for k in range(n))
@@ -171,11 +171,11 @@ class Pcfg(Task):
         return trees[length]
 
     def chance(self, length: int) -> float:
-        """At most this: no answer is likelier than one string of two symbols."""
+        """Return an upper bound: no answer is likelier than a given string of two symbols."""
         return STRINGS[2] / 100 * self.alphabet**-2.0 if self._default else float(self.alphabet) ** -2
 
     def facts(self) -> dict[str, object]:
-        """How far the joint of (depth, tokens) of 20,000 draws is from the published one: total variation."""
+        """Return the total variation distance of (depth, tokens) between 20,000 draws and the published corpus."""
         if not self._default:
             return {}
         lengths = range(1, 36)
@@ -190,7 +190,7 @@ class Pcfg(Task):
         there = published_joint()
         total = sum(there.values())
         apart = sum(abs(joint.get(cell, 0) / drawn - there.get(cell, 0) / total) for cell in {*joint, *there}) / 2
-        # What a sample of this size would differ by, were the distributions the same.
+        # The expected distance of a sample of this size if the two distributions were equal.
         noise = sum(sqrt(count / total / drawn) for count in there.values()) / sqrt(2 * pi)
         return {
             "draws": drawn,
@@ -199,7 +199,7 @@ class Pcfg(Task):
         }
 
     def paper_pool(self, split: str) -> tuple[dict[int, int], int]:
-        """The corpus of 92,343 rows cut at 8 functions; a tenth of the short part is validation."""
+        """Return the corpus of 92,343 rows, split at 8 functions; a tenth of the short part is validation."""
         low, high = self.published.test if split == "test_unseen" else self.published.train
         return {n: count for n, count in _paper_counts().items() if low <= n <= high}, _POOL - _POOL // 10
 
@@ -221,8 +221,8 @@ class Pcfg(Task):
 
 
 def depth(source: str) -> int:
-    """How deep functions are nested."""
-    waiting, deepest = [0], 0  # the depths at which arguments are still to come
+    """Return the nesting depth of the functions."""
+    waiting, deepest = [0], 0  # a stack of the depths at which arguments are still expected
     string = False
     for word in source.split(" "):
         if word in UNARY or word in BINARY:
@@ -239,7 +239,7 @@ def depth(source: str) -> int:
 
 
 def _evaluated(source: list[str], at: int) -> tuple[list[str], int]:
-    """The value of the expression that begins at `at`, and where it ends."""
+    """Return the value of the expression that begins at `at`, and the index after it."""
     word = source[at]
     if word in UNARY:
         x, end = _evaluated(source, at + 1)
@@ -269,9 +269,9 @@ def _evaluated(source: list[str], at: int) -> tuple[list[str], int]:
 
 @lru_cache(maxsize=64)
 def _tables(length: int) -> tuple[list[float], list[tuple[list[float], list[list[float]]]]]:
-    """For each pair of the generator's two probabilities: how likely `length` functions are, and how they are reached.
+    """Return, for each pair of the generator's two probabilities, P(`length` functions) and the ways to reach it.
 
-    PCFG SET draws p(unary) and p(function) uniformly for each example; here they are on a grid of midpoints.
+    PCFG SET draws p(unary) and p(function) uniformly for each example; here they are midpoints of a grid.
     """
     likely, settings = [], []
     for cell in range(_GRID * _GRID):
@@ -279,7 +279,7 @@ def _tables(length: int) -> tuple[list[float], list[tuple[list[float], list[list
         argument, tree, splits = [1 - function], [0.0], [[]]
         for n in range(1, length + 1):
             pairs = [(1 - unary) * argument[k] * argument[n - 1 - k] for k in range(n)]
-            # First the unary way, then the binary ones by the size of the first argument: running sums.
+            # Running sums: first a unary function, then a binary one by the size of its first argument.
             ways = list(accumulate([unary * argument[n - 1], *pairs]))
             tree.append(ways[-1])
             argument.append(function * ways[-1])
@@ -295,7 +295,7 @@ def _tree(
     length: int,
     sizes: list[int],
 ) -> tuple[list[str | int], int, int, int]:
-    """A free draw of `length` functions: its rng with sizes in place of strings, depth, tokens, answer's length."""
+    """Draw a tree of `length` functions; return its source (sizes for strings), depth, tokens and answer length."""
     splits = tables[1][rng.weighted(tables[0])][1]
     source: list[str | int] = []
 
@@ -325,7 +325,7 @@ def _tree(
 
 @lru_cache(maxsize=64)
 def _weights(length: int) -> dict[tuple[int, int], float]:
-    """The probability to keep a free draw, by depth and tokens."""
+    """Return the probability that a free draw is kept, by depth and tokens."""
     kept = {}
     for deep, row in CELLS.items():
         for cell in row.split():
@@ -335,7 +335,7 @@ def _weights(length: int) -> dict[tuple[int, int], float]:
 
 
 def published_joint() -> dict[tuple[int, int], int]:
-    """Examples of the published corpus by (depth, tokens of the source)."""
+    """Return the number of examples of the published corpus by (depth, tokens of the source)."""
     return {
         (deep, int(cell.split(":")[0])): int(cell.split(":")[1]) for deep, row in CELLS.items() for cell in row.split()
     }
@@ -346,7 +346,7 @@ def published_joint() -> dict[tuple[int, int], int]:
 
 @lru_cache(maxsize=1)
 def _paper_counts() -> dict[int, int]:
-    """Rows by number of functions: 81,010 up to 8, 11,333 from 9 to 35, in the published proportions."""
+    """Return rows by number of functions: 81,010 up to 8, 11,333 from 9 to 35, in the published proportions."""
     task = Pcfg()
     counts = {}
     for lengths, rows in ((range(1, 9), _POOL), (range(9, 36), _TEST)):
@@ -357,7 +357,7 @@ def _paper_counts() -> dict[int, int]:
 
 
 def _unique(size: int, number: int) -> tuple[int, ...]:
-    """String `number` of all 520^size: a bijection that looks random (a Feistel network)."""
+    """Return string `number` of all 520^size, by a pseudorandom bijection (a Feistel network)."""
     whole = 520 ** (size - 1)
     assert number < 520 * whole
     left, right = divmod(number, 520)

@@ -2,14 +2,14 @@
 
 Counts of (depth, tokens of the source) are those of the English WMT sentences that PCFG SET was made to resemble
 (Hupkes et al. 2020), as re-created in the study of Kazemnejad et al.; functions per example are counted on its random
-test set of 9,721 rows. A weight says how often a tree of that depth and size, drawn freely, is kept; the weights were
-fitted by iterative proportional fitting on 1.5 million free draws (docs/log.md, 2026-11-15).
+test set of 9,721 rows. A weight is the relative rate at which a freely drawn tree of that depth and size is kept; the
+weights were fitted by iterative proportional fitting on 1.5 million free draws (docs/log.md, 2026-11-15).
 """
 
 FUNCTIONS = {1: 154, 2: 1243, 3: 1920, 4: 1793, 5: 1336, 6: 994, 7: 631, 8: 480, 9: 326, 10: 243, 11: 193, 12: 147}
 """Examples by number of functions; 261 more have 13 or above."""
 BEYOND, TAIL = 261, 0.82
-"""Only their total is known: a geometric tail with this ratio is assumed."""
+"""Of examples with 13 or more functions only the total is known; a geometric tail with this ratio is assumed."""
 STRINGS = {2: 16, 3: 30, 4: 27, 5: 27}
 """Percent of argument strings by their number of symbols."""
 MEANS = {
@@ -26,7 +26,7 @@ MEANS = {
     11: 8.007,
     12: 9.578,
 }
-"""The mean weight of a free draw, by number of functions: what a weight is relative to."""
+"""The mean weight of a free draw, by number of functions; weights are divided by it."""
 
 CELLS = {
     # depth: tokens:count:weight

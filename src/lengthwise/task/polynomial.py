@@ -46,7 +46,7 @@ class Polynomial(Stepwise):
         return self.told(instance, (str(x), ":", *body, "="), (answer,))
 
     def right(self, instance: tuple[int, Terms], answer: tuple[str, ...]) -> bool:
-        """By Horner's rule on the collected coefficients."""
+        """Check by Horner's rule on the collected coefficients."""
         x, terms = instance
         collected = [0, 0, 0, 0]
         for coefficient, degree in terms:
@@ -83,7 +83,7 @@ class Polynomial(Stepwise):
         return 5 * 28**length
 
     def chance(self, length: int) -> float:
-        """The likeliest answer, exactly: convolution of the terms' values modulo 10, over x."""
+        """Return the exact probability of the likeliest answer: terms are convolved modulo 10, averaged over x."""
         answers = dict.fromkeys(range(10), 0.0)
         for x in range(-2, 3):
             term = Counter(coefficient * x**degree % 10 for coefficient, degree in product(range(-3, 4), range(4)))
@@ -106,7 +106,7 @@ def _term(coefficient: int, degree: int) -> tuple[str, ...]:
 
 
 def residues(value: Counter[int], times: int) -> dict[int, float]:
-    """The distribution modulo 10 of a sum of `times` independent values with these counts, by repeated squaring."""
+    """Return the distribution modulo 10 of a sum of `times` independent values, by repeated squaring."""
     total = sum(value.values())
     base = [value[residue] / total for residue in range(10)]
     result = [1.0] + [0.0] * 9

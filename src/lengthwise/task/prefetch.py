@@ -1,7 +1,7 @@
 """A process that makes training examples while another trains: `python -m lengthwise.task.prefetch TASK SEED`.
 
 It reads `START STOP` lines and answers each with a header line of JSON and the block's arrays as raw bytes. It needs no
-torch, and a block is the same whoever makes it.
+torch, and a block is the same in whichever process it is made.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ ARRAYS = ("ids", "starts_N", "prompts_N", "lengths_N", "indices_N")
 class Prefetcher:
     """Blocks of training examples, the next one made by another process while this one is used.
 
-    `Prefetcher("copy", task, seed, blocks)` is told beforehand which blocks will be asked for, in which order. Where
-    the process fails, blocks are made here: later, but the same.
+    `blocks` of `Prefetcher("copy", task, seed, blocks)` lists the (start, stop) that will be requested, in order. If
+    the other process fails, the same blocks are made in this process, only later.
     """
 
     def __init__(self, spec: str, task: Task, seed: int, blocks: list[tuple[int, int]]) -> None:
         self.task, self.seed = task, seed
-        self._coming = blocks[1:]  # the first is made here, while the other process begins
+        self._coming = blocks[1:]  # the first is made in this process, while the other one starts up
         self._asked: list[tuple[int, int]] = []
         self._held: dict[tuple[int, int], Block] = {}
         self._process = subprocess.Popen(
@@ -38,12 +38,12 @@ class Prefetcher:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for the one who trains
+            start_new_session=True,  # Ctrl-C should reach only the training process
         )
         self._ask()
 
     def __call__(self, start: int, stop: int) -> Block:
-        """Examples start, ..., stop − 1."""
+        """Return training examples start, ..., stop − 1."""
         wanted = (start, stop)
         if wanted not in self._held:
             block = self._take() if self._asked[:1] == [wanted] else None
@@ -52,7 +52,7 @@ class Prefetcher:
         return self._held[wanted]
 
     def close(self) -> None:
-        """Let the process go."""
+        """End the other process and close its pipes."""
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
@@ -88,7 +88,7 @@ def _array(stream: IO[bytes], kind: str, count: int) -> np.ndarray:
 
 
 def serve(task: Task, seed: int, asked: IO[bytes], answers: IO[bytes]) -> None:
-    """Answer until nobody asks."""
+    """Answer requests until the input ends."""
     for line in asked:
         start, stop = map(int, line.split())
         block = training_block(task, start, stop, seed)
@@ -103,8 +103,8 @@ def serve(task: Task, seed: int, asked: IO[bytes], answers: IO[bytes]) -> None:
 if __name__ == "__main__":
     from lengthwise.task import build_task
 
-    os.nice(5)  # who trains comes first
-    answers, sys.stdout = sys.stdout.buffer, sys.stderr  # what a stranger's task prints is no answer
+    os.nice(5)  # the training process has priority
+    answers, sys.stdout = sys.stdout.buffer, sys.stderr  # a user's task may print, which must not mix with answers
     try:
         serve(build_task(sys.argv[1]), int(sys.argv[2]), sys.stdin.buffer, answers)
     except (SpecError, OSError) as error:

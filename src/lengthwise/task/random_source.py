@@ -1,6 +1,7 @@
-"""Random values from raw words, keyed and counted: any worker makes any example, in any order, in any NumPy.
+"""Counter-based random values: any worker makes any example, in any order, with any version of NumPy.
 
-NumPy promises the raw words of a bit generator, not the values its `Generator` makes of them; so these are our own.
+NumPy keeps the raw words of a bit generator stable across versions, but not the values that its `Generator` derives
+from them; so values are derived here.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ _DEEPEST = 100_000
 class RandomSource:
     """The random values of one set of examples, seated at one example: `RandomSource(key).seat(index=7)`.
 
-    One Philox per key; example i, attempt a, starts at counter (0, i, a, 0). A value below n is a word of 64 bits
-    modulo n, so it is biased by less than n / 2^64.
+    There is one Philox generator per key; example i, attempt a, starts at counter (0, i, a, 0). A value below n is a
+    64-bit word modulo n, so its bias is less than n / 2^64.
     """
 
     def __init__(self, key: int) -> None:
@@ -32,34 +33,34 @@ class RandomSource:
         self._next = 0
 
     def seat(self, index: int, attempt: int = 0) -> RandomSource:
-        """Start at example `index`, attempt `attempt`: what was drawn before does not matter."""
+        """Start at example `index`, attempt `attempt`; earlier draws have no influence."""
         self._counter[:] = (0, index, attempt, 0)
-        self._state["buffer_pos"] = 4  # the buffer of four words is used up
+        self._state["buffer_pos"] = 4  # mark the generator's buffer of four words as used up
         self._philox.state = self._state
         self.index = index
         self._words, self._next = self._philox.random_raw(_AHEAD).tolist(), 0
         return self
 
     def below(self, n: int) -> int:
-        """A number in 0, ..., n − 1."""
+        """Draw a number in 0, ..., n − 1."""
         if self._next == len(self._words):
             self._words, self._next = self._philox.random_raw(_AHEAD).tolist(), 0
         self._next += 1
         return self._words[self._next - 1] % n
 
     def integers(self, low: int, high: int, size: int) -> list[int]:
-        """`size` numbers in low, ..., high − 1: the same as drawing them one by one."""
+        """Draw `size` numbers in low, ..., high − 1, the same as drawing them one by one."""
         span = high - low
         return [low + word % span for word in self._take(size)]
 
     def each(self, bounds: Sequence[int]) -> list[int]:
-        """A number below each of the bounds."""
+        """Draw a number below each of the bounds."""
         return [word % bound for word, bound in zip(self._take(len(bounds)), bounds, strict=True)]
 
     def _take(self, size: int) -> list[int]:
         missing = size - (len(self._words) - self._next)
         if missing > 0:
-            # A multiple of four words, so that the same words come whether asked for at once or one by one.
+            # Fetch a multiple of four words, so that values do not depend on how many are drawn at once.
             more = -(-missing // _AHEAD) * _AHEAD
             self._words, self._next = self._words[self._next :] + self._philox.random_raw(more).tolist(), 0
         self._next += size
@@ -73,7 +74,7 @@ class RandomSource:
         """The items in random order, or the first `size` of them."""
         many = len(items)
         size = many if size is None else size
-        moved: dict[int, int] = {}  # where an item no longer lies at its own place; a few of many cost a few
+        moved: dict[int, int] = {}  # only the items that were swapped, so that drawing a few of many is cheap
         chosen = []
         for place, further in enumerate(self.each(range(many, many - size, -1))):
             other = place + further
@@ -82,7 +83,7 @@ class RandomSource:
         return chosen
 
     def weighted(self, bounds: Sequence[float]) -> int:
-        """An index drawn in proportion to weights, given as their running sums: `[8, 9, 10]` for 8 : 1 : 1."""
+        """Draw an index in proportion to weights, given as their running sums: `[8, 9, 10]` for 8 : 1 : 1."""
         return bisect_right(bounds, self.below(2**53) / 2**53 * bounds[-1])
 
 
@@ -99,13 +100,13 @@ class _Tree(RandomSource):
         self.index = 0
 
     def seat(self, index: int, attempt: int = 0) -> RandomSource:
-        """All choices are met from any seat."""
+        """Do nothing: all choices are enumerated whatever the index is."""
         return self
 
     def below(self, n: int) -> int:
         if self.depth == len(self.path):
             self.path.append((0, n))
-            if self.depth > _DEEPEST:  # who rejects what was chosen, and here always meets the same choice, never ends
+            if self.depth > _DEEPEST:  # rejection sampling would get the same choice forever
                 raise TooManyChoices
         self.depth += 1
         return self.path[self.depth - 1][0]
@@ -122,7 +123,7 @@ class _Tree(RandomSource):
 
 
 def every(draw: Callable[[RandomSource], Item], most: int | None = None) -> Iterator[Item]:
-    """What `draw` can return, once for each sequence of choices it can meet, `most` of them: all of a small space.
+    """Yield what `draw` returns for every possible sequence of choices; raise `TooManyChoices` beyond `most`.
 
     `list(every(lambda words: tuple(words.integers(0, 2, 2))))` is `[(0, 0), (0, 1), (1, 0), (1, 1)]`.
     """

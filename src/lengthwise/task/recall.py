@@ -17,8 +17,8 @@ Pairs = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 class Recall(Task):
     """`k7 v3 k1 v0 k4 v3 [SEP] k1 k7` → `v0 v3`
 
-    Multi-query associative recall. `length` is the number of pairs; keys are distinct, and `queries` of them are asked
-    for, each once. A length of fewer pairs asks for all it has.
+    Multi-query associative recall. `length` is the number of pairs; keys are distinct, and `queries` of them are
+    queried, each once. If there are fewer pairs, all are queried.
     """
 
     queries: int = 2
@@ -58,7 +58,7 @@ class Recall(Task):
         return Example((*pairs, SEP, *(f"k{keys[at]}" for at in asked)), tuple(f"v{values[at]}" for at in asked))
 
     def check(self, instance: Pairs, said: Sequence[str]) -> bool:
-        """By a dictionary made from the prompt."""
+        """Check with a dictionary parsed from the prompt."""
         prompt = self.render(instance).prompt
         end = prompt.index(SEP)
         known = dict(zip(prompt[:end:2], prompt[1:end:2], strict=True))

@@ -20,8 +20,8 @@ TIMES = {"twice": 2, "thrice": 3}
 class Scan(Task):
     """`walk after turn right [SEP]` → `Right Walk`
 
-    `length` is the number of actions. All 20,910 commands of the grammar of Lake and Baroni; no command has 23, 29, 31,
-    ... actions. Lengths are trained on as often as the grammar has commands of them.
+    `length` is the number of actions. The task has all 20,910 commands of the grammar of Lake and Baroni; no command
+    has 23, 29, 31, ... actions. Lengths are trained on in proportion to their number of commands.
     """
 
     longest: int = 25
@@ -43,7 +43,7 @@ class Scan(Task):
         return _by_length()[length]
 
     def draw(self, rng: RandomSource, length: int) -> str:
-        """Row `index` of the list; the content-hashed splits go through it by a keyed permutation."""
+        """Return row `index` of the list; splits under `ours` use keyed permutations of the list instead."""
         return self.listed(length)[rng.index % self.space(length)]
 
     def render(self, instance: str) -> Example:
@@ -53,7 +53,7 @@ class Scan(Task):
         return Example((*instance.split(), SEP), actions)
 
     def check(self, instance: str, said: Sequence[str]) -> bool:
-        """By rewriting the command as a program of text and reading off its capitals."""
+        """Check by expanding the command with string operations."""
         first, joint, second = (
             (*instance.partition(" after "),) if " after " in instance else (*instance.partition(" and "),)
         )
@@ -98,7 +98,7 @@ class Scan(Task):
         }
 
     def paper_pool(self, split: str) -> tuple[dict[int, int], int]:
-        """The corpus cut at 25 actions; a tenth of the short part is validation."""
+        """Return the corpus, split at 25 actions; a tenth of the short part is validation."""
         low, high = self.published.test if split == "test_unseen" else self.published.train
         counts = {length: self.space(length) for length in self.lengths if low <= length <= high}
         total = sum(counts.values())
@@ -124,7 +124,7 @@ def _phrases() -> Iterator[str]:
 
 @lru_cache(maxsize=1)
 def _by_length() -> dict[int, tuple[str, ...]]:
-    """Every command of the grammar, by the number of its actions."""
+    """Return every command of the grammar, by the number of its actions."""
     phrases = [(phrase, len(_actions(phrase.split()))) for phrase in _phrases()]
     found: dict[int, list[str]] = {}
     for phrase, actions in phrases:
@@ -135,7 +135,7 @@ def _by_length() -> dict[int, tuple[str, ...]]:
 
 
 def _actions(words: list[str]) -> list[str]:
-    """What a command means, by its grammar."""
+    """Return the actions of a command, by recursion over the grammar."""
     for joint in ("and", "after"):
         if joint in words:
             at = words.index(joint)

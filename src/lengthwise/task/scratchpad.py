@@ -1,7 +1,7 @@
 """Scratchpads: steps the model writes before its answer, made of five components that can each be switched off.
 
-Kazemnejad et al. 2023, section 6 and appendix D; the markers are those of the experiments. A component that is off
-disappears with its marker.
+See Kazemnejad et al. 2023, section 6 and appendix D; the markers are those of their experiments. A component that is
+switched off is left out together with its marker.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lengthwise.task.base import Example, Instance, Task
 MARKERS = {"input": "in", "computation": "comp", "output": "out", "variables": "[", "remaining": "re"}
 NEXT, END = "#", "Thus,"
 MARKS = ("Thinking", "step", "by", "step:", *MARKERS.values(), "]", NEXT, ".", END)
-"""Every symbol a scratchpad adds by itself."""
+"""All symbols that a scratchpad adds, besides those of its components' content."""
 
 
 class Step(NamedTuple):
@@ -50,7 +50,7 @@ class Scratchpad:
         return tuple(name for name in MARKERS if getattr(self, name))
 
     def write(self, steps: Sequence[Step], thinking: bool) -> tuple[str, ...]:
-        """The steps as symbols, up to and including `Thus,`; `thinking` with the original's opening words."""
+        """Return the steps as symbols, up to and including `Thus,`; `thinking` adds the original's opening words."""
         said: list[str] = ["Thinking", "step", "by", "step:"] if thinking else []
         for number, step in enumerate(steps):
             if number:
@@ -62,7 +62,7 @@ class Scratchpad:
         return (*said, *((".", END) if thinking else (END,)))
 
     def read(self, said: Sequence[str]) -> list[dict[str, tuple[str, ...]]]:
-        """What each component of each step says, in what a model wrote, right or wrong; a missing one is absent."""
+        """Parse a model's output into the components of each step, correct or not; missing components are absent."""
         until = list(said[: said.index(END)] if END in said else said)
         if until[:4] == ["Thinking", "step", "by", "step:"]:
             until = until[4:]
@@ -113,23 +113,23 @@ class Fault(NamedTuple):
 class Stepwise(Task):
     """A task that can think step by step: `scratchpad` is `none`, a published format's name, or a code.
 
-    A code switches the five components input, computation, output, variables, remaining: `i1c1o1v0r1`. Tasks that keep
-    no variables have no such component: there `full` is the other four.
+    A code switches the five components input, computation, output, variables, remaining: `i1c1o1v0r1`. A task that
+    keeps no variables lacks that component: its `full` is the other four.
     """
 
     scratchpad: str = "none"
 
     shown: ClassVar[tuple[str, ...]] = (*Task.shown, "scratchpad")
     keeps: ClassVar[bool] = True
-    """Whether its steps have variables."""
+    """Whether the task's steps have variables."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _ = self.pad  # an unknown format is an error now, not at the first example
+        _ = self.pad  # raise for an unknown format now, not at the first example
 
     @classmethod
     def formats(cls) -> tuple[str, ...]:
-        """The published formats by name: eight, or seven for a task without variables."""
+        """Return the names of the published formats: eight, or seven for a task without variables."""
         return ("none", *(name for name in NAMED if cls.keeps or name != "full-variables"))
 
     @cached_property
@@ -158,30 +158,30 @@ class Stepwise(Task):
         return self.pad is not None and self.pieces is None
 
     def steps(self, instance: Instance) -> list[Step]:
-        """The steps of the computation, each with all its components."""
+        """Return the steps of the computation, each with all components."""
         raise NotImplementedError
 
     @property
     def sentence(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """What stands before and behind an answer: the original answers in a sentence, we do not."""
+        """The words before and after an answer: under `paper` it is a sentence, under `ours` there are none."""
         return (("The", "answer", "is"), ("##.",)) if self.protocol == "paper" else ((), ())
 
     def right(self, instance: Instance, answer: tuple[str, ...]) -> bool:
-        """Whether the symbols of an answer, without its sentence, are right; found another way than `render` does."""
+        """Whether an answer, without its sentence, is correct; computed by another method than in `render`."""
         raise NotImplementedError
 
     def told(self, instance: Instance, prompt: Sequence[str], answer: Sequence[str]) -> Example:
-        """The example with its sentence and, where there is a scratchpad, its steps."""
+        """Return the example with the answer's sentence and, if there is a scratchpad, its steps."""
         before, behind = self.sentence
         steps = () if self.pad is None else self.pad.write(self.steps(instance), self.protocol == "paper")
         return Example(tuple(prompt), (*before, *answer, *behind), steps)
 
     def digit_run(self, prompt: Sequence[str]) -> int:
-        """Steps and answers part digits, or sort them: never more in a row than the prompt has symbols."""
+        """Return an upper bound: steps and answers never have more digits in a row than the prompt has symbols."""
         return len(prompt) + self.overhang
 
     def extract(self, said: Sequence[str]) -> tuple[str, ...] | None:
-        """The answer in what a model wrote: what follows the first `Thus,`, or all of it, without its sentence."""
+        """Return the answer in a model's output: all after the first `Thus,` (if any), without the sentence."""
         before, behind = self.sentence
         rest = tuple(said[list(said).index(END) + 1 :] if END in said else said)
         if len(rest) < len(before) + len(behind) or rest[: len(before)] != before:
@@ -195,7 +195,7 @@ class Stepwise(Task):
         return answer is not None and self.right(instance, answer)
 
     def fault(self, instance: Instance, said: Sequence[str]) -> Fault | None:
-        """The first wrong component of the first wrong step, or the answer, or None if all is right."""
+        """Return the first wrong component of the first wrong step, else a wrong answer, else None."""
         if self.pad is not None:
             gold, told = self.pad.read(self.render(instance).steps), self.pad.read(said)
             for number, (right, here) in enumerate(zip(gold, told, strict=False), 1):
@@ -209,7 +209,7 @@ class Stepwise(Task):
         return None
 
     def step_accuracy(self, instance: Instance, said: Sequence[str]) -> dict[str, float] | None:
-        """The share of steps whose component is right, per component; None where the number of steps is wrong."""
+        """Return the share of correct steps per component; None if the number of steps is wrong."""
         if self.pad is None:
             return None
         gold, told = self.pad.read(self.render(instance).steps), self.pad.read(said)
@@ -220,7 +220,7 @@ class Stepwise(Task):
 
 
 def between(separator: str, parts: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """The parts with a separator between them: `between("+", [("1",), ("2",)])` is `("1", "+", "2")`."""
+    """Join the parts with a separator: `between("+", [("1",), ("2",)])` is `("1", "+", "2")`."""
     joined: list[str] = []
     for number, part in enumerate(parts):
         if number:

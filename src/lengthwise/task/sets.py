@@ -1,7 +1,8 @@
 """Which examples a split has: disjoint by content, without coordination.
 
-The content of an instance decides its split, `hash(task, variant, length, instance) mod 100`; a split draws by index,
-with the next attempt, until the instance is its own. So overlap is 0 at every length, also in small spaces.
+The split of an instance is given by its content, `hash(task, variant, length, instance) mod 100`. For each index, a
+split draws again (the next attempt) until the instance is its own. So overlap is 0 at every length, also in small
+spaces.
 """
 
 from __future__ import annotations
@@ -26,31 +27,31 @@ BUCKETS = {
 }
 PAPER_SPLITS = ("train", "validation", "test_unseen")
 EXAMPLES = 256
-"""Distinct examples of a length in an evaluation, where there are so many."""
+"""The number of distinct examples per length in an evaluation set, if there are as many."""
 EXHAUSTED = 8
-"""With fewer than these, a length of a split is exhausted: left out of the seen-length score."""
+"""A length of a split with fewer distinct examples is exhausted: it is left out of the seen-length score."""
 SMALL = 8192
-"""Spaces up to this size are enumerated; in a larger one even the twentieth that validation has is above 256."""
+"""Spaces up to this size are enumerated; of a larger one, validation's share (1/20) has more than 256 instances."""
 BLOCK = 65_536
 _ATTEMPTS = 10_000
 _PATIENCE, _SMALL_PATIENCE = 1000, 5
 VERSION = 2
-"""Rises when evaluation sets are chosen otherwise although tasks draw as before; training does not depend on it."""
+"""Increased when the choice of evaluation sets changes but `draw` does not; training does not depend on it."""
 PAPER_TRAIN, PAPER_POOL, PAPER_TEST = 100_000, 115_000, 10_000
 
 
 def splits(task: Task) -> tuple[str, ...]:
-    """The splits of the task's protocol."""
+    """Return the splits of the task's protocol."""
     return PAPER_SPLITS if task.protocol == "paper" else tuple(BUCKETS)
 
 
 def lengths_of(task: Task, split: str) -> list[int]:
-    """The lengths of a split: up to L seen, L+1 to 2L unseen, and three far ones, as far as the task makes them."""
+    """Return the lengths of a split that the task can make: up to L seen, L+1 to 2L unseen, and `task.far`."""
     return [length for length in _wanted(task, split) if length in task.lengths]
 
 
 def missing(task: Task, split: str) -> list[int]:
-    """The lengths that a split should have and the task cannot make."""
+    """Return the lengths that a split should have but the task cannot make."""
     return [length for length in _wanted(task, split) if length not in task.lengths]
 
 
@@ -95,7 +96,7 @@ def owns(task: Task, split: str, length: int, instance: Instance) -> bool:
 
 @lru_cache(maxsize=4096)
 def owned(task: Task, split: str, length: int) -> tuple[Instance, ...] | None:
-    """All instances of a split and length, in an order of their content, or None where the space is not small."""
+    """Return all instances of a split and length in a keyed random order, or None if the space is not small."""
     there = everything(task, length)
     if there is None:
         return None
@@ -107,12 +108,12 @@ def owned(task: Task, split: str, length: int) -> tuple[Instance, ...] | None:
 
 @lru_cache(maxsize=512)
 def everything(task: Task, length: int) -> tuple[Instance, ...] | None:
-    """All instances of a length, or None where there are too many to enumerate."""
+    """Return all instances of a length, or None if there are too many to enumerate."""
     task.needs(length)
     listed = task.listed(length)
     if listed is not None:
         return tuple(listed)
-    if task.space(length) > SMALL or task.protocol == "paper":  # the original's rows depend on their number too
+    if task.space(length) > SMALL or task.protocol == "paper":  # rows of the original also depend on `rng.index`
         return None
     most = 100 * task.space(length) + 10_000
     try:
@@ -122,7 +123,7 @@ def everything(task: Task, length: int) -> tuple[Instance, ...] | None:
 
 
 def _found(task: Task, length: int, most: int) -> tuple[Instance, ...]:
-    """All instances of a length by drawing them: of a task that draws, looks, and draws again."""
+    """Find all instances of a length by random draws, for a task whose `draw` uses rejection sampling."""
     found, words, space = dict[Instance, None](), RandomSource(task.key("all", length)), task.space(length)
     for index in range(most):
         found.setdefault(task.draw(words.seat(index), length), None)
@@ -135,7 +136,7 @@ def _found(task: Task, length: int, most: int) -> tuple[Instance, ...]:
 
 
 def maker(task: Task, split: str, length: int, seed: int = 0) -> Callable[[int], Instance]:
-    """The function from an index to an instance: in training drawn for the seed, elsewhere the i-th of `evaluation`."""
+    """Return a function from index to instance: in training drawn with the seed, else the i-th of `evaluation`."""
     _known(task, split)
     task.needs(length)
     if split != "train":
@@ -150,7 +151,7 @@ def maker(task: Task, split: str, length: int, seed: int = 0) -> Callable[[int],
 
 
 def _of_evaluation(task: Task, split: str, length: int) -> Callable[[int], Instance]:
-    """Drawn as far as asked for: the first of a far length need not wait for the others."""
+    """Return a function that draws lazily: the first example of a long length does not wait for the others."""
     if task.protocol == "paper":
         belongs(task, split, length)
         length_N, index_N = rows(task, split)
@@ -170,7 +171,7 @@ def _of_evaluation(task: Task, split: str, length: int) -> Callable[[int], Insta
 
 
 def _of_pool(task: Task, length: int) -> Callable[[int], Instance]:
-    """Row `index` of the original's pool, of which most rows are train and the others validation."""
+    """Return a function to row `index` of the original's pool: most rows are train, the others validation."""
     belongs(task, "train", length)
     many = _pool(task, "train")[0].get(length, 0)
     return _bounded(task, "train", length, many, _drawn(task, "train", length))
@@ -211,7 +212,7 @@ def _from_list(task: Task, split: str, length: int, seed: int) -> Callable[[int]
     assert own is not None
     if not own:
         raise _empty(task, split, length)
-    # Again and again through the list, each time in another order.
+    # Training cycles through the list, each time in another order.
     orders: dict[int, list[int]] = {}
 
     def make(index: int) -> Instance:
@@ -239,7 +240,7 @@ def _past(task: Task, split: str, length: int, many: int, index: int) -> SpecErr
 def instances(
     task: Task, split: str, lengths: Iterable[int], indices: Iterable[int], seed: int = 0
 ) -> Iterator[Instance]:
-    """The instances at (length, index), one after the other."""
+    """Yield the instances at the given (length, index) pairs."""
     makers: dict[int, Callable[[int], Instance]] = {}
     for length, index in zip(lengths, indices, strict=True):
         make = makers.get(length)
@@ -249,7 +250,7 @@ def instances(
 
 
 def evaluation(task: Task, split: str, length: int, examples: int | None = None) -> tuple[Instance, ...]:
-    """The evaluation set of a length: 256 distinct instances, or all there are; under `paper`, all its rows."""
+    """Return the evaluation set of a length: 256 distinct instances or all there are; under `paper`, all rows."""
     if task.protocol == "paper":
         length_N, index_N = rows(task, split)
         return tuple(map(_drawn(task, split, length), index_N[length_N == length][:examples].tolist()))
@@ -257,9 +258,10 @@ def evaluation(task: Task, split: str, length: int, examples: int | None = None)
 
 
 def _distinct(task: Task, split: str, length: int) -> Iterator[Instance]:
-    """The instances of a split and length, each once, in the order they are drawn in; where they are few, all of them.
+    """Yield the instances of a split and length, each once, in the order they are drawn; if they are few, all of them.
 
-    So a short length has the distribution of a long one, as far as there are enough, and 20 examples begin 256.
+    Short lengths thus follow the same distribution as long ones as far as there are enough instances, and a set of 20
+    examples is the beginning of the set of 256.
     """
     small = owned(task, split, length)
     if small is not None and task.listed(length) is not None:
@@ -273,14 +275,14 @@ def _distinct(task: Task, split: str, length: int) -> Iterator[Instance]:
                 found.add(one)
                 yield one
             index += 1
-        yield from (one for one in small if one not in found)  # so unlikely that they were not drawn
+        yield from (one for one in small if one not in found)  # too unlikely to have been drawn so far
         return
     while index < _PATIENCE * max(EXAMPLES, len(found) + 1):
         if (one := make(index)) not in found:
             found.add(one)
             yield one
         index += 1
-    # A stranger's task may say it has more instances than it draws.
+    # The `space` of a user's task may be larger than what its `draw` returns.
     raise SpecError(
         f"{task.name}, {split}, length {length}: {len(found)} distinct instances in {index:,} draws, "
         f"but space({length}) says {task.space(length)}"
@@ -288,7 +290,7 @@ def _distinct(task: Task, split: str, length: int) -> Iterator[Instance]:
 
 
 def training(task: Task, start: int, stop: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """The length and the index of training examples start, ..., stop − 1, whatever was asked for before."""
+    """Return length and index of training examples start, ..., stop − 1, independent of earlier calls."""
     if task.protocol == "paper":
         return _epochs(task, start, stop, seed)
     lengths = trained_lengths(task)
@@ -297,7 +299,7 @@ def training(task: Task, start: int, stop: int, seed: int = 0) -> tuple[np.ndarr
     bounds = np.cumsum([task.weight(length) for length in lengths])
     parts = []
     for block in range(start // BLOCK, -(-stop // BLOCK)):
-        # One word per example; the block is the counter, so any example's length is found without the earlier ones.
+        # One random word per example; the block is the counter, so no earlier block has to be generated.
         words = np.random.Philox(key=task.key("lengths", seed=seed), counter=[0, block, 0, 0]).random_raw(BLOCK)
         first = block * BLOCK
         words = words[max(start - first, 0) : stop - first]
@@ -307,13 +309,13 @@ def training(task: Task, start: int, stop: int, seed: int = 0) -> tuple[np.ndarr
 
 
 def trained_lengths(task: Task) -> list[int]:
-    """The lengths that have at least one training instance."""
+    """Return the lengths that have at least one training instance."""
     return [length for length in lengths_of(task, "train") if owned(task, "train", length) != ()]
 
 
 @lru_cache(maxsize=64)
 def rows(task: Task, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """Under `paper`: the length and pool index of each row of a split, as the original makes and cuts its sets.
+    """Return, under `paper`, length and pool index of each row of a split, as the original makes and splits its pool.
 
     A pool of 1.15 × 100,000 rows, equally many per bin, is shuffled; the first 100,000 are train, the rest validation.
     """
@@ -323,7 +325,7 @@ def rows(task: Task, split: str) -> tuple[np.ndarray, np.ndarray]:
     index_N = np.concatenate([np.arange(count) for count in counts.values()])
     if split == "test_unseen":
         listed = task.paper_lists
-        if listed is not None:  # rows of a longer list, at random
+        if listed is not None:  # random rows of a longer list
             picked = [
                 np.argsort(np.random.Philox(key=task.key("test rows", length)).random_raw(listed), kind="stable")[
                     :count
@@ -338,7 +340,7 @@ def rows(task: Task, split: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _pool(task: Task, split: str) -> tuple[dict[int, int], int]:
-    """Rows of each length of the original's pool (or test set), and how many of all are train."""
+    """Return rows per length of the original's pool (or test set), and its number of training rows."""
     corpus = task.paper_pool(split)
     if corpus is not None:
         return corpus

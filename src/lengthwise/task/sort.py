@@ -78,7 +78,7 @@ class Sort(Stepwise):
         return self.told(instance, (*body, SEP), answer)
 
     def right(self, instance: tuple[int, ...], answer: tuple[str, ...]) -> bool:
-        """By what sorted means: no item is smaller than the one before, and the items are the same ones."""
+        """Check the definition of sorted: no item is smaller than the one before, and the items are the same."""
         comma = "##," if self.protocol == "paper" else ","
         if self.variant == "single":
             parts = [[symbol] for symbol in (answer[::2] if self.protocol == "paper" else answer)]
@@ -104,7 +104,7 @@ class Sort(Stepwise):
         return len(parts) == len(instance)
 
     def steps(self, instance: tuple[int, ...]) -> list[Step]:
-        """Selection sort: swap the least item of the unsorted part with its front."""
+        """Return the steps of selection sort: swap the smallest item of the unsorted part with its first item."""
         steps, items = [], list(instance)
         for place in range(len(items)):
             front = items[place]
@@ -141,7 +141,7 @@ class Sort(Stepwise):
         return self.alphabet if self.variant == "single" else self.largest - 9
 
     def chance(self, length: int) -> float:
-        """The likeliest sorted list has its items as different as can be."""
+        """Return the probability of the likeliest sorted list, whose items are as different as possible."""
         each, more = divmod(length, self._values)
         fixed = more * lgamma(each + 2) + (self._values - more) * lgamma(each + 1)
         return exp(lgamma(length + 1) - fixed - length * log(self._values))

@@ -46,7 +46,7 @@ class Summation(Stepwise):
         return self.told(instance, prompt, (str(sum(instance) % 10),))
 
     def right(self, instance: tuple[int, ...], answer: tuple[str, ...]) -> bool:
-        """By counting round a circle of ten places."""
+        """Check by adding one addend at a time and subtracting 10 when the sum reaches it."""
         place = 0
         for addend in instance:
             place += addend

@@ -16,8 +16,8 @@ from lengthwise.task.vocabulary import text
 class HuggingFaceTokenizer:
     """The tokenizer in a folder: `HuggingFaceTokenizer("t5")` reads `t5/tokenizer.json` and its special tokens.
 
-    It never adds tokens by itself and never cuts. A sequence is tokenized as one text; where the prompt's last piece
-    would merge with the answer's first, the example is refused, because the loss could not begin at the answer.
+    It never adds special tokens by itself and never truncates. A sequence is tokenized as one text; an example whose
+    prompt would merge with its answer into one token is refused, because the loss could not begin at the answer.
     """
 
     def __init__(self, folder: str) -> None:
@@ -59,27 +59,27 @@ class HuggingFaceTokenizer:
 
     @property
     def symbols(self) -> tuple[str, ...]:
-        """The piece of each id."""
+        """The token of each id."""
         return tuple(self._tokenizer.id_to_token(number) or "" for number in range(len(self)))
 
     def read(self, ids: Iterable[int]) -> list[str]:
-        """The pieces of ids."""
+        """Refuse: positions that depend on symbols need the word-level vocabulary."""
         raise SpecError("positions that look at symbols need the word-level vocabulary; leave out tokenizer")
 
     def say(self, ids: Iterable[int]) -> str:
-        """Ids as a person reads them, without beginning and end tokens."""
+        """Decode ids to text, without beginning and end tokens."""
         return self._tokenizer.decode([number for number in ids if number not in {self.bos, self.eos}])
 
     def encode(self, words: str) -> list[int]:
-        """The ids of a text, without special tokens."""
+        """Return the ids of a text, without special tokens."""
         return self._tokenizer.encode(words, add_special_tokens=False).ids
 
     def count(self, words: str) -> int:
-        """How many tokens a text has."""
+        """Return the number of tokens of a text."""
         return len(self.encode(words))
 
     def most(self, symbols: Iterable[str]) -> int:
-        """The most tokens that one of the symbols adds to a text: alone, behind a space, and behind another symbol."""
+        """Return the most tokens that a symbol adds to a text: alone, after a space, or after another symbol."""
         return max(
             max(
                 self.count(text(("", symbol))),
@@ -90,7 +90,7 @@ class HuggingFaceTokenizer:
         )
 
     def sequence(self, prompt: Sequence[str], target: Sequence[str], starts: bool) -> tuple[list[int], int]:
-        """The ids of one whole sequence, and how many of them are the prompt's."""
+        """Return the ids of a whole sequence, and how many of them are the prompt's."""
         asked, whole = text(prompt), text((*prompt, *target))
         head, ids = self.encode(asked), self.encode(whole)
         if ids[: len(head)] != head:
@@ -105,7 +105,7 @@ class HuggingFaceTokenizer:
         return [*begin, *ids, self.eos], len(begin) + len(head)
 
     def digits(self) -> dict[str, object]:
-        """How it splits digits: the pieces of numbers written together and apart, and the rule in words."""
+        """Describe how digits are tokenized: tokens of example numbers, with and without spaces, and the rule."""
         together = {number: self._shown(number) for number in ("7", "42", "365", "1234", "1234567", "00700")}
         apart = self._shown("1 2 3 4 5 6 7")
         sizes = [len(piece.strip("▁Ġ ")) for piece in self._shown("1234567")]
@@ -122,7 +122,7 @@ class HuggingFaceTokenizer:
         return [self._tokenizer.id_to_token(number) for number in self.encode(words)]
 
     def alphabet(self, first: Sequence[str], size: int) -> tuple[str, ...]:
-        """The original's alphabet: characters, then vocabulary entries, that stay one token each when repeated."""
+        """Return the original's alphabet: characters, then vocabulary entries, that stay one token when repeated."""
         found = [word for word in first if self._single(word)]
         known = set(found)
         for piece in self.symbols:
@@ -148,13 +148,13 @@ class HuggingFaceTokenizer:
 
     @cached_property
     def _special_ids(self) -> set[int | None]:
-        """Special tokens, and what an unknown character becomes: one token too, but not its own."""
+        """The ids of special tokens, and those that an unknown character is encoded as."""
         unknown = self.encode("\ue000")
         return {self.bos, self.eos, self.pad, *unknown, *self._tokenizer.get_added_tokens_decoder()}
 
 
 def _special(folder: Path) -> dict[str, str]:
-    """The special tokens that the folder names, by their role."""
+    """Return the special tokens that the folder's configuration names, by role."""
     named: dict[str, str] = {}
     for file in ("special_tokens_map.json", "tokenizer_config.json"):
         path = folder / file

@@ -1,4 +1,4 @@
-"""Symbols ↔ ids. Nothing is ever cut, and nothing unknown is read."""
+"""Map symbols to ids and back. Sequences are never truncated, and an unknown symbol is an error."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
 
 
 def text(symbols: Sequence[str]) -> str:
-    """Symbols as a person reads them; `##.` is a full stop glued to what stands before it, `\\##.` are three signs."""
+    """Join symbols to readable text; `##.` is a full stop without a space before it, `\\##.` is the literal `##.`."""
     return " ".join(symbols).replace(" ##", "").replace("\\##", "##")
 
 
 def symbol(word: str) -> str:
-    """The symbol that `text` writes as the word, also where the word begins with `##`."""
+    """Return the symbol that `text` writes as this word, escaped if the word begins with `##`."""
     kept = word.replace("\\##", "\\\\##")
     return f"\\{kept}" if kept.startswith("##") else kept
 
@@ -23,7 +23,7 @@ def symbol(word: str) -> str:
 class Vocabulary:
     """A word-level vocabulary: `<pad>`, `<bos>`, `<eos>`, then the task's symbols in their order.
 
-    Padding has an id only so that arrays can be filled; where it is, is known from lengths.
+    Padding has an id only so that arrays can be filled; which tokens are padding is known from the sequence lengths.
     """
 
     pad, bos, eos = 0, 1, 2
@@ -40,21 +40,21 @@ class Vocabulary:
         return len(self.symbols)
 
     def ids(self, symbols: Iterable[str]) -> list[int]:
-        """The ids of symbols; an unknown one is an error."""
+        """Return the ids of symbols; an unknown one is an error."""
         try:
             return list(map(self.lookup, symbols))
         except KeyError as error:
             raise SpecError(f"the symbol {error.args[0]!r} is not in the vocabulary; add it to `symbols`") from None
 
     def read(self, ids: Iterable[int]) -> list[str]:
-        """The symbols of ids; a number that is none, from a model that has more, is shown as it is."""
+        """Return the symbols of ids; an id beyond the vocabulary, from a model with a larger one, becomes `<id>`."""
         return [self.symbols[number] if number < len(self.symbols) else f"<{number}>" for number in ids]
 
     def say(self, ids: Iterable[int]) -> str:
-        """Ids as a person reads them, without beginning and end tokens."""
+        """Decode ids to text, without beginning and end tokens."""
         return text([symbol for symbol in self.read(ids) if symbol not in {BOS, EOS}])
 
     def sequence(self, prompt: Sequence[str], target: Sequence[str], starts: bool) -> tuple[list[int], int]:
-        """The ids of one whole sequence, and how many of them are the prompt's: the loss is on the others."""
+        """Return the ids of a whole sequence, and how many of them are the prompt's; the loss is on the others."""
         head = [self.bos, *self.ids(prompt)] if starts else self.ids(prompt)
         return [*head, *self.ids(target), self.eos], len(head)

@@ -1,7 +1,7 @@
-"""What should be possible, as code that runs: the theorems on NoPE in the real decoder, and the laws at its start.
+"""Theorems on NoPE as explicit weights of the real decoder, and the laws of its initialisation.
 
-`theorem1` counts tokens, `theorem2` turns counts into distances, `horizon` says how far numbers and width let them,
-`objection` what one layer cannot do; `rows` measures all of it.
+`theorem1` counts tokens, `theorem2` turns counts into distances, `horizon` derives the limits by precision and width,
+`objection` shows what one layer cannot do; `rows` measures all of it.
 
 Legend of shape suffixes: `lengthwise.encoding` and `lengthwise.model`.
 """

@@ -1,4 +1,4 @@
-"""The claims of `studies/claims.yaml` that need no study, measured: `lengthwise theory claims`."""
+"""Measure the claims of `studies/claims.yaml` that need no study: `lengthwise theory claims`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lengthwise.theory.rows import Rows, Tell, silent
 from lengthwise.theory.variance import DRAWS, LEVEL, band, coordinates
 
 INPUTS = 8192
-"""Behind a coordinate's variance, for its correlation with lemma 4: with few of them it is that of the noise."""
+"""The number of inputs per variance of a coordinate in the correlation with lemma 4; with few, noise dominates."""
 
 
 def measured(
@@ -27,7 +27,7 @@ def measured(
     seed: int = 0,
     tell: Tell = silent,
 ) -> dict[str, Rows]:
-    """For each claim, what its `quantity` says: a value, or a mean over draws with its 99 % band.
+    """Return the `quantity` of each claim: an exact value, or a mean over draws with its 99 % band.
 
     e.g. `measured()["V2"][0]["value"]` is 12.0: a logit's variance is H times what was published.
     """
@@ -40,7 +40,7 @@ def measured(
 
 
 def _theorems(tokens: int, sequences: int, seed: int, tell: Tell) -> Rows:
-    """Without norms, as in the proofs; `lengthwise theory theorem1` has the others."""
+    """Measure both theorems without norms, as in the proofs; `lengthwise theory theorem1` also has the norms."""
     first, _ = rows.theorem1(tokens, norms=("none",), precisions=("fp64",), sequences=sequences, seed=seed, tell=tell)
     second = rows.theorem2(tokens, norms=("none",), precisions=("fp64",), seed=seed, tell=tell)
     return [

@@ -1,7 +1,7 @@
-"""Any function of the position from 1/t, by an explicit ReLU layer: its knots, and the weight of each.
+"""Compute any function of the position from 1/t with an explicit ReLU layer: its knots and their weights.
 
-Seed 004 objects that Theorem 1 leans on universal approximation. It need not: with knots at the values the layer sees
-at t = 1, ..., T, the weights are differences of slopes.
+It answers the objection that Theorem 1 relies on universal approximation: with knots at the layer's inputs at
+t = 1, ..., T, the weights are differences of slopes.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from decimal import Decimal, localcontext
 
 DIGITS = 50
-"""Slopes are quotients of differences of neighbours: taken in float64 they would lose all digits near t = 10⁵."""
+"""The decimal precision: slopes are quotients of small differences, which lose all digits in float64 near t = 10⁵."""
 
 
 def weights(seen_N: Sequence[Decimal], values_N: Sequence[Decimal]) -> list[float]:
-    """The c with value(t) = value(1) + Σ_k c_k · ReLU(seen_k − seen_t); one fewer than there are points.
+    """Return the c with value(t) = value(1) + Σ_k c_k · ReLU(seen_k − seen_t); one fewer than there are points.
 
-    `seen` falls. Where the layer sees 1/t and writes t, c_k = 2k: all positive, so nothing cancels.
+    `seen` must be decreasing. If the layer sees 1/t and writes t, c_k = 2k: all are positive, so nothing cancels.
     """
     with localcontext() as context:
         context.prec = DIGITS
@@ -25,10 +25,10 @@ def weights(seen_N: Sequence[Decimal], values_N: Sequence[Decimal]) -> list[floa
 
 
 def squares(tokens: int, tolerance: float = 0.49) -> tuple[list[Decimal], list[Decimal]]:
-    """Points (t, value) of a broken line in 1/t that stays within `tolerance` of t: about √T pieces.
+    """Return points (t, value) of a piecewise linear function of 1/t within `tolerance` of t: about √T pieces.
 
-    On a piece from t₁ to t₂ the chord errs by at most (√t₂ − √t₁)², at √(t₁ t₂), and always upwards; lowered by half of
-    that it errs by half of it. So √t may advance by √(2 · tolerance) a piece, nearly 1: knots near 1, 4, 9, 16, ...
+    On a piece from t₁ to t₂ the chord exceeds t by at most (√t₂ − √t₁)², at √(t₁ t₂); lowering it by half of that
+    halves the error. So √t may advance by √(2 · tolerance) per piece, nearly 1: knots are near 1, 4, 9, 16, ...
     """
     with localcontext() as context:
         context.prec = DIGITS

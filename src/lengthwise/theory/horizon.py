@@ -1,10 +1,10 @@
-"""How far the count reaches: the precision of numbers, the width of the layer, and what is said beyond T.
+"""How far the construction can count, limited by numerical precision and by the width of the layer.
 
-Theorem 1 is about real numbers. A number with p bits cannot tell 1/t from 1/(t+1) once their difference, 1/t², is less
-than its own spacing, which for t between 2^(p−1) and 2^p happens at t = 2^(p−½). It holds every whole number up to 2^p,
-so a count reaches a little further than the 1/t it comes from. Surely told apart from 1/t: 180 positions in bf16 (8
-bits), 1,447 in fp16 (11), 11,863,282 in fp32 (24); the first tie comes a little
-later, where the two happen to round alike.
+Theorem 1 is about real numbers. With p bits, 1/t and 1/(t+1) may be equal once their difference, about 1/t², is less
+than the spacing of floating-point numbers, which for t between 2^(p−1) and 2^p happens at t = 2^(p−½). All integers up
+to 2^p are exact, so t itself reaches a little further than 1/t. From 1/t, 180 positions are guaranteed to be distinct
+in bf16 (8 bits), 1,447 in fp16 (11), 11,863,282 in fp32 (24); the first tie comes a little later, where two values
+happen to round to the same number.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from lengthwise.theory.theorem1 import FIRST, POSITION, Constructed, NormKind, c
 from lengthwise.theory.theorem2 import relate
 
 BITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
-"""Bits of a number's significand, the hidden one included."""
+"""The number of bits of the significand, the implicit one included."""
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 def dtype_named(name: str) -> torch.dtype:
-    """`fp32` and the like as torch's."""
+    """Return the torch dtype of a name such as `fp32`."""
     if name not in DTYPES:
         raise SpecError(f"the precisions are {', '.join(DTYPES)}, not {name!r}")
     return DTYPES[name]
 
 
 def predicted_from_reciprocal(dtype: torch.dtype) -> int:
-    """The largest t that 1/t surely tells from t + 1: 1/(t(t+1)) is at least the spacing, 2^(1−2p).
+    """Return the largest t with 1/t ≠ 1/(t+1) for sure: 1/(t(t+1)) is at least the spacing, 2^(1−2p).
 
     t(t+1) ≤ 2^(2p−1): 180 in bf16, 1,447 in fp16, 11,863,282 in fp32.
     """
@@ -44,12 +44,12 @@ def predicted_from_reciprocal(dtype: torch.dtype) -> int:
 
 
 def predicted_from_count(dtype: torch.dtype) -> int:
-    """The largest t that t itself tells from t + 1: 2^p − 1, because 2^p + 1 is the first whole number it lacks."""
+    """Return the largest t that differs from t + 1: 2^p − 1, because 2^p + 1 is the first inexact integer."""
     return (1 << BITS[dtype]) - 1
 
 
 def first_tie(number: Callable[[Tensor], Tensor], start: int, end: int, block: int = 1 << 20) -> int | None:
-    """The first t from `start` below `end` whose number equals that of t + 1; none if all are told apart."""
+    """Return the first t from `start` below `end` whose number equals that of t + 1; None if all are distinct."""
     for low in range(start, end, block):
         values = number(torch.arange(low, min(low + block, end) + 1))
         ties = (values[1:] == values[:-1]).nonzero()
@@ -59,10 +59,10 @@ def first_tie(number: Callable[[Tensor], Tensor], start: int, end: int, block: i
 
 
 def by_arithmetic(dtype: torch.dtype) -> int:
-    """The largest t up to which 1/t, rounded to `dtype`, tells every t from t + 1; without any network."""
+    """Return the largest t up to which 1/t, rounded to `dtype`, is distinct for t and t + 1; without a network."""
     if dtype == torch.float64:
         raise SpecError("float64 tells positions apart beyond 10¹⁵; nobody can try them all")
-    # Exact in the wider type, then rounded once.
+    # Computed in the wider type, then rounded to `dtype`.
     wide = torch.float64 if dtype == torch.float32 else torch.float32
     tie = first_tie(lambda t: (1 / t.to(wide)).to(dtype), 1, 4 << BITS[dtype])
     assert tie is not None
@@ -70,14 +70,14 @@ def by_arithmetic(dtype: torch.dtype) -> int:
 
 
 def by_head(dtype: torch.dtype, tokens: int, norm: NormKind = "none") -> int | None:
-    """The same of the constructed head's output in the decoder, on one sequence; none if no tie up to T."""
+    """Return the same for the constructed head's output in the decoder, on one sequence; None if no tie up to T."""
     made = construct(tokens, 4, norm=norm, heads=1, head_width=1, dtype=dtype)
     head_T = made.head(made.draw(1))[0]
     return _before_tie(head_T)
 
 
 def by_network(dtype: torch.dtype, tokens: int, norm: NormKind = "none") -> tuple[int | None, int, float]:
-    """Of the whole first layer in `dtype`: told apart up to, rounded to the right integer up to, largest error."""
+    """Return, for the whole first layer, up to which t values are distinct and round to t, and the largest error."""
     made = construct(tokens, 64, norm=norm, dtype=dtype)
     position_T = made.positions(made.draw(1))[0]
     t_T = torch.arange(1, tokens + 2, dtype=torch.float64)
@@ -87,17 +87,17 @@ def by_network(dtype: torch.dtype, tokens: int, norm: NormKind = "none") -> tupl
 
 
 def _before_tie(values_T: Tensor) -> int | None:
-    """How far each t is told from t + 1: values_T[t − 1] is that of position t."""
+    """Return up to which t the values of t and t + 1 differ; values_T[t − 1] is that of position t."""
     ties = (values_T[1:] == values_T[:-1]).nonzero()
     return int(ties[0]) if len(ties) else None
 
 
 @torch.no_grad()
 def head_far(dtype: torch.dtype, start: int, count: int) -> list[float]:
-    """The head's output at positions `start`, ..., by the decoder itself, after a cache of `start` − 1 tokens.
+    """Return the head's output at `count` positions from `start`, by the decoder with a cache of `start` − 1 tokens.
 
-    All keys of the head are 1 and all values 0 but that of BOS, so the cache is filled without computing it: a sequence
-    of ten million tokens would take T² steps.
+    All keys of the head are 1 and all values 0 but that of BOS, so the cache is filled directly: running the decoder on
+    ten million tokens would take T² steps.
     """
     made = construct(1, 4, heads=1, head_width=1, dtype=dtype)
     decoder, before = made.decoder, start - 1
@@ -119,7 +119,7 @@ def head_far(dtype: torch.dtype, start: int, count: int) -> list[float]:
 
 @torch.no_grad()
 def by_count(dtype: torch.dtype, start: int = 1, end: int | None = None) -> int | None:
-    """How far the second layer's keys tell t from t + 1 when its input holds t itself, in `dtype`."""
+    """Return up to which t the second layer's keys differ between t and t + 1 if its input holds t, in `dtype`."""
     made = relate(1, 4, heads=1, head_width=2, content=0.0, dtype=dtype)
     end = predicted_from_count(dtype) + 4 if end is None else end
 
@@ -146,7 +146,7 @@ def by_count(dtype: torch.dtype, start: int = 1, end: int | None = None) -> int 
 
 
 def rounded(tokens: int, width: int = 4, *, dtype: torch.dtype = torch.float64) -> Constructed:
-    """The decoder of Theorem 1 with about √T units: its position rounds to the right integer, no more.
+    """Return the decoder of Theorem 1 with only about √T units, whose position is not exact but rounds to t.
 
     T = 20, 100, 400, 1,600 take 4, 10, 20, 40 units.
     """

@@ -1,4 +1,4 @@
-"""Chi et al.'s lemmas as rows: measured with a band, beside what was published, the correction, and the exact law."""
+"""Chi et al.'s lemmas as rows: the measured value with a band, the published, the corrected and the exact law."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from lengthwise.theory.variance import (
 CHI = Start(768, 12, 0.02)
 """The setting of Chi et al. 2023."""
 SWEPT = Start(256, 4, 0.05)
-"""Where the floor is near and a draw is cheap: heads, σ and far positions are swept here."""
+"""The setting of the sweeps over heads, σ and far positions: its floor is reached early, and a draw is cheap."""
 HEADS = (1, 2, 4, 8, 16)
 SIGMAS = (0.015, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.08, 0.095, 0.11)
 
 
 def powers(tokens: int) -> list[int]:
-    """Positions 1, 2, 4, ... up to `tokens`, and `tokens`: `powers(12)` is [1, 2, 4, 8, 12]."""
+    """Return positions 1, 2, 4, ... up to `tokens`, and `tokens`: `powers(12)` is [1, 2, 4, 8, 12]."""
     if tokens < 2:
         raise SpecError(f"a decay needs at least two positions, not {tokens}")
     return sorted({2**i for i in range(int(log(tokens, 2)) + 1) if 2**i <= tokens} | {tokens})
@@ -49,7 +49,7 @@ def row(
     m: int | None = None,
     mask: str = "causal",
 ) -> Row:
-    """One measured number with its 99 % band over draws, and what was predicted for it."""
+    """Return a row with a measured value, its 99 % band over draws, and its predictions."""
     mean, low, high = band(values)
     return {
         "part": part,
@@ -101,7 +101,7 @@ def _third(start: Start, m: int, mask: str, tokens: int) -> dict[str, float]:
 
 
 def far(start: Start, tokens: int, *, count: int = DRAWS, seed: int = 0, tell: Tell | None = None) -> list[Row]:
-    """Lemma 3 alone, far out, where the floor shows."""
+    """Return rows of lemma 3 alone, at large m, where the floor is visible."""
     positions = powers(tokens)
     found = draws(start, positions, count=count, seed=seed, tell=tell)["output"]
     return [
@@ -113,7 +113,7 @@ def far(start: Start, tokens: int, *, count: int = DRAWS, seed: int = 0, tell: T
 def head_sweep(
     start: Start, heads: Sequence[int] = HEADS, *, count: int = DRAWS, seed: int = 0, tell: Tell | None = None
 ) -> list[Row]:
-    """Lemma 2, scaled, for several numbers of heads: d²σ⁴/H as published, d²σ⁴ whatever H is by the correction."""
+    """Return rows of lemma 2, scaled, by number of heads: d²σ⁴/H as published, d²σ⁴ for every H by the correction."""
     rows = []
     for many in heads:
         here = replace(start, heads=many)
@@ -131,7 +131,7 @@ def sigma_sweep(
     seed: int = 0,
     tell: Tell | None = None,
 ) -> list[Row]:
-    """Where Property 1 fails: lemma 3 at one m for growing σ, with the entropy of that row of attention over ln m."""
+    """Show where Property 1 fails: lemma 3 at one m for growing σ, with the attention's entropy divided by ln m."""
     rows = []
     for sigma in sigmas:
         here = replace(start, sigma=sigma)
@@ -144,7 +144,7 @@ def sigma_sweep(
 def coordinate_rows(
     start: Start, positions: Sequence[int], *, count: int = DRAWS, seed: int = 0, tell: Tell | None = None
 ) -> list[Row]:
-    """Lemma 4: of the differences between coordinates that each form predicts, the part that is there (1 is right)."""
+    """Return rows of lemma 4: the slope of measured on predicted differences between coordinates (1 is right)."""
     drawn = list(coordinates(start, positions, count=count, seed=seed, tell=tell))
     rows = []
     for place, m in enumerate(positions):
@@ -157,7 +157,7 @@ def coordinate_rows(
 def every_lemma(
     start: Start = CHI, tokens: int = 512, *, count: int = DRAWS, seed: int = 0, tell: Tell | None = None
 ) -> list[Row]:
-    """All rows of `lengthwise theory variance`: the setting asked for, then heads, floor and σ where they show."""
+    """Return all rows of `lengthwise theory variance`: the given setting, then sweeps of heads, floor and σ."""
     rows = decay(start, tokens, count=count, seed=seed, tell=tell)
     rows += decay(start, tokens, mask="bidirectional", count=count, seed=seed, tell=tell)
     rows += coordinate_rows(start, [m for m in (1, 4, 16, 64) if m <= tokens], count=count, seed=seed, tell=tell)

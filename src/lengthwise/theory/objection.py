@@ -1,10 +1,10 @@
-"""The objection of Barbero et al. 2025, arXiv:2410.06205: without positions a head cannot tell where a token stands.
+"""The objection of Barbero et al. 2025, arXiv:2410.06205: without positions a head cannot tell where a token is.
 
-True of one layer: equal tokens have equal keys, so in [bos, x, x] the last token gives both x's the same weight,
-whatever the weights are (Proposition 5.2 rules out diagonal and previous-token heads there). Not true of two: Theorems
-1 and 2 give a diagonal head with α_tt = (1 − e^−β) / (1 − e^−βt) and, with t² beside t, a previous-token head. The
-proof's appeal to universal approximation, their other objection, is replaced by the explicit layer of `hinges`; its
-price is width and precision (`horizon`).
+This is true of one layer: equal tokens have equal keys, so in [bos, x, x] the last token gives both x's the same
+attention, whatever the parameters (Proposition 5.2 rules out diagonal and previous-token heads there). It is not true
+of two layers: Theorems 1 and 2 give a diagonal head with α_tt = (1 − e^−β) / (1 − e^−βt) and, with t² beside t, a
+previous-token head. Their other objection, that the proof relies on universal approximation, is met by the explicit
+layer of `hinges`, which costs width and precision (`horizon`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lengthwise.theory.theorem2 import relate, second
 def diagonal(
     tokens: int = 64, beta: float = 5.0, *, norm: NormKind = "none", width: int = 16, dtype: torch.dtype = torch.float64
 ) -> Constructed:
-    """A decoder without an encoding whose second layer looks at its own token, the more the larger β."""
+    """Return a NoPE decoder whose second layer attends to the query's own token, the more the larger β."""
     head_width = 4
     slope = beta * math.sqrt(head_width)  # attention is scaled by 1/√h
     return relate(tokens, width, norm=norm, heads=1, head_width=head_width, slopes=[slope], content=0.0, dtype=dtype)
@@ -37,7 +37,7 @@ def diagonal_weight(beta: float, t: int) -> float:
 def previous(
     tokens: int = 64, beta: float = 5.0, *, width: int = 16, dtype: torch.dtype = torch.float64
 ) -> Constructed:
-    """A decoder without an encoding whose second layer looks at the token before its own.
+    """Return a NoPE decoder whose second layer attends to the token before the query.
 
     The score is −β (t − 1 − i)² without its term −β (t − 1)², the same for all keys of a query, which softmax drops:
     2β (t − 1) i − β i². The first layer writes t and t².
@@ -71,13 +71,13 @@ def previous_weight(beta: float, t: int) -> float:
 
 
 def attended(made: Constructed, ids_BT: Tensor) -> Tensor:
-    """The second layer's attention, (B, Q, K) of its one head."""
+    """Return the second layer's attention weights, (B, Q, K) of its one head."""
     return made.tapped(ids_BT, "layers.1.weights")["layers.1.weights"][:, 0]
 
 
 @torch.no_grad()
 def equal_tokens(encoding: str = "nope", *, layers: int = 2, seed: int = 0, sharpness: float = 30.0) -> list[float]:
-    """The largest |α₃₃ − α₃₂| of any head on [bos, x, x] in each layer of a random decoder; exactly 0 in the first.
+    """Return the largest |α₃₃ − α₃₂| of any head on [bos, x, x], per layer of a random decoder; exactly 0 in the first.
 
     `sharpness` multiplies W_Q: however sharp the heads, equal tokens get equal weights in the first layer of `nope`.
     """

@@ -1,12 +1,12 @@
-"""What a decoder without an encoding can know of order: nothing, one token of it, or all, by its mask and its depth.
+"""What a decoder without an encoding can know about token order, depending on its mask and its depth.
 
-- *Shuffled prefix* (Haviv et al. 2022, arXiv:2203.16634): shuffle what comes before a token and see what its prediction
-  loses. One causal NoPE layer averages over a set, so with the token itself left in place nothing changes; from two
-  layers on, earlier tokens know their own places and the prediction changes.
+- *Shuffled prefix* (Haviv et al. 2022, arXiv:2203.16634): shuffle the tokens before a token and measure the change of
+  its prediction. One causal NoPE layer averages over a set, so with the token itself left in place nothing changes;
+  from two layers on, the states of earlier tokens depend on their places and the prediction changes.
 - *Masked language model*: with a bidirectional mask and no positions every layer is equivariant under permutations, so
   all [MASK] tokens of a sequence have the same state and get the same logits, at any depth.
 - *Prefix mask* ("T5-style?"): the prompt sees itself in both directions, the answer is causal. Without positions the
-  prompt is a multiset to the answer, so no order of it can matter, at any depth: sorting is possible, copying is not.
+  prompt is a multiset to the answer, so its order cannot matter, at any depth: sorting is possible, copying is not.
 
 Legend of shape suffixes, besides the model's: S shuffles.
 """
@@ -31,7 +31,7 @@ VOCABULARY = 32
 
 
 def shuffles(ids_T: Tensor, count: int, seed: int = 0, fixed: int = 0, begin: int = 0) -> Tensor:
-    """`count` random orders (S, T) of a sequence whose first `begin` and last `fixed` tokens stay where they are."""
+    """Return `count` random orders (S, T) of a sequence; its first `begin` and last `fixed` tokens stay in place."""
     free = len(ids_T) - fixed
     if free - begin < 2:
         stay = fixed + begin
@@ -43,24 +43,24 @@ def shuffles(ids_T: Tensor, count: int, seed: int = 0, fixed: int = 0, begin: in
 
 @dataclass(frozen=True)
 class Change:
-    """What another order of the input does to a prediction."""
+    """The effect of another order of the input on a prediction."""
 
     logits: float
     """The largest change of a logit."""
     loss: float
-    """The mean change of the loss of what is to be predicted, in nats; 0 where nothing is."""
+    """The mean change of the loss, in nats; 0 if there is no target."""
     scale: float
-    """The standard deviation of the logits, to which a change compares."""
+    """The standard deviation of the logits, as a scale for `logits`."""
 
 
 @torch.no_grad()
 def shuffled_prefix(
     decoder: Decoder, ids_BT: Tensor, targets_B: Tensor, *, count: int = 8, seed: int = 0, keep_last: bool = True
 ) -> Change:
-    """What shuffling the tokens before the last one does to the prediction of the next one.
+    """Measure how shuffling the tokens before the last one changes the prediction of the next one.
 
-    Haviv et al. shuffle the last token too (`keep_last=False`): then the query is another token, and even one layer
-    changes, without knowing any order.
+    Haviv et al. shuffle the last token too (`keep_last=False`): then the query is another token, and even the
+    prediction of one layer changes, although it does not depend on order.
     """
     largest, gaps, spread = 0.0, [], []
     for row, (ids_T, target) in enumerate(zip(ids_BT, targets_B, strict=True)):
@@ -75,7 +75,7 @@ def shuffled_prefix(
 
 @torch.no_grad()
 def masked_spread(decoder: Decoder, ids_BT: Tensor, mask_id: int, places: list[int]) -> Change:
-    """How far the logits of the masks of one sequence lie apart, when the tokens at `places` are masked."""
+    """Measure how much the logits at the [MASK] tokens of a sequence differ, if the tokens at `places` are masked."""
     if len(places) < 2:
         raise SpecError("at least two masks are compared; give two places or more")
     hidden_BT = ids_BT.clone()
@@ -89,9 +89,9 @@ def masked_spread(decoder: Decoder, ids_BT: Tensor, mask_id: int, places: list[i
 def permuted_prompt(
     decoder: Decoder, ids_BT: Tensor, prompt: int, *, count: int = 8, seed: int = 0, begin: int = 0
 ) -> Change:
-    """What another order of the prompt does to the logits of the whole answer.
+    """Measure how another order of the prompt changes the logits of the whole answer.
 
-    Its last token, a separator, stays, and so do the first `begin` ones: a causal model has learned to find BOS there.
+    The prompt's last token, a separator, and its first `begin` tokens stay: a causal model expects BOS there.
     """
     largest, gaps, spread = 0.0, [], []
     prefix = decoder.config.mask == "prefix"
@@ -109,24 +109,24 @@ def permuted_prompt(
 
 
 def guess_of_multiset(symbols: int, length: int) -> float:
-    """The most exact match that copying can have for who knows which symbols there are but not their order.
+    """Return the best exact match on copying for a model that knows the multiset of symbols but not their order.
 
-    Of each multiset one order can be answered, so it is multisets over sequences, C(n+V−1, n) / Vⁿ; for symbols that
-    all differ 1/n!. For example 0.525 for two of 20 symbols, and 0.00051 for seven.
+    It can be right for one order of each multiset, so it is the number of multisets over that of sequences,
+    C(n+V−1, n) / Vⁿ; for distinct symbols 1/n!. For example 0.525 for two of 20 symbols, and 0.00051 for seven.
     """
     return comb(length + symbols - 1, length) / symbols**length
 
 
 def untrained(mask: Mask, layers: int, encoding: str = "nope", *, seed: int = 0, sigma: float | None = None) -> Decoder:
-    """A small decoder in float64, at its initialisation."""
+    """Return a small decoder in float64, at initialisation."""
     config: DecoderConfig = preset("laptop", vocabulary=VOCABULARY, layers=layers, mask=mask, sigma=sigma)
     return Decoder(config, encoding, seed=seed).double().eval()
 
 
 def every_check(tokens: int = 24, *, count: int = 8, seed: int = 0, sigma: float = 0.2) -> list[Row]:
-    """All rows of `lengthwise theory order`: what is invariant, and beside each the nearest thing that is not.
+    """Return all rows of `lengthwise theory order`: each invariance, and similar cases that are not invariant.
 
-    `change` is the largest change of a logit over the logits' standard deviation; σ is large so that it shows.
+    `change` is the largest change of a logit divided by the logits' standard deviation; σ is large to make it visible.
     """
     stream = torch.Generator().manual_seed(digest("theory", "order", seed, bits=63))
     ids_BT = torch.randint(1, VOCABULARY, (4, tokens), generator=stream)

@@ -1,4 +1,4 @@
-"""What the constructions achieve, measured in the decoder, as plain rows: for tables, figures and tests."""
+"""Measurements of the constructions in the decoder, as plain rows for tables, figures and tests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BATCH = 10
 
 
 def silent(words: str) -> None:
-    """Nobody to tell."""
+    """Ignore a progress message: the default of `tell`."""
 
 
 def theorem1(
@@ -43,7 +43,7 @@ def theorem1(
     seed: int = 0,
     tell: Tell = silent,
 ) -> tuple[Rows, Rows]:
-    """A row for each norm and precision, and the largest error up to some positions for the figure."""
+    """Return a row for each norm and precision, and the largest error in ranges of positions, for the figure."""
     table, curve = [], []
     t_T = torch.arange(1, tokens + 2, dtype=torch.float64)
     for norm in norms:
@@ -81,12 +81,12 @@ def theorem1(
 
 
 def _spaced(end: int, points: int = 60) -> list[int]:
-    """Whole numbers from 1 to `end`, evenly spaced on a logarithmic scale."""
+    """Return integers from 1 to `end`, evenly spaced on a logarithmic scale."""
     return sorted({round(end ** (k / points)) for k in range(points + 1)})
 
 
 def broken(tokens: int = 64, width: int = 16, seed: int = 0) -> Rows:
-    """What the decoder says at positions 1, ..., 2T + 2: as built, without BOS, without the causal mask."""
+    """Return the decoder's output at positions 1, ..., 2T + 2: as built, without BOS, without the causal mask."""
     made = construct(tokens, width, seed=seed)
     open_ = construct(tokens, width, seed=seed, mask="bidirectional")
     length = 2 * tokens + 2
@@ -103,7 +103,7 @@ def broken(tokens: int = 64, width: int = 16, seed: int = 0) -> Rows:
 
 
 def changes(tokens: int = 64, width: int = 16, seed: int = 0) -> Rows:
-    """What the count needs, and what it does not: the largest error of t in float64 after one change each."""
+    """Return the largest error of t in float64 after each of several changes, to see which the count depends on."""
     t_T = torch.arange(1, tokens + 2, dtype=torch.float64)
     built = construct(tokens, width, seed=seed)
     ids = built.draw(4, seed=seed)
@@ -144,7 +144,7 @@ def theorem2(
     seed: int = 0,
     tell: Tell = silent,
 ) -> Rows:
-    """For each norm and precision, the largest error of the relative term over all pairs t ≥ i."""
+    """Return, for each norm and precision, the largest error of the relative term over all pairs t ≥ i."""
     table = []
     for norm in norms:
         for precision in precisions:
@@ -176,7 +176,7 @@ FUNCTIONS: dict[str, Callable[[int, int], float]] = {
 
 
 def remark(tokens: int = 64, width: int = 16) -> tuple[Rows, Rows]:
-    """The remark after Theorem 2: for each g the spread of g(i) − g(t) along a distance, and points of the figure."""
+    """Test the remark after Theorem 2: the spread of g(i) − g(t) at equal distance for each g, and figure points."""
     table, points = [], []
     for name, g in FUNCTIONS.items():
         made = relate(
@@ -194,7 +194,7 @@ def remark(tokens: int = 64, width: int = 16) -> tuple[Rows, Rows]:
 
 
 def imitations(tokens: int = 127, heads: int = 8) -> tuple[Rows, Rows]:
-    """Second layers that are an exact ALiBi and an exact T5 bias: largest error, and both by distance."""
+    """Return the largest error of second layers that reproduce ALiBi and a T5 bias exactly, and both by distance."""
     n, table, points = tokens + 1, [], []
 
     def add(name: str, logits_HQK: Tensor, bias_HN: Tensor) -> None:
@@ -225,7 +225,7 @@ def imitations(tokens: int = 127, heads: int = 8) -> tuple[Rows, Rows]:
 
 
 def horizons(precisions: Iterable[str] = ("bf16", "fp16", "fp32"), tell: Tell = silent) -> Rows:
-    """How far each precision tells t from t + 1, predicted and measured in the decoder."""
+    """Return up to which t each precision distinguishes t from t + 1, predicted and measured in the decoder."""
     table = []
     for precision in precisions:
         dtype = horizon.dtype_named(precision)
@@ -235,7 +235,7 @@ def horizons(precisions: Iterable[str] = ("bf16", "fp16", "fp32"), tell: Tell = 
         alike, far = horizon.by_arithmetic(dtype), horizon.predicted_from_count(dtype)
         tokens = min(2 * far, 2600)
         apart, right, _ = horizon.by_network(dtype, tokens)
-        if dtype == torch.float32:  # too long to run whole: after a cache, around the predicted tie
+        if dtype == torch.float32:  # too long for a full run: use a prefilled cache, around the predicted tie
             said = horizon.head_far(dtype, alike - 1, 4)
             head = alike if [a == b for a, b in pairwise(said)] == [False, False, True] else None
             count = horizon.by_count(dtype, start=far - 1000)
@@ -258,7 +258,7 @@ def horizons(precisions: Iterable[str] = ("bf16", "fp16", "fp32"), tell: Tell = 
 
 
 def widths(lengths: Iterable[int] = (20, 100, 400, 1600)) -> Rows:
-    """The units that T tokens cost: exactly, and to round to the right integer (tried in the decoder)."""
+    """Return the units needed for T tokens: for exact t, and for values that round to t (measured in the decoder)."""
     table = []
     for tokens in lengths:
         made = horizon.rounded(tokens)
@@ -278,7 +278,7 @@ def widths(lengths: Iterable[int] = (20, 100, 400, 1600)) -> Rows:
 
 
 def heads(tokens: int = 12, beta: float = 5.0) -> tuple[Rows, Rows]:
-    """Equal tokens in one layer, and the diagonal and previous-token heads of two: a table, and both maps."""
+    """Return a table on equal tokens in one layer and on diagonal and previous-token heads in two, and both maps."""
     one = max(max(objection.equal_tokens("nope", layers=1, seed=seed)) for seed in range(20))
     two = max(objection.equal_tokens("nope", layers=2, seed=seed)[1] for seed in range(20))
     rope = max(max(objection.equal_tokens("rope", layers=1, seed=seed)) for seed in range(20))

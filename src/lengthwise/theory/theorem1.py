@@ -1,6 +1,6 @@
 """Theorem 1 of Kazemnejad et al. 2023, arXiv:2305.19466: one layer without an encoding can count its tokens.
 
-The weights of the proof (appendix C.1, Eqs. 17–27), set in the real `Decoder`. Three coordinates are reserved:
+The weights of the proof (appendix C.1, Eqs. 17–27) are set in the real `Decoder`. Three coordinates are reserved:
 
 - ONE holds 1 for every token, so all keys of the first head are equal and its attention is uniform, 1/t each;
 - BOS marks the first token, whose value alone is 1, so the head's output is 1/t;
@@ -12,13 +12,13 @@ The layer adds, so POSITION already holds 1/t when the feed-forward writes, and 
 2k · ReLU(1/k − u) with u = 1/t: T units, no bias, and every term positive. (t = 1 + Σ_{k=1..T} 2k · ReLU(1/k − u) is
 the same sum before 1 − u = ReLU(1 − u) is folded into its first unit.)
 
-Under RMSNorm or LayerNorm the layer sees POSITION divided by the norm of the whole state. If all embeddings have one
-norm (and mean zero, for LayerNorm) that is a falling function of t alone: the knots go to its values. A fourth
-coordinate, REST, together with BOS, keeps the norm of what the layer writes the same for every t, so that the next
-layer, behind its own norm, still sees t and not t divided by something that depends on t. The other heads must then be
-silent in the first layer, because what they add would change the norm: this much of the proof's freedom is lost, or
-bought back by a large `anchor` N, beside which it hardly does (the bypass of Akyürek et al. 2023): the error falls as
-1/N², and so do the digits that are left.
+Under RMSNorm or LayerNorm the layer sees POSITION divided by the norm of the whole state. If all embeddings have the
+same norm (and mean zero, for LayerNorm), that is a decreasing function of t alone, and the knots are placed at its
+values. A fourth coordinate, REST, together with BOS, keeps the norm of the layer's output the same for every t, so that
+the next layer, after its own norm, still sees t and not t divided by something that depends on t. The other heads of
+the first layer must then output 0, because their output would change the norm. This loses part of the proof's freedom.
+A large `anchor` N restores it, because other output then hardly changes the norm (the bypass of Akyürek et al. 2023):
+the error falls as 1/N², but so does the remaining precision.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from lengthwise.spec import SpecError
 from lengthwise.theory.hinges import DIGITS, weights
 
 ONE, BOS, POSITION, REST = range(4)
-"""The reserved coordinates; REST only under a norm."""
+"""The reserved coordinates; REST is used only with a norm."""
 FIRST = 0
 """The id of the BOS token."""
 
@@ -47,19 +47,19 @@ NormKind = Literal["none", "rms", "layer"]
 
 @dataclass(frozen=True)
 class Constructed:
-    """A decoder with the weights of the proof, and what is known of its states."""
+    """A decoder with the weights of the proof, and known properties of its states."""
 
     decoder: Decoder
     tokens: int
     """T: the tokens after BOS that the feed-forward was built for; positions run from 1 to T + 1."""
     root: float
-    """What the next layer's norm divides the state by; 1 without a norm."""
+    """The divisor of the next layer's norm; 1 without a norm."""
     extra: int
-    """Coordinates after the reserved ones that hold further functions of the position."""
+    """The number of coordinates after the reserved ones that hold further functions of the position."""
 
     @property
     def free(self) -> int:
-        """The first coordinate that is the tokens' own."""
+        """The first coordinate of the tokens' own content."""
         return (POSITION + 1 if self.decoder.config.norm == "none" else REST + 1) + self.extra
 
     @property
@@ -67,7 +67,7 @@ class Constructed:
         return self.decoder.embedding.weight.dtype
 
     def draw(self, rows: int, seed: int = 0, length: int | None = None) -> Tensor:
-        """Random sequences: BOS, then `length` − 1 tokens that are not; T + 1 tokens in all unless told."""
+        """Draw random sequences: BOS, then `length` − 1 other tokens; by default T + 1 tokens in total."""
         generator = torch.Generator().manual_seed(seed)
         size = (rows, (length or self.tokens + 1) - 1)
         ids = torch.randint(1, self.decoder.config.vocabulary, size, generator=generator)
@@ -75,21 +75,21 @@ class Constructed:
 
     @torch.no_grad()
     def tapped(self, ids_BT: Tensor, *names: str) -> Recorder:
-        """What the decoder holds at these taps."""
+        """Return what the decoder computes at these taps."""
         recorder = Recorder()
         self.decoder(ids_BT, taps=dict.fromkeys(names, recorder), only_BT=torch.zeros_like(ids_BT, dtype=torch.bool))
         return recorder
 
     def head(self, ids_BT: Tensor) -> Tensor:
-        """The first head's output, (B, T): 1/t."""
+        """Return the first head's output, (B, T): 1/t."""
         return self.tapped(ids_BT, "layers.0.heads")["layers.0.heads"][:, 0, :, 0]
 
     def states(self, ids_BT: Tensor) -> Tensor:
-        """The residual stream after the first layer, (B, T, D)."""
+        """Return the residual stream after the first layer, (B, T, D)."""
         return self.tapped(ids_BT, "layers.0.residual")["layers.0.residual"]
 
     def positions(self, ids_BT: Tensor) -> Tensor:
-        """The coordinate that holds t, (B, T), in the decoder's precision."""
+        """Return the coordinate that holds t, (B, T), in the decoder's precision."""
         return self.states(ids_BT)[..., POSITION]
 
 
@@ -112,13 +112,13 @@ def construct(
     seed: int = 0,
     dtype: torch.dtype = torch.float64,
 ) -> Constructed:
-    """A decoder whose first layer writes t into coordinate POSITION.
+    """Return a decoder whose first layer writes t into coordinate POSITION.
 
     `construct(tokens=4, width=4).positions(torch.tensor([[0, 5, 5, 9, 2]]))` is [[1, 2, 3, 4, 5]].
-    `units` beyond T are random; `points` (t, value) put another broken line than t through T + 1 points; each of
+    `units` beyond T are random; `points` (t, value) replace t by another piecewise linear function of 1/t; each of
     `written` is a further function of the position, its values at 1, ..., T + 1, in a coordinate of its own after
-    POSITION; `others` scales what the other heads write (1 without a norm, 0 with one); `anchor` is the size of
-    the embeddings' reserved coordinates under a norm: the larger, the less it matters what else is in the state.
+    POSITION; `others` scales the output of the other heads (1 without a norm, 0 with one); `anchor` is the size of
+    the embeddings' reserved coordinates under a norm: the larger, the less other coordinates affect the norm.
     """
     n, extra = tokens + 1, len(written)
     reserved = (3 if norm == "none" else 4) + extra
@@ -151,7 +151,7 @@ def construct(
     decoder = Decoder(config, "nope", seed=seed).double().eval()
     with torch.no_grad(), localcontext() as context:
         context.prec = DIGITS
-        for layer in _layers(decoder):  # no layer overwrites what is reserved
+        for layer in _layers(decoder):  # no layer writes to reserved coordinates
             layer.attention.out.weight[:reserved] = 0
             layer.feed_forward.down.weight[:reserved] = 0
         shift = values[0] - at[0] if norm == "none" else Decimal(0)
@@ -170,11 +170,11 @@ def construct(
 
 
 def position_state(ids_BT: Tensor, *, width: int = 64, norm: NormKind = "none", seed: int = 0) -> Tensor:
-    """The state a perfect counter would hold for these tokens, (B, T, D) in float64: what a probe is compared with.
+    """Return the states of a perfect counter for these tokens, (B, T, D) in float64, as a reference for probes.
 
-    The first token of each row is taken as BOS. Coordinate POSITION of the result is t = 1, 2, ..., T, the others what
-    the proof leaves to chance, so a linear probe of it finds the position to about 10⁻¹⁵ T: the best any
-    probe of a trained model can do.
+    The first token of each row is taken as BOS. Coordinate POSITION of the result is t = 1, 2, ..., T, the others are
+    random as in the proof. So a linear probe finds the position up to about 10⁻¹⁵ T, the best that any probe of a
+    trained model can reach.
     """
     if ids_BT.ndim != 2 or ids_BT.shape[1] < 2:
         raise SpecError(f"ids must be (batch, tokens) with at least two tokens, not {tuple(ids_BT.shape)}")
@@ -182,16 +182,16 @@ def position_state(ids_BT: Tensor, *, width: int = 64, norm: NormKind = "none", 
         raise SpecError("the first token anchors the count: it must be the same in every row and nowhere else")
     found, inverse_BT = ids_BT.unique(return_inverse=True)
     first = inverse_BT[0, 0]
-    # The anchor gets id 0; whoever had it gets the anchor's.
+    # The first token swaps ids with the token that had id 0.
     renamed_BT = torch.where(inverse_BT == first, 0, torch.where(inverse_BT == 0, first, inverse_BT))
     made = construct(ids_BT.shape[1] - 1, width, norm=norm, vocabulary=max(2, len(found)), seed=seed)
     return made.states(renamed_BT)
 
 
 def beyond(tokens: int, n: int | Tensor) -> float | Tensor:
-    """What the construction for T tokens says at position n > T: 1 + 2T − T(T+1)/n, never more than 2T + 1.
+    """Return the output of the construction for T tokens at position n > T: 1 + 2T − T(T+1)/n, always below 2T + 1.
 
-    Built for T = 20 it calls position 22 21.91, 30 27, 40 30.5: its last piece, a line in 1/t, goes on.
+    Its last piece, linear in 1/t, continues: with T = 20 the output is 21.91 at position 22, 27 at 30, 30.5 at 40.
     """
     return 1 + 2 * tokens - tokens * (tokens + 1) / n
 
@@ -204,12 +204,12 @@ def _layers(decoder: Decoder) -> list[Layer]:
 
 
 def _sign(norm: NormKind) -> int:
-    """The mark of BOS. For LayerNorm −1: (1, −1, 0, 0) and (1, 0, 0, −1) have one norm and mean zero."""
+    """Return the sign of the BOS mark, −1 for LayerNorm: (1, −1, 0, 0) and (1, 0, 0, −1) have equal norm, mean zero."""
     return -1 if norm == "layer" else 1
 
 
 def _embed(decoder: Decoder, norm: NormKind, reserved: int, anchor: int, seed: int) -> Decimal:
-    """Set the embeddings; return the square of the norm of what is the tokens' own, the same for all under a norm."""
+    """Set the embeddings; return the squared norm of a token's own content, which a norm needs to be equal for all."""
     weight_VD = decoder.embedding.weight
     generator = torch.Generator().manual_seed(seed)
     own_VD = torch.randn(len(weight_VD), weight_VD.shape[1] - reserved, generator=generator, dtype=torch.float64)
@@ -231,10 +231,10 @@ def _embed(decoder: Decoder, norm: NormKind, reserved: int, anchor: int, seed: i
 
 
 def _attend(decoder: Decoder, norm: NormKind, content: Decimal, epsilon: Decimal, anchor: int, others: float) -> None:
-    """Equal keys, and 1 as the value of BOS alone (Eqs. 18 and 19); W_Q stays random."""
+    """Set equal keys, and the value 1 for BOS and 0 for others (Eqs. 18 and 19); W_Q stays random."""
     attention = _layers(decoder)[0].attention
     width = attention.q.weight.shape[0] // attention.heads
-    # What the norm divides by, the same for every token: the weights multiply by it.
+    # The weights cancel the norm's divisor, which is the same for every token.
     root = (
         1.0 if norm == "none" else float(((2 * anchor**2 + content) / decoder.config.width + epsilon).sqrt()) / anchor
     )
@@ -248,9 +248,9 @@ def _attend(decoder: Decoder, norm: NormKind, content: Decimal, epsilon: Decimal
 
 
 def _shuffled(values_N: Sequence[float]) -> Tensor:
-    """The units in a fixed disorder: in order, neighbours' terms differ so little that their roundings add up.
+    """Return the units in a fixed random order: in sorted order, rounding errors of similar terms accumulate.
 
-    At T = 512 in fp32 the largest error is 2 · 10⁻⁴ so, and 5 · 10⁻⁴ in order.
+    At T = 512 in fp32 the largest error is 2 · 10⁻⁴ in this order, and 5 · 10⁻⁴ in sorted order.
     """
     order = torch.randperm(len(values_N), generator=torch.Generator().manual_seed(0))
     return torch.tensor(values_N, dtype=torch.float64)[order]
@@ -263,7 +263,7 @@ def _feed_plain(
     written: Sequence[Sequence[float]],
     shift: Decimal,
 ) -> None:
-    """ReLU(1/k − u), the constant taken from ONE; `shift` is what POSITION holds before the head adds u."""
+    """Set units ReLU(1/k − u), with constants from ONE; `shift` is the value of POSITION before the head adds u."""
     feed = _layers(decoder)[0].feed_forward
     u_N, hinges = [1 / t for t in at], len(at) - 1
     feed.up.weight[:hinges] = 0
@@ -278,7 +278,7 @@ def _feed_plain(
 
 
 def seen(norm: NormKind, t: Decimal, width: int, content: Decimal, epsilon: Decimal, anchor: int = 1) -> Decimal:
-    """What the feed-forward sees of 1/t behind its norm; without one, 1/t."""
+    """Return the feed-forward's input for 1/t after its norm; without a norm, 1/t."""
     u, d = 1 / t, Decimal(width)
     if norm == "none":
         return u
@@ -289,13 +289,16 @@ def seen(norm: NormKind, t: Decimal, width: int, content: Decimal, epsilon: Deci
 
 
 def _feed_normed(decoder: Decoder, norm: NormKind, n: int, content: Decimal, epsilon: Decimal, anchor: int) -> float:
-    """Knots at the normalised values; BOS and REST are rewritten so that all states have one norm: returned, by √D."""
+    """Set knots at the normalised values, and rewrite BOS and REST so that all states have the same norm.
+
+    Return the divisor of the next layer's norm.
+    """
     feed, width, mark = _layers(decoder)[0].feed_forward, decoder.config.width, Decimal(_sign(norm) * anchor)
     positions = [Decimal(t) for t in range(1, n + 1)]
     seen_N = [seen(norm, t, width, content, epsilon, anchor) for t in positions]
     feed.up.weight[:] = 0
     feed.up.weight[:, POSITION] = -1
-    if norm == "layer":  # ONE, BOS and REST sum to 0: less their mean, whatever LayerNorm subtracted is added again
+    if norm == "layer":  # ONE, BOS and REST sum to 0, so their mean after LayerNorm cancels what it subtracted
         feed.up.weight[:, [ONE, BOS, REST]] = 1 / 3
     feed.up.bias[:] = _shuffled([float(z) for z in seen_N[:-1]])
     feed.down.weight[:] = 0

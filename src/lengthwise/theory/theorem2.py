@@ -1,9 +1,9 @@
-"""Theorem 2 of Kazemnejad et al. 2023, arXiv:2305.19466: with t in the state, the next layer sees distances.
+"""Theorem 2 of Kazemnejad et al. 2023, arXiv:2305.19466: with t in the state, the next layer can use distances.
 
-The weights of the proof (appendix C.2), set in the second layer of the decoder of Theorem 1: the first two coordinates
-of a query are (1, −t), those of a key (i, 1), so q · k = content − (t − i); attention that is scaled by 1/√h scales
-this too. (Eq. 29 is printed as W_V; it is W_K. Eqs. 28 and 29 let the content rows read every coordinate; rows that
-read the position would not be content, so here they read the tokens' own coordinates only.)
+The weights of the proof (appendix C.2) are set in the second layer of the decoder of Theorem 1: the first two
+coordinates of a query are (1, −t), those of a key (i, 1), so q · k = content − (t − i); the attention scale 1/√h
+applies to this too. (Eq. 29 is printed as W_V; it is W_K. Eqs. 28 and 29 let the content rows read every coordinate;
+rows that read the position would not be content, so here they read only the tokens' own coordinates.)
 
 The remark that closes the proof, that any function g of the position gives "more complex relative encoding schemes",
 fails as written: g(i) − g(t) depends on t − i alone only if g is affine. What does give any kernel of the distance is
@@ -38,7 +38,7 @@ class Scores:
 
     @property
     def relative_BHQK(self) -> Tensor:
-        """What remains of the logits without the content term."""
+        """The logits without the content term."""
         return self.logits_BHQK - self.content_BHQK
 
 
@@ -56,10 +56,10 @@ def relate(
     seed: int = 0,
     dtype: torch.dtype = torch.float64,
 ) -> Constructed:
-    """A decoder of two layers whose second has −slope · (t − i) in every head's q · k.
+    """Return a decoder of two layers whose second has −slope · (t − i) in every head's q · k.
 
-    `slopes` are 1 unless given, as in the proof; `Alibi`'s make the layer an exact ALiBi. `content` scales the random
-    rows, 0 for none. With `g` the first layer writes g(t) instead of t, to see what the closing remark is worth.
+    `slopes` are 1 by default, as in the proof; those of `Alibi` make the layer an exact ALiBi. `content` scales the
+    random rows, 0 for none. With `g` the first layer writes g(t) instead of t, to test the proof's closing remark.
     """
     if head_width < 2:
         raise SpecError(f"the proof uses two coordinates of a head; give head_width 2 or more, not {head_width}")
@@ -94,7 +94,7 @@ def relate(
             if norm == "none":
                 attention.q.weight[rows.start, ONE] = slope
                 attention.k.weight[rows.start + 1, ONE] = 1
-            else:  # beside a position of hundreds a norm leaves few digits of a 1; the bias has them all
+            else:  # a norm leaves few digits of a 1 beside a position of hundreds; a bias is exact
                 attention.q.bias[rows.start] = slope
                 attention.k.bias[rows.start + 1] = 1
     made.decoder.to(dtype)
@@ -102,16 +102,16 @@ def relate(
 
 
 def second(made: Constructed) -> Attention:
-    """The second layer's attention."""
+    """Return the second layer's attention module."""
     layer = made.decoder.layers[1]
     assert isinstance(layer, Layer)
     return layer.attention
 
 
 def scores(made: Constructed, ids_BT: Tensor, reserved: int = 2) -> Scores:
-    """The second layer's logits, from the taps on its queries and keys, in the decoder's precision.
+    """Return the second layer's logits, from taps on its queries and keys, in the decoder's precision.
 
-    The first `reserved` coordinates of a head are the construction's, the rest content.
+    The first `reserved` coordinates of a head belong to the construction, the rest is content.
     """
     tapped = made.tapped(ids_BT, "layers.1.q", "layers.1.k")
     q, k, scale = tapped["layers.1.q"], tapped["layers.1.k"], made.decoder.config.scale
@@ -119,13 +119,13 @@ def scores(made: Constructed, ids_BT: Tensor, reserved: int = 2) -> Scores:
 
 
 def distances(n: int) -> Tensor:
-    """t − i for all pairs of n positions, in float64."""
+    """Return t − i for all pairs of n positions, in float64."""
     t_N = torch.arange(1, n + 1, dtype=torch.float64)
     return t_N[:, None] - t_N
 
 
 def unevenness(relative_QK: Tensor) -> float:
-    """How far a term is from depending on t − i alone: the largest spread along a diagonal below the main one."""
+    """Return how far a term is from depending on t − i alone: the largest range along a (sub)diagonal."""
     n = len(relative_QK)
     diagonals = [relative_QK.diagonal(-distance) for distance in range(n)]
     return max(float(one.max() - one.min()) for one in diagonals)
@@ -137,10 +137,10 @@ def unevenness(relative_QK: Tensor) -> float:
 def shift_kernel(
     bias_HN: Tensor, width: int | None = None, *, seed: int = 0, dtype: torch.dtype = torch.float64
 ) -> Constructed:
-    """A decoder of two layers whose second adds bias[t − i] of its head to each score, without an encoding.
+    """Return a two-layer NoPE decoder whose second layer adds its head's bias[t − i] to each score.
 
-    The first layer writes cos(2πmt/N) and sin(2πmt/N) for m = 1, ..., N/2 in place of t alone; distances behind a query
-    are 0, ..., N − 1, so one period is enough, and N coordinates hold any table of N biases. Content is off.
+    The first layer writes cos(2πmt/N) and sin(2πmt/N) for m = 1, ..., N/2 besides t; distances are 0, ..., N − 1, so
+    one period is enough, and N coordinates represent any table of N biases. There is no content term.
     """
     heads, n = bias_HN.shape
     waves = n // 2
@@ -188,7 +188,7 @@ def shift_kernel(
 
 
 def t5_bias(tokens: int, heads: int = 2, *, buckets: int = 32, distance: int = 128, seed: int = 0) -> Tensor:
-    """A table as T5 has it, one random number per head and bucket, by distance: (H, T + 1).
+    """Return a T5-style table by distance, one random number per head and bucket: (H, T + 1).
 
     The buckets are those of `lengthwise.encoding.t5`, which halves their number as an integer. The formula printed in
     Kazemnejad et al. halves it as a real number (`printed_bucket`), and disagrees with their own example.
@@ -201,20 +201,20 @@ def t5_bias(tokens: int, heads: int = 2, *, buckets: int = 32, distance: int = 1
 
 
 def alibi_slopes(heads: int) -> list[float]:
-    """ALiBi's slopes, 2^(−8k/H) where H is a power of two. (`printed_constant` is what the publication says.)"""
+    """Return ALiBi's slopes, 2^(−8k/H) if H is a power of two. (`printed_constant` is what the publication says.)"""
     geometry = Geometry(width=heads, heads=heads, head_width=1)
     return Alibi(geometry).slope_H(torch.zeros(1, dtype=torch.float64)).tolist()
 
 
 def printed_constant(heads: int) -> float:
-    """ALiBi's constant as printed in Kazemnejad et al. (appendix B): .939 at 8 heads, where the slopes start at .5."""
+    """Return ALiBi's constant as printed in Kazemnejad et al. (appendix B): .939 at 8 heads, but slopes start at .5."""
     return 2.0 ** -(2.0 ** -math.log2(heads + 3))
 
 
 def printed_bucket(behind: int, buckets: int, distance: int) -> float:
-    """T5's bucket by the formula printed in Kazemnejad et al. (appendix B), with B/2 a real number.
+    """Return T5's bucket by the formula printed in Kazemnejad et al. (appendix B), with B/2 a real number.
 
-    With B = 5 and D = 6 it puts distances 3, 4, 5 into "buckets" 2.5, 3.5, 3.5; their own matrix, and T5, into 3, 3, 4.
+    For B = 5, D = 6 and distances 3, 4, 5 it gives "buckets" 2.5, 3.5, 3.5; their own matrix, and T5, have 3, 3, 4.
     """
     half = buckets / 2
     if behind < half:

@@ -1,4 +1,4 @@
-"""Chi et al.'s lemmas at initialisation: what positions a decoder without an encoding starts with, and how it decays.
+"""Chi et al.'s lemmas: the position information in the variance of a NoPE decoder at initialisation, and its decay.
 
 Inputs x_m have independent entries of variance σ_x², every matrix has independent entries of variance σ², and the
 attention of the first layer sees e_m = LayerNorm(x_m). With width d, H heads of width d/H and s = d²σ⁴:
@@ -6,10 +6,10 @@ attention of the first layer sees e_m = LayerNorm(x_m). With width d, H heads of
 1. q, k and v have covariance dσ² I;
 2. a logit q·k has variance d³σ⁴/H, scaled by √(d/H) it has s (as published: H times less);
 3. the attention's output at position m has variance s (e^s/m + dσ⁴) for m ≫ e^s (as published: s/m);
-4. after the next LayerNorm the variance of a *coordinate* still tells m, because LayerNorm removes only the mean one.
+4. after the next LayerNorm the variance of a *coordinate* still depends on m: LayerNorm fixes only the mean variance.
 
 `exact` of lemma 3 is the law for every m and s, of which 3. is the limit. Derivations: docs/theory.md, "Variance".
-Chi et al. 2023, arXiv:2305.13571; forms are called `as_published` and `corrected`.
+The lemmas are of Chi et al. 2023, arXiv:2305.13571; each has the forms `as_published` and `corrected`.
 
 Legend of shape suffixes, besides the model's: M measured positions, R sequences, J coordinates of the output.
 """
@@ -36,20 +36,20 @@ Row: TypeAlias = dict[str, object]
 Tell: TypeAlias = Callable[[str], None]
 
 DRAWS = 50
-"""Independent initialisations and inputs behind a mean, unless more are asked for."""
+"""The default number of independent initialisations and inputs that a mean is taken over."""
 LEVEL = 0.99
 
 
 @dataclass(frozen=True)
 class Start:
-    """How a decoder begins: `Start(768, 12, 0.02)` is Chi et al.'s; `Start.pytorch(64, 4)` is PyTorch's default."""
+    """An initialisation: `Start(768, 12, 0.02)` is Chi et al.'s, `Start.pytorch(64, 4)` is PyTorch's default."""
 
     width: int
     heads: int
     sigma: float
     weights: Literal["normal", "uniform"] = "normal"
     inputs: float | None = None
-    """Standard deviation of the embeddings; none means σ too."""
+    """The standard deviation of the embeddings; None means σ."""
 
     def __post_init__(self) -> None:
         if self.width < 2 or self.heads < 1 or self.width % self.heads:
@@ -59,7 +59,7 @@ class Start:
 
     @classmethod
     def pytorch(cls, width: int, heads: int) -> Start:
-        """`nn.Linear` draws from U(−1/√d, 1/√d), of variance 1/(3d), and `nn.Embedding` from N(0, 1): s = 1/9."""
+        """Return PyTorch's default: linear layers U(−1/√d, 1/√d), of variance 1/(3d), embeddings N(0, 1): s = 1/9."""
         return cls(width, heads, (3 * width) ** -0.5, "uniform", 1.0)
 
     @property
@@ -73,7 +73,7 @@ class Start:
         return self.sigma if self.inputs is None else self.inputs
 
     def decoder(self, seed: int, mask: Mask = "causal") -> Decoder:
-        """A real decoder of one layer that begins so; its feed-forward is not looked at, and as small as can be."""
+        """Return a one-layer decoder with this initialisation; its feed-forward is not used, and minimal."""
         config = DecoderConfig(
             vocabulary=1,
             width=self.width,
@@ -99,7 +99,7 @@ class Start:
         return decoder.eval()
 
     def draw(self, seed: int, sequences: int, tokens: int) -> Tensor:
-        """Random embeddings (R, T, D)."""
+        """Draw random embeddings (R, T, D)."""
         stream = torch.Generator().manual_seed(digest("theory", "inputs", seed, bits=63))
         return torch.randn(sequences, tokens, self.width, generator=stream) * self.input_sigma
 
@@ -112,17 +112,17 @@ class Start:
 
 
 def lemma1(start: Start) -> float:
-    """The variance of a coordinate of q, k or v: dσ², e.g. 0.3072 for (768, 12, 0.02)."""
+    """Return the variance of a coordinate of q, k or v: dσ², e.g. 0.3072 for (768, 12, 0.02)."""
     return start.width * start.sigma**2
 
 
 def lemma2(start: Start, form: Literal["as_published", "corrected"] = "corrected") -> float:
-    """The variance of a logit q·k before scaling: d³σ⁴/H, e.g. 6.04; as published d³σ⁴/H², 0.503."""
+    """Return the variance of a logit q·k before scaling: d³σ⁴/H, e.g. 6.04; as published d³σ⁴/H², 0.503."""
     return start.width**3 * start.sigma**4 / start.heads ** (2 if form == "as_published" else 1)
 
 
 def lemma3(start: Start, m: int, form: Literal["as_published", "corrected", "exact"] = "corrected") -> float:
-    """The variance of a coordinate of the attention's output over m visible keys.
+    """Return the variance of a coordinate of the attention's output over m visible keys.
 
     `as_published` s/m; `corrected` s (e^s/m + dσ⁴), for m ≫ e^s; `exact` for every m and s, softmax included.
     With d=256, H=4, σ=0.05 and m=4096: 0.000100, 0.000806, 0.000805; with m=1: 0.410, 0.618, 0.410.
@@ -137,7 +137,7 @@ def lemma3(start: Start, m: int, form: Literal["as_published", "corrected", "exa
 
 
 def crossover(start: Start) -> float:
-    """The m at which the floor is as large as the falling part: e^s/(dσ⁴), e.g. 8.9e3 for (768, 12, 0.02)."""
+    """Return the m at which the floor equals the decaying part: e^s/(dσ⁴), e.g. 8.9e3 for (768, 12, 0.02)."""
     return exp(start.spread) / (start.width * start.sigma**4)
 
 
@@ -145,12 +145,12 @@ def crossover(start: Start) -> float:
 def _softmax_moments(m: int, s: float, width: int, head_width: int) -> tuple[float, float]:
     """(E Σ a_n², E Σ_{n≠n'} a_n a_n' z_n z_n') for weights a ∝ e^{τz} of m independent z.
 
-    z is a coordinate of a point on the sphere of LayerNorm; τ² = s χ²_k/k is random as a query's length is (k = E)
-    and as its image under W_k is (k = d), together 1/k = 1/E + 1/d.
+    z is a coordinate of a point on the sphere of LayerNorm; τ² = s χ²_k/k is random because the query's length is
+    (k = E) and because its image under W_k is (k = d), together 1/k = 1/E + 1/d.
     """
     from scipy.special import roots_genlaguerre
 
-    half = min(0.5 / (1 / head_width + 1 / width), 150.0)  # beyond, Γ overflows and τ² hardly varies
+    half = min(0.5 / (1 / head_width + 1 / width), 150.0)  # above 150, Γ overflows and τ² hardly varies
     node, weight = roots_genlaguerre(6, half - 1)
     found = np.array([_moments_at(m, s * float(x) / half, width) for x in node])
     share, pull = (weight / weight.sum()) @ found
@@ -158,14 +158,14 @@ def _softmax_moments(m: int, s: float, width: int, head_width: int) -> tuple[flo
 
 
 def _moments_at(m: int, variance: float, width: int) -> tuple[float, float]:
-    """The same for one τ²; 1/S² = ∫ t e^{−tS} dt makes integrals over t of one weight's Laplace transforms of both."""
+    """Return both moments for one τ²: by 1/S² = ∫ t e^{−tS} dt, integrals of one weight's Laplace transforms."""
     if m == 1:
         return 1.0, 0.0
-    tau, edge = sqrt(variance * (width - 1) / width), sqrt(width)  # LayerNorm takes the mean: d − 1 dimensions are left
+    tau, edge = sqrt(variance * (width - 1) / width), sqrt(width)  # LayerNorm removes the mean: d − 1 dimensions
     z = np.linspace(max(-9.0, -edge), min(9.0 + 2 * tau, edge), 722)[1:-1]
     mass = (1 - z * z / width) ** ((width - 4) / 2)
     mass /= mass.sum()
-    # t runs over where E e^{−tS} is neither 1 nor 0, on a logarithmic grid.
+    # t is on a logarithmic grid over the range where E e^{−tS} is neither 1 nor 0.
     u = np.linspace(-tau * z[-1] - np.log(m) - 6, 9 * tau + 6, 600)
     t, weight = np.exp(u), np.exp(tau * z)
     decay = np.exp(-t[:, None] * weight)
@@ -180,10 +180,10 @@ def _moments_at(m: int, variance: float, width: int) -> tuple[float, float]:
 
 
 def sampled(decoder: Decoder, x_RTD: Tensor, places: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Unscaled logits (R, M, H, T) and the attention's output (R, M, D) of layer 0 at some positions, counted from 0.
+    """Return unscaled logits (R, M, H, T) and attention output (R, M, D) of layer 0 at some positions, counted from 0.
 
-    The decoder's own weights, associated otherwise: q·(W_k e) = (W_kᵀq)·e and Σ a (W_v e) = W_v (Σ a e), so that a row
-    costs H·T·D and not T·D². `through_taps` gives the same numbers; hidden logits are −inf.
+    It uses the decoder's weights in another order, q·(W_k e) = (W_kᵀq)·e and Σ a (W_v e) = W_v (Σ a e), so that a row
+    costs H·T·D and not T·D². `through_taps` gives the same numbers; masked logits are −inf.
     """
     layer = cast("Layer", decoder.layers[0])
     attention, heads = layer.attention, decoder.config.heads
@@ -201,7 +201,7 @@ def sampled(decoder: Decoder, x_RTD: Tensor, places: Sequence[int]) -> tuple[Ten
 
 
 def through_taps(decoder: Decoder, x_RTD: Tensor, places: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """What `sampled` gives, from the taps of a whole forward pass into which the embeddings are put."""
+    """Return the same as `sampled`, from the taps of a whole forward pass that gets these embeddings."""
     record = Recorder()
     taps = {"embeddings": lambda _, old: x_RTD.to(old.dtype), "layers.0.[qk]": record, "layers.0.heads": record}
     decoder(torch.zeros(x_RTD.shape[:2], dtype=torch.long), taps=taps)
@@ -227,10 +227,10 @@ def draws(
     full: bool = False,
     tell: Tell | None = None,
 ) -> dict[str, np.ndarray]:
-    """Second moments of each of `count` initialisations: `qkv` and `logits` (N,), `output` and `entropy` (N, M).
+    """Return second moments of each of `count` initialisations: `qkv` and `logits` (N,), `output` and `entropy` (N, M).
 
-    `positions` count from 1, as m in the lemmas. `entropy` is that of a row of attention over ln m, 1 when uniform.
-    `full` takes a whole forward pass of the decoder and its taps instead of sampled rows.
+    `positions` count from 1, as m in the lemmas. `entropy` is that of a row of attention divided by ln m, 1 if uniform.
+    `full` uses the taps of a whole forward pass instead of sampled rows.
     """
     if count < 2:
         raise SpecError(f"a band needs at least two draws, not {count}")
@@ -261,7 +261,7 @@ def draws(
 
 
 def band(values: np.ndarray, level: float = LEVEL) -> tuple[float, float, float]:
-    """The mean over draws and its interval of that level, by Student's t."""
+    """Return the mean over draws and its confidence interval, by Student's t."""
     from scipy.stats import t
 
     mean, error = float(values.mean()), float(values.std(ddof=1)) / sqrt(len(values))
@@ -270,7 +270,7 @@ def band(values: np.ndarray, level: float = LEVEL) -> tuple[float, float, float]
 
 
 def exponent(positions: Sequence[int], variances: Sequence[float] | np.ndarray) -> float:
-    """The slope of ln variance against ln m: −1 where variance falls as 1/m, 0 where it does not fall."""
+    """Return the slope of ln variance against ln m: −1 if the variance falls as 1/m, 0 if it is constant."""
     return float(np.polyfit(np.log(np.asarray(positions)), np.log(np.asarray(variances)), 1)[0])
 
 
@@ -279,10 +279,11 @@ def exponent(positions: Sequence[int], variances: Sequence[float] | np.ndarray) 
 
 @torch.no_grad()
 def lemma4(decoder: Decoder, start: Start, positions: Sequence[int]) -> dict[str, Tensor]:
-    """The variance of each coordinate of LayerNorm(x_m + o_m), over inputs but for these weights: (M, J) by form.
+    """Return the variance over inputs of each coordinate of LayerNorm(x_m + o_m), for these weights: (M, J) by form.
 
-    `as_published`: (mσ_x² + Σ_i (W_o W_v)_ji²) / (mσ_x² + d²σ⁴). `corrected` keeps the heads apart, whose weights are
-    not uniform, adds the pull of the query (the floor) and that token m sees itself, and divides by the mean over j.
+    `as_published`: (mσ_x² + Σ_i (W_o W_v)_ji²) / (mσ_x² + d²σ⁴). `corrected` treats each head separately, because
+    attention is not uniform, adds the effect of the query on it (the floor) and of token m on itself, and divides by
+    the mean over j.
     """
     attention = cast("Layer", decoder.layers[0]).attention
     heads, wide, s_x = decoder.config.heads, decoder.config.head_width, start.input_sigma
@@ -298,7 +299,7 @@ def lemma4(decoder: Decoder, start: Start, positions: Sequence[int]) -> dict[str
     for m in positions:
         found["as_published"].append((m * s_x**2 + whole_J) / (m * s_x**2 + start.spread))
         share, pull = _softmax_moments(m, start.spread, start.width, wide)
-        reached = pull / start.spread  # how much of the query's pull m keys show: 1 for many
+        reached = pull / start.spread  # the share of the query's effect at m keys; 1 for many keys
         variance_J = s_x**2 + share * own_J + (whole_J - own_J) / m + reached * pulled_JD.square().sum(1)
         variance_J += 2 * s_x * (read_JD.diagonal() / m + sqrt(reached) * pulled_JD.diagonal())
         found["corrected"].append(variance_J / variance_J.mean())
@@ -315,7 +316,7 @@ def coordinates(
     seed: int = 0,
     tell: Tell | None = None,
 ) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-    """For each of `count` initialisations, the measured variance of each coordinate (M, J), and both predictions."""
+    """Yield the measured variance of each coordinate (M, J) and both predictions, for `count` initialisations."""
     places = [m - 1 for m in positions]
     for number in range(count):
         key = digest("theory", "coordinates", str(start), seed, number, bits=63)
@@ -328,6 +329,6 @@ def coordinates(
 
 
 def slope(measured_J: Tensor, predicted_J: Tensor) -> float:
-    """How much of the predicted differences between coordinates is there: 1 if the lemma is right."""
+    """Return the slope of measured on predicted differences between coordinates: 1 if the lemma is right."""
     centred_J = predicted_J - predicted_J.mean()
     return float((centred_J * measured_J).sum() / centred_J.square().sum())
