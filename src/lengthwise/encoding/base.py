@@ -271,8 +271,7 @@ def phases(positions_BT: Tensor, theta: float, pairs: int) -> tuple[Tensor, Tens
 
 
 def spectrum(theta: float, pairs: int, like: Tensor) -> Tensor:
-    """theta^(−f / pairs) for f = 0, ..., pairs − 1, in float64; on MPS, which has no float64, in the dtype of
-    `like`."""
+    """theta^(−f / pairs) for f = 0, ..., pairs − 1, in float64 (on MPS, which has none, like `like`)."""
     dtype = like.dtype if like.device.type == "mps" else torch.float64
     return theta ** -(torch.arange(pairs, device=like.device, dtype=dtype) / max(pairs, 1))
 
@@ -280,8 +279,7 @@ def spectrum(theta: float, pairs: int, like: Tensor) -> Tensor:
 def waves(positions_BT: Tensor, frequency: Tensor) -> tuple[Tensor, Tensor]:
     """cos and sin of position × frequency, (F,) or (B, F): (B, T, F) each.
 
-    The angle is computed in the frequencies' dtype, float64: in fp32 it would already be off by 2^-8 at position
-    65,535.
+    The angle is computed in the frequencies' float64: in fp32 it would already be off by 2^-8 at position 65,535.
     """
     angle_BTF = positions_BT.to(frequency.dtype)[..., None] * (frequency if frequency.ndim == 1 else frequency[:, None])
     return angle_BTF.cos().to(positions_BT.dtype), angle_BTF.sin().to(positions_BT.dtype)

@@ -12,7 +12,7 @@ from lengthwise.spec import SpecError
 class Fire(Encoding):
     """Add f(ψ(i − j) / ψ(max(L, i))) to the score of query i and key j; ψ(x) = log(c · x + 1), f a small ReLU network.
 
-    The input of f is the distance relative to the largest distance of the query, so longer sequences stay within the
+    The input of f is the distance relative to the largest that the query can have, so longer sequences stay within the
     range on which f was trained. With c = 0.1 and L = 512, a key 100 tokens back maps to log(11) / log(52.2) = 0.61 for
     every query up to position 512. f has one hidden layer of `width` units, so it is piecewise linear, and each pair
     looks up its segment instead of evaluating all units. c and a factor on L = `threshold` are learned, as in the

@@ -15,8 +15,7 @@ _SHARES = {0.25: "¼", 0.5: "½", 0.75: "¾"}
 def label_of(encoding: str, known: Mapping[str, str] | None = None) -> str:
     """The label of an encoding spec, or of a list with one spec per layer: `3*rope,nope` is 3×RoPE, NoPE.
 
-    `known` maps names of classes from outside the package to their labels; without an entry, the label is the class
-    name.
+    `known` maps names of classes from outside the package to labels; without an entry, the label is the class name.
     """
     try:
         listed = specs(encoding)

@@ -13,9 +13,8 @@ class Local(Rope):
 
     The bias is −inf from distance `window` on, in both directions if the model sees tokens ahead. Longer sequences
     contain no untrained distances, so the frequencies need no scaling. `3*local:window=8,nope`, in four layers, is the
-    pattern of Cohere 2 and
-    RNoPE-SWA (Yang et al. 2025, arXiv:2501.18795). Their windows count tokens, which is the same for consecutive
-    positions.
+    pattern of Cohere 2 and RNoPE-SWA (Yang et al. 2025, arXiv:2501.18795). Their windows count tokens; for consecutive
+    positions that is the same.
     """
 
     label = "Local RoPE"

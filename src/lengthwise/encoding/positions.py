@@ -114,8 +114,7 @@ class Randomized(Positions):
         tokens = len(prompt) + len(answer)
         self._fits(tokens, budget)
         limit = _room("randomized", self.limit, budget)
-        # The indices of the `budget` smallest of `limit` random words are a uniform subset; NumPy never changes raw
-        # words.
+        # The indices of the `budget` smallest random words are a uniform subset; raw words are the same in every NumPy.
         words = np.random.Philox(key=key).random_raw(limit)
         chosen = np.sort(np.argsort(words, kind="stable")[:budget])
         return chosen[:tokens].tolist()
@@ -209,8 +208,8 @@ class _OfTask(Positions):
 class Coupled(_OfTask):
     """One position for what belongs together, e.g. for digits of one significance. Cho et al. 2024, arXiv:2405.20671.
 
-    `Task.places` defines the groups: a token of group g gets position start + g, a token of no group gets 0. With `6 5
-    + 8 =` and `3 7`, reversed, the groups are `3 2 1 2 1` and `2 3`. In training the start is random, within the room
+    `Task.places` defines the groups: a token of group g gets position start + g, a token of no group gets 0. For `6 5 +
+    8 =` and `3 7`, reversed, the groups are `3 2 1 2 1` and `2 3`. In training the start is random, within the room
     that `limit` leaves; in evaluation it is 0.
     """
 
