@@ -1,8 +1,7 @@
 """The conformance kit: checks that an encoding does what it claims.
 
 `verify("rope")` runs every check and returns a report; `assert_conforms(MyEncoding)` is one line for your own tests.
-Each check measures its cases from the smallest up and stops at the first failure, so that it names the smallest failing
-case.
+Each check measures its cases from the smallest up and stops at the first failure, which is the smallest failing case.
 
 Legend of shape suffixes: `lengthwise.encoding` and `lengthwise.model`.
 """

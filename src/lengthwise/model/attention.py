@@ -175,7 +175,7 @@ class AttentionContext:
             _ = self.columns
 
     def pair(self, q_BHQE: Tensor, k_BHKE: Tensor, marks_BHKC: Tensor | None) -> Pair:
-        """What a content-dependent hook sees."""
+        """The queries, keys, positions and mask that content-dependent hooks receive."""
         return Pair(
             q_BHQE,
             k_BHKE,
