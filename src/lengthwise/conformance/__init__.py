@@ -1,8 +1,7 @@
-"""The conformance kit: is this encoding what it says?
+"""The conformance kit: checks that an encoding does what it claims.
 
-`verify("rope")` runs every check and returns a report; `assert_conforms(MyEncoding)` is one line of an outsider's own
-tests. Each check measures cases from the smallest up and stops at the first that fails, so that a failure
-names the smallest.
+`verify("rope")` runs every check and returns a report; `assert_conforms(MyEncoding)` is one line for your own tests.
+Each check measures its cases from the smallest up and stops at the first failure, which is the smallest failing case.
 
 Legend of shape suffixes: `lengthwise.encoding` and `lengthwise.model`.
 """
@@ -15,7 +14,7 @@ from dataclasses import replace
 
 import torch
 
-from lengthwise.conformance import (  # noqa: F401 - they enter their checks
+from lengthwise.conformance import (  # noqa: F401 - importing them registers their checks
     claims,
     mathematics,
     placement,
@@ -50,7 +49,7 @@ def verify(
     wanted = None if only is None else {_known(id) for id in only}
     chosen = [check for check in CHECKS if wanted is None or check.id in wanted]
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # the models are tiny: a second thread only waits
+    torch.set_num_threads(1)  # the models are too small to gain from more threads
     try:
         results = [run_check(check, subject) for check in chosen]
     finally:
@@ -60,7 +59,7 @@ def verify(
 
 
 def _known(id: str) -> str:
-    """The check of that id, or the one that holds the trap of that number."""
+    """Normalise the id of a check (`t7` → `T07`); an id that another check covers becomes that check's."""
     held = {"T14": "T12", "T16": "T15", "T26": "T05"}
     known = [check.id for check in CHECKS]
     asked = re.sub(r"^([TCSF])(\d)$", r"\g<1>0\2", id.strip().upper())
@@ -71,7 +70,7 @@ def _known(id: str) -> str:
 
 
 def _once(results: list[Result]) -> list[Result]:
-    """One fault in an encoding stops many checks: say it in full at the first."""
+    """If one error fails several checks, report it in full at the first one only; the others refer to it."""
     first: dict[str, str] = {}
     told = []
     for result in results:
@@ -82,7 +81,7 @@ def _once(results: list[Result]) -> list[Result]:
 
 
 def _explained(results: list[Result]) -> list[Result]:
-    """Each failure with what mends it, and the failure that probably explains it."""
+    """Add to each failure and warning the usual fix and the failed check that probably explains it."""
     why = causes({result.id for result in results if result.status == "fail"})
     return [
         replace(result, cure=CURES[result.id], because=why.get(result.id, ""))

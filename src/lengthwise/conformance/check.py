@@ -1,4 +1,4 @@
-"""What a check is, what it found, and how that is told."""
+"""Checks, their results and the report."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from lengthwise.spec import SpecError, did_you_mean
 
 
 class NotApplicable(Exception):
-    """Raised by a check that has nothing to say about this encoding; the message is the reason."""
+    """Raised by a check that does not apply to this encoding; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """One case: what was tried, how far off it was, and how far off it may be."""
+    """One case of a check: a description, the measured error and the tolerance."""
 
     case: str
     error: float
     tolerance: float
     told: str = ""
-    """What is worth saying although it is as it should be."""
+    """A remark for the report, although the case passed."""
     warning: bool = False
-    """Whether a failure here only warns: worth knowing, and no breach of the contract."""
+    """Whether a failure is only a warning, not a breach of the contract."""
 
     @property
     def failed(self) -> bool:
-        """Whether it is too far off, or no number."""
+        """Whether the error is above the tolerance or NaN."""
         return not self.error <= self.tolerance
 
 
 @dataclass(frozen=True)
 class Check:
-    """A sentence that must hold, and the cases that would show that it does not."""
+    """A statement that must hold, and a function that measures it case by case."""
 
     id: str
     sentence: str
@@ -50,7 +50,7 @@ CHECKS: list[Check] = []
 
 
 def check(id: str, sentence: str) -> Callable[[Callable[[Subject], Iterator[Measure]]], Check]:
-    """Enter a function into the table of checks."""
+    """Register a function as a check."""
 
     def enter(run: Callable[[Subject], Iterator[Measure]]) -> Check:
         made = Check(id, sentence, run)
@@ -62,16 +62,16 @@ def check(id: str, sentence: str) -> Callable[[Callable[[Subject], Iterator[Meas
 
 @dataclass(frozen=True)
 class Result:
-    """What a check found."""
+    """The result of one check."""
 
     id: str
     sentence: str
     status: Literal["pass", "warn", "fail", "not applicable"]
     detail: str
-    """Passed: the largest error measured. Failed: the smallest failing case. Not applicable: because."""
+    """Passed: the largest error measured. Failed: the smallest failing case. Not applicable: the reason."""
     error: float | None = None
     cure: str = ""
-    """What usually mends it, where it failed or warns."""
+    """The usual fix, if the check failed or warned."""
     because: str = ""
     """The failed check that probably explains this one."""
 
@@ -108,7 +108,7 @@ class Report:
         return found[id]
 
     def text(self, results: list[Result] | None = None) -> str:
-        """One line per result, and what to do about one that failed."""
+        """One line per result, and for a failure a second line with its fix or its cause."""
         chosen = self.results if results is None else results
         lines = []
         for item in chosen:
@@ -182,7 +182,7 @@ def _share(measure: Measure) -> float:
 
 
 def _place(error: BaseException, file: str | None) -> str:
-    """The deepest line in the encoding's own file, or else the deepest at all."""
+    """The innermost traceback line in the encoding's own file, or else the innermost of all."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if frame.filename == file] or frames
     return f" (line {own[-1].lineno} of {own[-1].filename.rpartition('/')[2]})" if own else ""

@@ -1,4 +1,4 @@
-"""Checks of what an encoding claims of itself, each in both directions."""
+"""Checks of an encoding's claims: what it claims must hold, and what it does not claim must not."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def limit(subject: Subject) -> Iterator[Measure]:
 
 
 def _by_position(subject: Subject, count: int) -> dict[str, torch.Tensor]:
-    """What an encoding makes of one vector at each position, where it acts on vectors and makes anything of them."""
+    """The output of `embed` and `rotate` for one vector at each position, for the hooks that have an effect."""
     places, found = torch.arange(count, dtype=torch.float64)[None], {}
     encoding = subject.encoding
     if encoding.overrides("embed"):
@@ -146,7 +146,7 @@ def prefix_stable(subject: Subject) -> Iterator[Measure]:
     moved, sizes = 0.0, subject.beyond(2, 9, 40)
     for n in sizes:
         decoder, ids, places = subject.decoder(), subject.ids(n), subject.places(n)
-        # One budget for all: what depends on it may, what depends on the tokens that are there shows.
+        # The budget is the same in all calls, so that a difference can only come from the number of tokens.
         whole = decoder(ids[None], positions_BT=places[None], budget=n)[0]
         for k in range(1, n) if n <= 40 else (1, n // 2, n - 1):
             part = decoder(ids[None, :k], positions_BT=places[None, :k], budget=n)[0]
@@ -175,7 +175,7 @@ def static_keys(subject: Subject) -> Iterator[Measure]:
         generator = torch.Generator().manual_seed(n)
         k = torch.randn(1, SMALL.heads, n, SMALL.head_width, dtype=torch.float64, generator=generator)
         wholly = encoding.rotate(k, k, encoding.prepare(places, places, torch.tensor([n])))[1]
-        # The budget is one for the whole sequence, unless the encoding claims to read the tokens that are there.
+        # The budget is that of the whole sequence, unless the encoding claims to depend on the number of tokens so far.
         for m in range(1, n) if n <= 40 else (1, n // 2, n - 1):
             early, places_m = k[:, :, :m], places[:, :m]
             budget = torch.tensor([n if encoding.prefix_stable else m])
@@ -223,7 +223,7 @@ def read_back(subject: Subject) -> Iterator[Measure]:
             continue
         told = f"{name}={got}" if name in asked else ""
         yield Measure(f"option {name}={wanted} is kept as {got}", float(got is _NOTHING or got != wanted), 0, told)
-        # A different value must be kept too: a constructor that overwrites what it was given would pass the default.
+        # Try another value too: a constructor that ignores its argument would pass with the default.
         for other in _others(wanted):
             try:
                 made = _with(subject, name, other)
@@ -284,10 +284,10 @@ def per_layer(subject: Subject) -> Iterator[Measure]:
         for layer in range(2):
             seen = Recorder()
             outputs = []
-            # What goes by order alone cannot tell near from far; it is told from its absence.
+            # An ordinal encoding ignores positions, so it is compared with NoPE instead.
             tried = ((decoder, near), (plain, near) if subject.encoding.ordinal else (decoder, far))
             for model, places in tried:
-                # The layer's input is held fixed, so that only its own attention can tell near from far.
+                # The layer's input is fixed, so that positions can only act through the layer's own attention.
                 fixed = torch.randn(1, n, SMALL.width, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
                 taps: dict[str, Tap] = {
                     "embeddings" if layer == 0 else f"layers.{layer - 1}.residual": lambda _, x, fixed=fixed: fixed

@@ -44,7 +44,7 @@ CURES = {
     "S04": "Keep parameters where the formula is defined, e.g. through softplus, sigmoid or a clamp; start further "
     "from the edge.",
 }
-"""Check → what usually mends it."""
+"""The usual fix for each failed check."""
 
 CONSEQUENCES = {
     "S01": ("S02", "T10", "T13"),
@@ -60,7 +60,7 @@ CONSEQUENCES = {
     "T24": ("C01", "T05", "T11", "T57"),
     "T01": ("T02", "T11"),
 }
-"""Check → checks that fail with it, where both fail: a kept table (S01) is also lost when reloaded and cast."""
+"""Check → checks that fail as its consequence: e.g. a kept table (S01) is also lost when reloaded or cast."""
 
 
 def causes(failed: set[str]) -> dict[str, str]:

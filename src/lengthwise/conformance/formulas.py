@@ -1,4 +1,4 @@
-"""The published formulas, written again in plain Python floats, so that an encoding is not its own judge."""
+"""The published formulas, implemented independently in plain Python floats, to check encodings against."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def t5_bucket(distance: int, buckets: int, furthest: int) -> int | None:
 
 @dataclass(frozen=True)
 class RopeVariant:
-    """Which RoPE a port is, by attributes of these names."""
+    """The variant of RoPE that an encoding implements, by its attributes of these names."""
 
     theta: float = 10_000.0
     fraction: float = 1.0
@@ -56,12 +56,12 @@ class RopeVariant:
 
     @classmethod
     def of(cls, port: object) -> RopeVariant:
-        """What a port says of itself; what it does not say is as in RoPE."""
+        """Read the variant from an encoding's attributes; missing ones are as in plain RoPE."""
         known = [field.name for field in fields(cls)]
         return cls(**{name: getattr(port, name) for name in known if hasattr(port, name)})
 
     def stretch(self, length: int) -> float:
-        """How many times slower the slowest pair turns."""
+        """The stretch factor s: how many times slower the slowest pair turns."""
         if self.scaling is None:
             return 1.0
         if self.scaling == "dynamic":
@@ -71,11 +71,11 @@ class RopeVariant:
 
 
 def rope_frequencies(width: int, length: int, variant: RopeVariant) -> tuple[list[float], float]:
-    """The angle between neighbours of each pair, and what cos and sin are multiplied by, for a sequence of a length."""
+    """The angle per position of each pair and the factor on cos and sin, for a sequence of `length` tokens."""
     turned = round(variant.fraction * width)
     s, theta = variant.stretch(length), variant.theta
     if variant.scaling in {"ntk", "dynamic"}:
-        theta *= s ** (turned / (turned - 2))  # as published: another theta
+        theta *= s ** (turned / (turned - 2))  # as published, by a larger theta
     found = []
     for k in range(turned // 2):
         wavelength = 2 * math.pi * theta ** (2 * k / turned)
@@ -85,14 +85,14 @@ def rope_frequencies(width: int, length: int, variant: RopeVariant) -> tuple[lis
             wavelength = _llama3(wavelength, s, variant)
         elif variant.scaling == "yarn":
             wavelength = _yarn(wavelength, s, k, turned, variant)
-        # p-RoPE: the first of turned / 2 pairs, as many as make up p.
+        # p-RoPE turns only the first p · turned / 2 pairs.
         found.append(2 * math.pi / wavelength if k + 1 <= variant.p * turned / 2 + 1e-4 else 0.0)
     magnitude = 0.1 * math.log(s) + 1 if variant.scaling == "yarn" else 1.0
     return found, magnitude if variant.attention_factor is None else variant.attention_factor
 
 
 def _llama3(wavelength: float, s: float, variant: RopeVariant) -> float:
-    """Long waves s times as long, short ones as they are, a mixture of frequencies between."""
+    """Long waves become s times as long, short ones stay, and frequencies in between are interpolated."""
     low, high, trained = variant.slow or 1.0, variant.fast or 4.0, variant.trained or 1
     if wavelength > trained / low:
         return wavelength * s
@@ -103,7 +103,7 @@ def _llama3(wavelength: float, s: float, variant: RopeVariant) -> float:
 
 
 def _yarn(wavelength: float, s: float, k: int, turned: int, variant: RopeVariant) -> float:
-    """The authors' code: the mixture follows a line over the numbers of the pairs."""
+    """As in the authors' code, the interpolation weight is a linear ramp over the pair index."""
 
     def dimension(turns: float) -> float:
         return turned * math.log((variant.trained or 1) / (turns * 2 * math.pi)) / (2 * math.log(variant.theta))
@@ -118,7 +118,7 @@ def _yarn(wavelength: float, s: float, k: int, turned: int, variant: RopeVariant
 def rope_turned(
     x: Sequence[float], position: int, frequencies: Sequence[float], magnitude: float, interleaved: bool
 ) -> list[float]:
-    """A vector with its first coordinates turned pair by pair, as complex numbers."""
+    """Rotate the first coordinates of a vector pair by pair, as complex numbers."""
     out, half = list(x), len(frequencies)
     for f, frequency in enumerate(frequencies):
         a, b = (2 * f, 2 * f + 1) if interleaved else (f, f + half)
@@ -130,7 +130,7 @@ def rope_turned(
 
 
 def sinusoid(position: int, width: int, theta: float, interleaved: bool) -> list[float]:
-    """What is added at a position, at amplitude 1: sines then cosines, or alternating."""
+    """The sinusoidal encoding of a position, with amplitude 1: sines then cosines, or alternating."""
     angles = [position * theta ** (-2 * k / width) for k in range(width // 2)]
     sines, cosines = [math.sin(a) for a in angles], [math.cos(a) for a in angles]
     if interleaved:

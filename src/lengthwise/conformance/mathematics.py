@@ -17,7 +17,7 @@ from lengthwise.model.taps import Recorder, Tap
 
 FAR = (257, 4095, 65535)
 SHORT = 2.0**-8
-"""What bf16 can tell apart near 1: an encoding computed in fp32 errs by less."""
+"""The resolution of bf16 near 1; the error of an encoding computed in fp32 is smaller."""
 
 
 def _claims(subject: Subject, formula: str) -> None:
@@ -33,7 +33,7 @@ def _vectors(tokens: int, head_width: int) -> Tensor:
 @check("T13", "In a bf16 model positions are still used in fp32: exact to 2^-8, and neighbours stay apart.")
 @torch.no_grad()
 def short_precision(subject: Subject) -> Iterator[Measure]:
-    # Parameters lose digits in bf16 and must; what is computed from positions must not. So both sides share them.
+    # bf16 rounds parameters, but must not round what is computed from positions. So both models share the parameters.
     short = copy.deepcopy(subject.encoding).to(torch.bfloat16)
     exact = copy.deepcopy(short).double()
     last = (subject.encoding.limit or 10**9) - 1
@@ -53,7 +53,7 @@ def short_precision(subject: Subject) -> Iterator[Measure]:
             wide = places.double()
             wanted = exact.rotate(x.double(), x.double(), exact.prepare(wide, wide, budget))
             for name, a, b in zip(("query", "key"), got, wanted, strict=True):
-                # By its own size: xPos makes the one as large as the other is small.
+                # Relative to its own size: xPos makes keys as large as it makes queries small.
                 yield Measure(f"{name} at position {far}", off(a, b), SHORT)
             near = torch.tensor([[1.0, 2.0]])
             first = short.rotate(x, x, short.prepare(near, near, budget))[0]
@@ -88,7 +88,7 @@ def short_precision(subject: Subject) -> Iterator[Measure]:
 
 
 def _apart(got: Tensor, wanted: Tensor) -> float:
-    """The largest difference; two keys hidden alike do not differ."""
+    """The largest difference; keys that are hidden (−inf) in both do not count."""
     hidden = (got == -torch.inf) & (wanted == -torch.inf)
     return float((got.double() - wanted.double()).masked_fill(hidden, 0.0).abs().max())
 
@@ -102,7 +102,7 @@ def alibi_formula(subject: Subject) -> Iterator[Measure]:
         encoding = subject.build(SMALL.model_copy(update={"heads": heads}).geometry).double()
         for distance in (0, 1, 2, 100):
             query = torch.tensor([[float(distance)]], dtype=torch.float64)
-            # Softmax drops a constant per query, so BLOOM's slope · key is as good as −slope · distance.
+            # Softmax ignores a constant per query, so BLOOM's slope · key is equivalent to −slope · distance.
             got = (encoding.checked_bias(query, query * 0) - encoding.checked_bias(query, query)).flatten()
             wanted = -distance * torch.tensor(rule(heads), dtype=torch.float64)
             head = int((got - wanted).abs().argmax())
@@ -140,12 +140,12 @@ def forms(subject: Subject) -> Iterator[Measure]:
 
 
 def _silent(_: str, q_BHQE: Tensor) -> Tensor:
-    """A tap that silences all queries."""
+    """A tap that sets all queries to 0."""
     return torch.zeros_like(q_BHQE)
 
 
 def _weights_from_bias(subject: Subject, n: int, scale: float | None, head_width: int) -> Tensor:
-    """A layer's attention weights when all queries are 0, so that only the bias speaks."""
+    """A layer's attention weights when all queries are 0, so that they depend only on the bias."""
     decoder = subject.decoder(layers=1, attention_scale=scale, head_width=head_width)
     heads = Recorder()
     subject.solo(
@@ -180,7 +180,7 @@ def unscaled_bias(subject: Subject) -> Iterator[Measure]:
 
 
 def _fast_differs(subject: Subject, n: int, scale: float | None, head_width: int) -> float:
-    """How far the fused path's output is from the dense path's, with silent queries."""
+    """The difference between the outputs of the fast and the dense path when all queries are 0."""
     decoder = subject.decoder(layers=1, attention_scale=scale, head_width=head_width)
     ids, places = subject.ids(n), subject.places(n)
     fast, written_out = Recorder(), Recorder()
@@ -194,7 +194,7 @@ def _fast_differs(subject: Subject, n: int, scale: float | None, head_width: int
 @torch.no_grad()
 def written_out(subject: Subject) -> Iterator[Measure]:
     for scale in (None, 1.0, 0.3):
-        # The longest is past the size from which a bias goes into columns.
+        # At 520 tokens a bias with columns uses them.
         for n in subject.sizes(2, 9, *([520] if scale is None else [])):
             ids, places = subject.ids(n), subject.places(n, budget=max(n, subject.budget))
             exact = subject.decoder(attention_scale=scale)
@@ -213,7 +213,7 @@ def written_out(subject: Subject) -> Iterator[Measure]:
 @torch.no_grad()
 def t5_formula(subject: Subject) -> Iterator[Measure]:
     _claims(subject, "t5")
-    encoding = subject.build(SMALL.geometry).double()  # its own: the table is overwritten below
+    encoding = subject.build(SMALL.geometry).double()  # a separate instance: its table is overwritten below
     buckets, furthest = int(getattr(encoding, "buckets", 32)), int(getattr(encoding, "distance", 128))
     if getattr(encoding, "bidirectional", False):
         buckets //= 2
@@ -223,7 +223,7 @@ def t5_formula(subject: Subject) -> Iterator[Measure]:
         yield Measure(f"it has no parameter of shape (buckets, heads) = {shape}", 1, 0)
         return
     table = tables[0]
-    # Row b of the table holds b, so that the bias tells the bucket.
+    # Row b of the table holds b, so that the bias is the bucket's index.
     table.copy_(torch.arange(table.shape[0], dtype=table.dtype)[:, None].expand_as(table))
     seen = set()
     for distance in range(2001):
@@ -245,7 +245,7 @@ def gradients(subject: Subject) -> Iterator[Measure]:
         exact = subject.fresh_decoder()
         reference_logits(exact, ids, places, subject.budget).square().mean().backward()
         wanted = {name: parameter.grad for name, parameter in exact.named_parameters()}
-        # A parameter's own gradient may be nothing but rounding (a constant that softmax drops).
+        # A gradient may be pure rounding error (e.g. of a constant that softmax ignores), so set a minimum scale.
         least = 1e-3 * max(float(grad.abs().max()) for grad in wanted.values() if grad is not None)
         for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 1e-4)):
             decoder = subject.fresh_decoder(dtype)
@@ -260,12 +260,12 @@ def gradients(subject: Subject) -> Iterator[Measure]:
                 if got is not None and truth is not None:
                     error = float((got - truth).abs().max()) / max(float(truth.abs().max()), least)
                     yield Measure(f"gradient of {case}", error, tolerance)
-    # Long enough to reach what only larger distances use.
+    # Long enough to use the parameters of larger distances.
     yield from _slopes(subject, subject.sizes(40)[-1])
 
 
 def _slopes(subject: Subject, n: int) -> Iterator[Measure]:
-    """Gradients against differences of losses: what the hooks themselves say of their gradient is not believed."""
+    """Compare gradients with finite differences of the loss, which do not rely on the hooks' own gradients."""
     decoder, ids, places = subject.fresh_decoder(), subject.ids(n), subject.places(n)
     weights = torch.randn(n, SMALL.vocabulary, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
@@ -298,7 +298,7 @@ def _slopes(subject: Subject, n: int) -> Iterator[Measure]:
 @torch.no_grad()
 def hidden(subject: Subject) -> Iterator[Measure]:
     decoder = subject.decoder(torch.float32, layers=1)
-    # Seen keys get scores near −1e6, hidden ones near +1e6: only a true mask holds.
+    # Visible keys get scores near −1e6, hidden ones near +1e6: only a mask of −inf passes.
     for n in subject.sizes(2, 9):
         ids, places = subject.ids(n), subject.places(n)
         ahead = torch.ones(n, n).triu(1) > 0

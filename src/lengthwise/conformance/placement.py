@@ -1,4 +1,4 @@
-"""Checks of where tokens lie: padding, batches, caches, documents, tables that end."""
+"""Checks of padding, batches, caches, packed documents and kinds of positions."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def cached(subject: Subject) -> Iterator[Measure]:
     for dtype, tolerance in TOLERANCE.items():
         decoder = subject.decoder(dtype)
         for n in subject.sizes(2, 9, 40):
-            # Rows of different tokens and lengths: what holds for one need not hold for the other.
+            # Two rows with different tokens and lengths, since a bug may show in only one of them.
             rows = [(subject.ids(size, key), subject.places(size, key)) for key, size in ((0, n), (1, max(1, n - 1)))]
             truths = [subject.solo(decoder, ids, places) for ids, places in rows]
             for chunk in sorted({1, 3, max(n - 1, 1)}):
@@ -145,7 +145,7 @@ def cached(subject: Subject) -> Iterator[Measure]:
 
 
 def _made(make: Callable[..., object], *arguments: object) -> float:
-    """1 if nothing refuses to make it."""
+    """1 if `make` succeeds, 0 if it raises a `SpecError`."""
     try:
         make(*arguments)
     except SpecError:
@@ -182,7 +182,7 @@ def bias_row(subject: Subject) -> Iterator[Measure]:
         row = encoding.checked_bias(positions[:, -1:], positions)
         yield Measure(f"the last of {n} tokens", off(row[:, :, 0], whole[:, :, -1]), TOLERANCE[torch.float64])
     if encoding.overrides("rotate"):
-        return  # what else it does may tell keys apart
+        return  # its rotation may distinguish keys instead
     counted = torch.arange(9, dtype=torch.float64)[None]
     row = encoding.checked_bias(counted[:, -1:], counted)
     flat = float((row.amax(-1) - row.amin(-1)).amax() == 0)

@@ -49,7 +49,7 @@ def published_weights(subject: Subject) -> Iterator[Measure]:
 
 
 def _weights(encoding: Encoding, q: Tensor, k: Tensor, x: Tensor, places: Tensor) -> tuple[Tensor, Tensor | None]:
-    """The weights (1, H, T, T) and the addition to the output, its hooks called in the order of attention."""
+    """The weights (1, H, T, T) and the term added to the output, from the hooks in the order of attention."""
     state = encoding.prepare(places, places, torch.tensor([BUDGET]))
     q, k = encoding.rotate(q, k, state)
     q = q * SMALL.scale

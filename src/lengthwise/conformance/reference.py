@@ -1,6 +1,6 @@
 """A decoder written out in float64, one sequence at a time: no batch, no cache, no fused kernel, no shortcut.
 
-It uses the encoding's hooks in their densest form and nothing of `lengthwise.model` but the parameters.
+It uses the encoding's hooks in their dense form, and of `lengthwise.model` only the parameters.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _attend(encoding: Encoding, pair: Pair, v: Tensor) -> Tensor:
     if encoding.overrides("weigh"):
         weights = encoding.weigh(scores.masked_fill(~pair.allowed_BQK[:, None], -torch.inf), pair)
     else:
-        # Row by row over the visible keys alone: there is no mask to get wrong.
+        # Softmax row by row over the visible keys only, so that no mask is needed.
         rows = []
         for i in range(tokens):
             row = scores[:, :, i, : i + 1]

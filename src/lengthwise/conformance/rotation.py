@@ -1,4 +1,4 @@
-"""The check of what RoPE turns, by how much, and at which length."""
+"""The check of RoPE: which coordinates it rotates, by which angle, at which length."""
 
 from __future__ import annotations
 
@@ -39,6 +39,6 @@ def rope_formula(subject: Subject) -> Iterator[Measure]:
                 wanted = [rope_turned(h, position, frequencies, magnitude, variant.interleaved) for h in heads]
                 wanted = torch.tensor(wanted, dtype=torch.float64)
                 for name, got in zip(("query", "key"), encoding.rotate(x, x, state), strict=True):
-                    # Phases in fp32 are allowed: they err by the position times 2^-24, give or take.
+                    # Phases in fp32 are allowed; their error is about position × 2^-24.
                     case = f"{name} of width {head_width} at position {position} of {length} tokens ({said})"
                     yield Measure(case, off(got[0, :, 0], wanted), max(1e-6, position * 1.2e-7))

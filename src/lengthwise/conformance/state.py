@@ -1,4 +1,4 @@
-"""Checks of what an encoding keeps: nothing that can be lost, and nothing that depends on who else was there."""
+"""Checks of an encoding's state: it consists of parameters only, and the seed alone determines them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def reloads(subject: Subject) -> Iterator[Measure]:
     ids, places = subject.ids(n), subject.places(n)
     saved = subject.fresh_decoder(seed=0)
     truth = subject.solo(saved, ids, places)
-    # Built on no device and filled with garbage, as a loader does that allocates first and reads later.
+    # Allocate without initializing and fill with NaN, like a loader that allocates first and reads later.
     other = subject.fresh_decoder(seed=1).to_empty(device="cpu")
     for tensor in (*other.parameters(), *other.buffers()):
         tensor.fill_(float("nan"))
@@ -75,13 +75,13 @@ def keyed(subject: Subject) -> Iterator[Measure]:
         yield Measure(f"{name} has no dimension, so FSDP cannot shard it: make it torch.empty(1)", scalar, 0)
         if name in plain:
             yield Measure(f"{name} beside NoPE's", off(parameter, plain[name]), 0)
-    # A start that is the same for every seed is fine (frequencies, slopes), but not if it is drawn.
+    # Initial values may be the same for every seed (frequencies, slopes), but random ones must come from the stream.
     for draw in _foreign_draws(subject):
         yield Measure(f"initialize draws with {draw}, and not from its stream", 1, 0)
 
 
 def _foreign_draws(subject: Subject) -> list[str]:
-    """The random functions that `initialize` calls with another generator than those that its stream gives."""
+    """The random functions that `initialize` calls with a generator that is not from its stream."""
     part, given = subject.unfilled(SMALL.geometry), []
 
     def stream(name: str) -> torch.Generator:
@@ -90,7 +90,7 @@ def _foreign_draws(subject: Subject) -> list[str]:
 
     held, kept = random.getstate(), np.random.get_state()
     try:
-        random.seed("unlike any other"), np.random.seed(987654321)  # who seeds them anew is seen too
+        random.seed("unlike any other"), np.random.seed(987654321)  # detects re-seeding too
         words, numbers, watch = random.getstate(), _numpy_state(), _Draws(given)
         with watch:
             part.initialize(stream)
@@ -101,13 +101,13 @@ def _foreign_draws(subject: Subject) -> list[str]:
 
 
 def _numpy_state() -> tuple[list[int], int]:
-    """Where numpy's global generator stands."""
+    """The state of numpy's global generator."""
     _, key, place, *_ = np.random.get_state()
     return [int(value) for value in key], int(place)
 
 
 class _Draws(TorchDispatchMode):
-    """Remembers random operations that draw from none of the given generators."""
+    """Records random operations that draw from none of the given generators."""
 
     def __init__(self, given: list[torch.Generator]) -> None:
         super().__init__()

@@ -21,17 +21,17 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
 """How far two ways of computing the same logits may differ, relative to the largest logit."""
 
 FORMULAS = ("nope", "sinusoidal", "learned", "t5", "alibi", "rope", *WEIGHTS)
-"""What an encoding may claim to be; all but `nope` and `learned`, which are only a name, are held to a formula."""
+"""The formulas an encoding may claim; all but `nope` and `learned`, which are only names, are checked."""
 
 ROOM = 9
-"""The fewest positions with which there is something to check."""
+"""The minimum number of positions that the checks need."""
 
 BUDGET = 48
-"""Tokens a sequence of the checks may get."""
+"""The budget of a sequence in the checks, in tokens."""
 
 SMALL = DecoderConfig(
     vocabulary=17,
-    width=48,  # no two sizes, nor their products, agree: a confusion shows
+    width=48,  # all sizes and their products differ, so that a mix-up shows
     layers=2,
     heads=4,
     head_width=8,
@@ -63,7 +63,7 @@ class Subject:
             )
         self.positions_spec = Spec.of(positions)
         self.positions = build_positions(self.positions_spec)
-        self.positions.places([], [], 0, 0)  # a kind that needs a task says so now
+        self.positions.places([], [], 0, 0)  # a kind that needs a task raises now
         self._decoders: dict[object, Decoder] = {}
         self._check_contract()
         limit = self.encoding.limit
@@ -74,7 +74,7 @@ class Subject:
             )
 
     def _check_contract(self) -> None:
-        """Refuse what would be ignored: a misspelt hook or claim, a formula nobody knows, too little room."""
+        """Raise for misspelt hooks or claims, which would be ignored, for unknown formulas or too few positions."""
         cls = type(self.encoding)
         options(cls, 1)
         if cls.formula is not None and cls.formula not in FORMULAS:
@@ -83,7 +83,7 @@ class Subject:
         for part in cls.__mro__[: cls.__mro__.index(Encoding)]:
             for name, value in vars(part).items():
                 if name.startswith("_") or (callable(value) and cls.acts()):
-                    continue  # a helper of one's own
+                    continue  # a helper method of the encoding
                 close = difflib.get_close_matches(name, contract, n=1, cutoff=0.85)
                 if close and name not in contract and not hasattr(Encoding, name):
                     raise SpecError(f"{name!r} of {self.name} would be ignored. Did you mean {close[0]!r}?")
@@ -99,7 +99,7 @@ class Subject:
 
     @cached_property
     def encoding(self) -> Encoding:
-        """The encoding in the small geometry, initialised, in float64; checks share it and leave it as it is."""
+        """The encoding in the small geometry, initialised, in float64; checks share it and must not change it."""
         return self.build(SMALL.geometry).double()
 
     def unfilled(self, geometry: Geometry) -> Encoding:
@@ -140,7 +140,7 @@ class Subject:
     def fresh_decoder(
         self, dtype: torch.dtype = torch.float64, *, seed: int = 0, encoding: object = None, **changes: object
     ) -> Decoder:
-        """A new such decoder, for checks that change it."""
+        """A new decoder as by `decoder`, for checks that change it."""
         config = SMALL.model_copy(update=changes)
         decoder = Decoder(config, self.named if encoding is None else encoding, seed=seed)  # pyrefly: ignore[bad-argument-type]
         for index, part in enumerate(decoder.encodings):
@@ -162,11 +162,11 @@ class Subject:
 
     @property
     def budget(self) -> int:
-        """Tokens a sequence may get: beyond what a scaling says it was trained for, so that it is stretched."""
+        """The budget of a sequence: beyond the trained length of a frequency scaling, so that the scaling acts."""
         return max(BUDGET, 2 * (getattr(self.encoding, "trained", None) or 0))
 
     def beyond(self, *wanted: int) -> list[int]:
-        """The wanted sequence lengths, and one past what a scaling by the length so far was trained for."""
+        """The wanted sequence lengths, and one above `trained` if a scaling depends on the number of tokens so far."""
         trained = getattr(self.encoding, "trained", None)
         more = [] if self.encoding.prefix_stable or not trained else [trained + 9]
         return self.sizes(*sorted({*wanted, *more}))
@@ -184,14 +184,14 @@ class Subject:
         return self.positions_spec.name == "consecutive"
 
     def given(self, places: Sequence[Tensor], tokens: int, padding: str = "right") -> Tensor | None:
-        """Positions (B, T) of a padded batch to hand to the model; none where it shall count by itself."""
+        """Positions (B, T) of a padded batch to pass to the model; None if the model counts them itself."""
         if self.counted:
             return None
         rows = [_pad(row, tokens, padding) for row in places]
         return torch.stack(rows)
 
     def solo(self, decoder: Decoder, ids_T: Tensor, places_T: Tensor, **changes: object) -> Tensor:
-        """The logits (T, V) of one sequence, alone, in one pass, at explicit positions: the truth of these checks."""
+        """The logits (T, V) of one sequence, alone, in one pass, at explicit positions: the reference of the checks."""
         return decoder(ids_T[None], positions_BT=places_T[None], budget=max(self.budget, len(ids_T)), **changes)[0]  # pyrefly: ignore[bad-argument-type]
 
 
@@ -201,7 +201,7 @@ def _pad(row_T: Tensor, tokens: int, padding: str) -> Tensor:
 
 
 def wake(part: nn.Module, *key: object) -> None:
-    """Fill parameters that start at 0 with N(0, 1): what does nothing yet would hide every bug."""
+    """Fill parameters that are initialized to 0 with N(0, 1): an encoding without effect would hide bugs."""
     for name, parameter in part.named_parameters():
         if not bool(parameter.any()):
             normal_(parameter, 1.0, torch.Generator().manual_seed(digest("awake", *key, name, bits=32)))
@@ -217,7 +217,7 @@ def unit_scale(decoder: Decoder) -> Decoder:
 
 
 def off(got: Tensor, wanted: Tensor) -> float:
-    """The largest difference, relative to the largest wanted value; nan counts."""
+    """The largest difference, relative to the largest wanted value; NaN if there is a NaN."""
     if got.shape != wanted.shape:
         return float("inf")
     if not got.numel():
@@ -229,7 +229,7 @@ def off(got: Tensor, wanted: Tensor) -> float:
 
 
 def _refused(named: Spec | type[Encoding], geometry: Geometry, error: SpecError) -> SpecError:
-    """The error as it is, or, where a large model would take the encoding, that verify's is too small for it."""
+    """The error itself, or, if a larger model accepts the encoding, an error that verify's model is too small."""
     large = replace(geometry, heads=200, head_width=200)
     try:
         made = named(large) if isinstance(named, type) else build_encoding(named, large)

@@ -1,4 +1,4 @@
-"""A check of what training does to an encoding: a formula may be sound at its start and not a few updates later."""
+"""A check of training: a formula may be finite at initialization, but not after a few updates."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def trained(subject: Subject) -> Iterator[Measure]:
 
 
 class _Small:
-    """A small decoder that is trained to repeat what it read."""
+    """A small decoder that is trained to repeat a random sequence."""
 
     def __init__(self, subject: Subject, half: int) -> None:
         self.subject, self.half = subject, half
@@ -58,7 +58,7 @@ class _Small:
         return self._computed(STEPS + 1)
 
     def carried_on(self, times: int) -> str | None:
-        """Move the encodings' parameters on in the direction they took; returns what is not finite there."""
+        """Extrapolate the change of the encodings' parameters in training; returns what is not finite there."""
         with torch.no_grad():
             for name, parameter in self.decoder.named_parameters():
                 if name.startswith("encodings."):

@@ -1,7 +1,7 @@
 """Attention weights by the published formulas, in plain Python floats, one pair of tokens at a time.
 
 Each function is given a head's queries, keys and layer inputs as lists, the positions, and the encoding for its
-parameters and options, and returns the rows of weights. None of it uses anything of `lengthwise.encoding`.
+parameters and options, and returns the rows of weights. No function uses code of `lengthwise.encoding`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Rows = list[list[float]]
 
 @dataclass(frozen=True)
 class Head:
-    """What one head is given: `q`, `k` and `x` by token, the positions, and where it is among the heads."""
+    """The inputs of one head: `q`, `k` and `x` by token, the positions, and the index of the head."""
 
     q: Sequence[Vector]
     k: Sequence[Vector]
@@ -27,10 +27,10 @@ class Head:
     heads: int
     scale: float
     encoding: Any
-    """Read for options and, by their names, for parameters."""
+    """The encoding, whose options and parameters are read by name."""
 
     def option(self, name: str, default: float) -> float:
-        """An option, or what the publication has."""
+        """An option of the encoding, or the published value if it has none."""
         return getattr(self.encoding, name, default)
 
     def parameter(self, name: str) -> Any:  # noqa: ANN401
@@ -205,7 +205,7 @@ def shaw_read(head: Head, weights: Rows) -> Rows:
 
 
 READS: dict[str, Callable[[Head, Rows], Rows]] = {"shaw": shaw_read}
-"""What is added to a head's output, for those that add."""
+"""The term added to a head's output, for formulas that have one."""
 
 WEIGHTS: dict[str, Callable[[Head], Rows]] = {
     "kerple": kerple,
@@ -218,4 +218,4 @@ WEIGHTS: dict[str, Callable[[Head], Rows]] = {
     "forgetting": forgetting,
     "stick_breaking": stick_breaking,
 }
-"""The formulas that an encoding may claim to have the weights of."""
+"""The formulas of attention weights that an encoding may claim."""

@@ -1,7 +1,7 @@
-"""What is varied: positional encodings, one file each, and the kinds of positions they are fed.
+"""The registry of positional encodings, one file each, and of the kinds of positions they receive.
 
-To add an encoding: write the file, add the line. Every contract test then covers it. `my_lab.pe:Mine` and
-`my_pe.py:Mine` work wherever a name works, so nobody has to fork.
+To add an encoding, write its file and add one line to `ENCODINGS`; every contract test then covers it. Encodings
+outside the package need no fork: `my_lab.pe:Mine` and `my_pe.py:Mine` work wherever a name works.
 
 Legend of shape suffixes here: B batch (1 where all rows agree), T tokens, Q queries, K keys, H heads, E head width,
 D model width, N distances, C columns.

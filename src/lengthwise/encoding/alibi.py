@@ -12,11 +12,11 @@ from lengthwise.encoding.base import Encoding, Geometry
 class Alibi(Encoding):
     """Subtract slope · distance from each score; head h of H has slope 2^(−8h / H), h = 1, ..., H.
 
-    Where H is no power of two, `slopes=authors` is the authors' code: the slopes of the power of two below, then every
-    other one of the power above (12 heads: 2^−1, ..., 2^−8, then 2^−0.5, 2^−1.5, 2^−2.5, 2^−3.5); `slopes=text` takes
-    the formula literally. −slope · (i − j) is slope · j plus a constant of the query, which softmax drops, so one extra
-    column of queries and keys holds all of it and no matrix of biases is needed. (The constant printed in Kazemnejad et
-    al. is garbled; their code is this.)
+    If H is not a power of two, `slopes=authors` follows the authors' code: it takes the slopes of the next lower power
+    of two, then every other slope of the next higher one (12 heads: 2^−1, ..., 2^−8, then 2^−0.5, 2^−1.5, 2^−2.5,
+    2^−3.5). `slopes=text` applies the formula literally. −slope · (i − j) equals slope · j plus a constant per query,
+    which softmax ignores, so the bias needs only one extra column of queries and keys and no matrix. (The constant
+    printed in Kazemnejad et al. is garbled; their code agrees with this one.)
     """
 
     label = "ALiBi"

@@ -1,4 +1,4 @@
-"""The contract of an encoding: how a position is used. Legend of shape suffixes: `lengthwise.encoding`."""
+"""The contract of an encoding: the hooks through which it uses positions. Shape suffixes: see `lengthwise.encoding`."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ HOOKS = {
 """The hooks an encoding may override, each with the place where it acts."""
 
 SEES_SCORES = ("score", "weigh", "read")
-"""The hooks that no fused kernel can serve: who overrides one is computed, and priced, with scores written out."""
+"""Hooks that no fused kernel supports: an encoding that overrides one runs, and is costed, on the dense path."""
 
 CLAIMS = ("relative", "limit", "prefix_stable", "static_keys", "shared", "ordinal", "complete")
-"""What an encoding says of itself."""
+"""The properties that an encoding claims; `verify` tests them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Geometry:
-    """What an encoding may know of its model: sizes, and the scales at which the model starts."""
+    """What an encoding may know about its model: sizes, and standard deviations of the initialization."""
 
     width: int
     heads: int
@@ -45,10 +45,10 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Pair:
-    """Queries and keys as they meet in one layer, for hooks that depend on content.
+    """Queries and keys of one layer, for hooks that depend on content.
 
-    `allowed_BQK` is the causal, padding and document mask. q is already turned, tempered and multiplied by `scale`.
-    `marks_BHKC` is what `mark` left beside each key.
+    `allowed_BQK` combines the causal, padding and document masks. q is already rotated and multiplied by the
+    temperature's factor and by `scale`. `marks_BHKC` holds what `mark` returned for each key.
     """
 
     q_BHQE: Tensor
@@ -60,51 +60,52 @@ class Pair:
     scale: float = 1.0
     marks_BHKC: Tensor | None = None
     start: int = 0
-    """Where among the keys the queries begin: query i is itself key start + i."""
+    """The index of the first query among the keys: query i is key start + i."""
 
     @cached_property
     def behind_BQK(self) -> Tensor:
-        """The keys each query may see that are not ahead of it: itself and those before."""
+        """A mask of the allowed keys that are not ahead of their query: its own token and earlier ones."""
         key_K = torch.arange(self.allowed_BQK.shape[-1], device=self.allowed_BQK.device)
         own_Q1 = key_K[self.start : self.start + self.allowed_BQK.shape[-2], None]
         return self.allowed_BQK & (key_K <= own_Q1)
 
     @cached_property
     def distance_BQK(self) -> Tensor:
-        """How far each key lies behind each query; the sign is fixed here once."""
+        """Query position minus key position: positive where the key is behind the query."""
         return self.query_positions_BQ[:, :, None] - self.key_positions_BK[:, None, :]
 
 
 class Encoding(nn.Module):
     """No positional encoding: each hook is the identity, and a subclass overrides one or two.
 
-    Positions arrive as floating numbers in the working precision (fp32, or float64 in a float64 model), so what is
-    computed from them keeps that precision. Constants are computed in a hook, never kept in a buffer: whoever saves,
-    casts or reloads the model cannot lose them. Options are keyword-only arguments, kept under their own names.
+    Positions are floating-point tensors in the working precision (fp32, or float64 in a float64 model), so whatever a
+    hook computes from them has that precision. Compute constants in a hook and never keep them in a buffer: then
+    saving, casting or reloading the model cannot lose them. Options are keyword-only arguments, stored as attributes of
+    the same name.
     """
 
     label: ClassVar[str] = ""
-    """What figures and tables call it; the name of the class, unless given."""
+    """The name in figures and tables; the name of the class if empty."""
     paper: ClassVar[str] = ""
     """Where it was published: authors, year, arXiv number."""
     formula: ClassVar[str | None] = None
-    """The reference in `lengthwise.conformance` this encoding claims to equal; a port sets it to be held to it."""
+    """The formula in `lengthwise.conformance` that this encoding claims to equal; `verify` checks it against that."""
     version: ClassVar[int] = 1
-    """Raised when the numbers change; part of a run's identity."""
+    """Incremented when the computed numbers change; part of a run's identity."""
 
-    # Claims. `verify` tests each in both directions.
+    # Claims. `verify` tests each one, whether it is claimed or not.
     relative: bool = True
-    """A common shift of all positions changes nothing."""
+    """Shifting all positions by the same amount changes no logit."""
     limit: int | None = None
-    """The first impossible position; past it the model raises, it never clamps."""
+    """The first position that is not supported; from there on the model raises an error and never clamps."""
     prefix_stable: bool = True
-    """Appending tokens never changes earlier logits. If it does, `budget_B` is the number of tokens that are there."""
+    """Appending tokens never changes earlier logits. If False, `budget_B` is the number of tokens so far."""
     static_keys: bool = True
-    """The cache may hold turned keys; otherwise it holds keys as they were and their positions."""
+    """The cache may hold rotated keys; otherwise it holds unrotated keys, and every step rotates all of them."""
     shared: bool = True
-    """One instance serves all layers that name it; otherwise each layer has its own."""
+    """All layers that name this encoding share one instance; otherwise each layer has its own."""
     ordinal: bool = False
-    """The order of the tokens alone decides, and their content; which positions they were given changes nothing."""
+    """Only the order and the content of the tokens matter; the positions they are given change nothing."""
     complete: bool = True
     """Each query's weights sum to 1; otherwise to at most 1."""
 
@@ -114,12 +115,12 @@ class Encoding(nn.Module):
 
     @classmethod
     def overrides(cls, hook: str) -> bool:
-        """Whether this class does anything in `hook`."""
+        """Whether this class overrides `hook`."""
         return getattr(cls, hook) is not getattr(Encoding, hook)
 
     @classmethod
     def acts(cls) -> list[str]:
-        """Where it acts, in words: `["bias"]` for ALiBi, nothing for NoPE."""
+        """The places where this encoding acts: `["bias"]` for ALiBi, `[]` for NoPE."""
         return list(dict.fromkeys(place for hook, place in HOOKS.items() if cls.overrides(hook)))
 
     def initialize(self, stream: Callable[[str], torch.Generator]) -> None:
@@ -131,10 +132,11 @@ class Encoding(nn.Module):
             )
 
     def prepare(self, query_positions_BQ: Tensor, key_positions_BK: Tensor, budget_B: Tensor) -> object:
-        """What `rotate`, `score` and `read` need, once per forward for all layers that share this encoding.
+        """Compute the state that `rotate`, `score` and `read` need, once per forward pass for all layers that share it.
 
-        The keys are those that `rotate` will be given, the new ones where `static_keys`, else all; all, too, where it
-        turns none. `budget_B` is the number of tokens each sequence may get.
+        The key positions are those of the keys that `rotate` will receive: only the new ones if `static_keys`,
+        otherwise all. An encoding without `rotate` receives all of them. `budget_B` is the maximum number of tokens of
+        each sequence.
         """
         return None
 
@@ -147,22 +149,23 @@ class Encoding(nn.Module):
         return q_BHQE, k_BHKE
 
     def mark(self, x_BTD: Tensor) -> Tensor | None:
-        """What each token leaves beside its key for `score` to find: (B, H, T, C), kept in the cache.
+        """Extra values of each token, cached beside its key and passed to `score` as `pair.marks_BHKC`: (B, H, T, C).
 
-        `x_BTD` is what queries and keys are made of: the layer's input, normalised.
+        `x_BTD` is the normalised layer input, of which queries and keys are projections.
         """
         return None
 
     def columns(self, positions_BT: Tensor) -> tuple[Tensor, Tensor] | None:
         """The bias as a product: columns `(q, k)`, each (B, H, T, C), with bias(i, j) = q(i) · k(j) + a constant per i.
 
-        The constant is the one that makes a query's bias to its own position 0. Used only where no visible key is
-        ahead of its query; a relative encoding sees positions counted from an origin of the attention's choice.
+        The constant makes the bias between a query and its own position 0. Columns are used only where no visible key
+        is ahead of its query. A relative encoding receives positions that attention has shifted to an origin of its own
+        choice.
         """
         return None
 
     def by_distance(self, distances_N: Tensor) -> Tensor | None:
-        """The bias of each head at each distance (query − key; negative ahead of the query): (H, N)."""
+        """The bias of each head at each distance (query − key; negative for keys ahead of the query): (H, N)."""
         if not self.overrides("columns"):
             return None
         (q_1HNC, k_1HNC), (_, zero_1H1C) = (
@@ -172,7 +175,7 @@ class Encoding(nn.Module):
         return (q_1HNC * (zero_1H1C - k_1HNC)).sum(-1)[0]
 
     def bias(self, query_positions_BQ: Tensor, key_positions_BK: Tensor) -> Tensor | None:
-        """The bias itself, added to the scaled scores: (B, H, Q, K)."""
+        """The bias as a matrix, added to the scaled scores: (B, H, Q, K)."""
         if self.overrides("by_distance") or (self.overrides("columns") and self.relative):
             distance_BQK = query_positions_BQ[:, :, None] - key_positions_BK[:, None, :]
             bias_HN = self.checked_by_distance(distance_BQK.flatten())
@@ -190,14 +193,14 @@ class Encoding(nn.Module):
         return scores_BHQK
 
     def weigh(self, scores_BHQK: Tensor, pair: Pair) -> Tensor:
-        """The weights of the masked scores, −inf where a key is hidden: their softmax."""
+        """Turn masked scores (−inf where a key is hidden) into attention weights; the default is softmax."""
         return scores_BHQK.softmax(-1)
 
     def read(self, weights_BHQK: Tensor, pair: Pair) -> Tensor | None:
-        """An addition to each head's output, from its attention weights: (B, H, Q, E)."""
+        """A term added to each head's output, computed from its attention weights: (B, H, Q, E)."""
         return None
 
-    # What the model calls: the same hooks, with a look at what came back. A wrong shape would broadcast in silence.
+    # The model calls these: the same hooks, with a check of the returned shape. A wrong shape could broadcast silently.
 
     def checked_by_distance(self, distances_N: Tensor) -> Tensor:
         """`by_distance`, checked."""
@@ -268,7 +271,7 @@ def phases(positions_BT: Tensor, theta: float, pairs: int) -> tuple[Tensor, Tens
 
 
 def spectrum(theta: float, pairs: int, like: Tensor) -> Tensor:
-    """theta^(−f / pairs) for f = 0, ..., pairs − 1, in float64. (MPS has none.)"""
+    """theta^(−f / pairs) for f = 0, ..., pairs − 1, in float64 (on MPS, which has none, like `like`)."""
     dtype = like.dtype if like.device.type == "mps" else torch.float64
     return theta ** -(torch.arange(pairs, device=like.device, dtype=dtype) / max(pairs, 1))
 
@@ -276,7 +279,7 @@ def spectrum(theta: float, pairs: int, like: Tensor) -> Tensor:
 def waves(positions_BT: Tensor, frequency: Tensor) -> tuple[Tensor, Tensor]:
     """cos and sin of position × frequency, (F,) or (B, F): (B, T, F) each.
 
-    The angle is taken in the frequencies' float64: at position 65,535 one in fp32 is already wrong by 2^-8.
+    The angle is computed in the frequencies' float64: in fp32 it would already be off by 2^-8 at position 65,535.
     """
     angle_BTF = positions_BT.to(frequency.dtype)[..., None] * (frequency if frequency.ndim == 1 else frequency[:, None])
     return angle_BTF.cos().to(positions_BT.dtype), angle_BTF.sin().to(positions_BT.dtype)
@@ -297,7 +300,7 @@ def uniform_(parameter: Tensor, below: float, generator: torch.Generator) -> Non
 
 
 def taken(option: str) -> str:
-    """What to do where a learned tensor has an option's name."""
+    """The hint for a tensor that is stored under the name of an option."""
     return (
         f"self.{option} is a tensor; keep the option there, as it was given, and the tensor under another attribute, "
         f"e.g. self.{option}_weight"

@@ -1,4 +1,4 @@
-"""Contextual positions: counting what counts. Golovneva et al. 2024, arXiv:2405.18719."""
+"""Contextual positions: a count of the tokens that matter to the query. Golovneva et al. 2024, arXiv:2405.18719."""
 
 from collections.abc import Callable
 
@@ -12,10 +12,11 @@ from lengthwise.spec import SpecError
 class CoPE(Encoding):
     """Add q_i · e[p_ij] to each score; p_ij = Σ_{j ≤ l ≤ i} sigmoid(score_il) counts the tokens that matter to i.
 
-    Between whole counts e is interpolated; counts from `counts` − 1 on share the last row. If all gates are 1, p_ij is
-    i − j + 1 and this is Shaw's encoding of keys. Heads share e, which starts at 0, and each layer has its own. As in
-    the authors' code, q enters as it is, though the scores that make the gates are divided by √width. Given positions
-    change nothing: the order of the keys and their content decide. A key ahead of its query has count 0.
+    e is interpolated linearly between whole counts; counts of `counts` − 1 or more use the last row. If all gates are
+    1, p_ij is i − j + 1 and this is Shaw's encoding of keys. All heads share e, which is initialized to 0; each layer
+    has its own. As in the authors' code, q · e is not scaled, although the scores in the gates are divided by √width.
+    The positions given to the model have no effect: only the order and the content of the keys matter. A key ahead of
+    its query has count 0.
     """
 
     paper = "Golovneva et al. 2024, arXiv:2405.18719"

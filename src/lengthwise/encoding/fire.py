@@ -12,18 +12,18 @@ from lengthwise.spec import SpecError
 class Fire(Encoding):
     """Add f(ψ(i − j) / ψ(max(L, i))) to the score of query i and key j; ψ(x) = log(c · x + 1), f a small ReLU network.
 
-    The distance is seen as a share of what a query could look back, so longer sequences stay within the range that f
-    was trained on. With c = 0.1 and L = 512 the key 100 tokens behind is at log(11) / log(52.2) = 0.61 for every query
-    up to 512. f has one hidden layer (`width`), so it is a line on each side of a few knots, and is computed so: in
-    place of `width` numbers per pair, one look-up. c and the multiple of L = `threshold` are learned, as in the
-    authors' code, and each layer has its own network; `shared=true` is their FIRE-S. Their network ends in a constant
-    per head, which softmax drops; it is left out.
+    The input of f is the distance relative to the largest that the query can have, so longer sequences stay within the
+    range on which f was trained. With c = 0.1 and L = 512, a key 100 tokens back maps to log(11) / log(52.2) = 0.61 for
+    every query up to position 512. f has one hidden layer of `width` units, so it is piecewise linear, and each pair
+    looks up its segment instead of evaluating all units. c and a factor on L = `threshold` are learned, as in the
+    authors' code. Each layer has its own network; `shared=true` is the authors' FIRE-S. Their network also adds a
+    constant per head, which softmax ignores; it is omitted here.
     """
 
     label = "FIRE"
     paper = "Li et al. 2024, arXiv:2310.04418"
     formula = "fire"
-    relative = False  # i itself enters once it is past L
+    relative = False  # the query's own position enters once it exceeds L
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Fire(Encoding):
                 f"fire needs a width, a slope and a threshold above 0, not {width=}, {slope=}, {threshold=}"
             )
         self.width, self.slope, self.threshold, self.shared = width, slope, threshold, shared
-        self.c = nn.Parameter(torch.empty(1))  # of one dimension: FSDP shards no scalars
+        self.c = nn.Parameter(torch.empty(1))  # shape (1,): FSDP cannot shard scalars
         self.multiple = nn.Parameter(torch.empty(1))
         self.up = nn.Parameter(torch.empty(width))
         self.up_bias = nn.Parameter(torch.empty(width))
@@ -50,7 +50,7 @@ class Fire(Encoding):
         with torch.no_grad():
             self.c.fill_(self.slope)
             self.multiple.fill_(1.0)
-            # PyTorch's own rule for a Linear, which the authors leave as it is: U(±1/√inputs).
+            # PyTorch's default initialization of nn.Linear, as in the authors' code: U(±1/√inputs).
             for name, inputs in (("up", 1), ("up_bias", 1), ("down", self.width)):
                 uniform_(getattr(self, name), 2.0, stream(name))
                 getattr(self, name).sub_(1.0).mul_(inputs**-0.5)
@@ -67,12 +67,12 @@ class Fire(Encoding):
         return out_BQKH.permute(0, 3, 1, 2)
 
     def lines(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-        """f as lines: slopes and heights (S, H) of each segment, and the knots between them."""
+        """f as a piecewise linear function: slope and intercept (S, H) of each segment, and the knots between them."""
         up_F, bias_F, down_HF = (part.to(dtype) for part in (self.up, self.up_bias, self.down))
         with torch.no_grad():
             knot_F = -bias_F / torch.where(up_F == 0, torch.inf, up_F)
             knots_F = knot_F.sort().values
-            # A point inside each segment tells which units are on there.
+            # A point inside each segment shows which units are active there.
             inside_S = torch.cat([knots_F[:1] - 1, (knots_F[1:] + knots_F[:-1]) / 2, knots_F[-1:] + 1])
             on_SF = (inside_S[:, None] * up_F + bias_F > 0).to(dtype)
         return on_SF @ (down_HF * up_F).T, on_SF @ (down_HF * bias_F).T, knots_F

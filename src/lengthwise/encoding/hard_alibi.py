@@ -10,8 +10,9 @@ from lengthwise.spec import SpecError
 class HardAlibi(Encoding):
     """Head h of the first `fraction` of the heads sees h tokens: its own and the h − 1 before; the others see all.
 
-    With 4 heads, head 1 sees its own token alone, head 2 the one before too, heads 3 and 4 are without positions: what
-    it takes to find the last n tokens again and read on from there. (The publication gives windows to 8 of 16 heads.)
+    With 4 heads, head 1 sees only its own token, head 2 also the one before, and heads 3 and 4 have no positions. That
+    suffices to find an earlier occurrence of the last n tokens and to copy what follows it. (The publication gives
+    windows to 8 of 16 heads.)
     """
 
     label = "Hard-ALiBi"

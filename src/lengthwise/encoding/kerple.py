@@ -9,17 +9,17 @@ from torch import Tensor, nn
 from lengthwise.encoding.base import Encoding, Geometry, uniform_
 
 LEAST = 0.01
-"""Below this the authors clamp both parameters."""
+"""The lower bound of both parameters, as in the authors' code."""
 
 
 class Kerple(Encoding):
     """Subtract r1 · log(1 + r2 · distance) from each score, or with `kernel=power` r1 · distance^r2; learned per head.
 
-    With r1 = 1 and r2 = 1, distance 3 costs log 4 = 1.39, or 3 under the power kernel, which with r2 = 1 is ALiBi of
-    slope r1. Each layer has its own r1 and r2. They begin as the authors' code draws them: r1 in (0, 2) and r2 in
-    (0, 1) for the logarithm, the other way round for the power, whose r2 is at most 2. The authors overwrite a
-    parameter that leaves its range; here it is read as the nearest end of it and keeps its gradient, so that it finds
-    its way back.
+    With r1 = r2 = 1, distance 3 costs log 4 = 1.39, or 3 under the power kernel, which with r2 = 1 is ALiBi with slope
+    r1. Each layer has its own r1 and r2. They are drawn as in the authors' code: r1 from (0, 2) and r2 from (0, 1) for
+    the logarithm, and the other way round for the power kernel, whose r2 is at most 2. The authors overwrite a
+    parameter that leaves its range; here it is clamped only where it is used, with a straight-through gradient, so that
+    training can move it back.
     """
 
     label = "KERPLE"
@@ -46,6 +46,6 @@ class Kerple(Encoding):
 
 
 def _read(parameter_H: Tensor, like: Tensor, most: float | None = None) -> Tensor:
-    """At least `LEAST` and at most `most`, with the gradient of the parameter itself: (H, 1)."""
+    """The parameter clamped to [`LEAST`, `most`], with a straight-through gradient: (H, 1)."""
     value_H = parameter_H.to(like.dtype)
     return (value_H + (value_H.clamp(min=LEAST, max=most) - value_H).detach())[:, None]

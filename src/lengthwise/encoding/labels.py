@@ -1,4 +1,4 @@
-"""What figures and tables call an encoding: `nope` is NoPE, `rope:fraction=0.25` is RoPE ¼. Imports no torch."""
+"""Labels of encodings in figures and tables: `nope` is NoPE, `rope:fraction=0.25` is RoPE ¼. Does not import torch."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _SHARES = {0.25: "¼", 0.5: "½", 0.75: "¾"}
 
 
 def label_of(encoding: str, known: Mapping[str, str] | None = None) -> str:
-    """The label of an encoding as a study names it; a list has one for each layer: `3*rope,nope` is 3×RoPE, NoPE.
+    """The label of an encoding spec, or of a list with one spec per layer: `3*rope,nope` is 3×RoPE, NoPE.
 
-    `known` has the labels of classes from outside the package, by their names; without one it is the class's name.
+    `known` maps names of classes from outside the package to labels; without an entry, the label is the class name.
     """
     try:
         listed = specs(encoding)
     except SpecError:
-        return encoding  # not a spec: a label of the caller's own
+        return encoding  # not a spec, so it is already a label
     counted = [(len(list(same)), name) for name, same in groupby(_one(spec, known or {}) for spec in listed)]
     if len(counted) == 1:
         return counted[0][1]
@@ -28,7 +28,7 @@ def label_of(encoding: str, known: Mapping[str, str] | None = None) -> str:
 
 
 def label_of_class(cls: type) -> str:
-    """The label of an encoding's class: what it says itself, or its name; its parent's label is the parent's."""
+    """The label that a class itself defines, or its name; a label inherited from its parent does not count."""
     return vars(cls).get("label") or cls.__name__
 
 

@@ -12,7 +12,7 @@ from lengthwise.spec import SpecError
 class Learned(Encoding):
     """Add row t of a learned table to the embedding at position t.
 
-    The table ends at `limit`: a later position is an error, never the last row again.
+    The table ends at `limit`: a later position raises an error and never reuses the last row.
     """
 
     paper = "Gehring et al. 2017, arXiv:1705.03122"

@@ -11,9 +11,10 @@ from lengthwise.spec import SpecError
 class Local(Rope):
     """RoPE among the last `window` positions, the query's own among them: a key further away is hidden.
 
-    A bias of −inf from distance `window` on, in both directions where a model sees ahead. No distance that was not
-    trained ever occurs, so it needs no scaling. `3*local:window=8,nope`, in four layers, is the pattern of Cohere 2 and
-    RNoPE-SWA (Yang et al. 2025, arXiv:2501.18795). Their windows count tokens: the same for consecutive positions.
+    The bias is −inf from distance `window` on, in both directions if the model sees tokens ahead. Longer sequences
+    contain no untrained distances, so the frequencies need no scaling. `3*local:window=8,nope`, in four layers, is the
+    pattern of Cohere 2 and RNoPE-SWA (Yang et al. 2025, arXiv:2501.18795). Their windows count tokens; for consecutive
+    positions that is the same.
     """
 
     label = "Local RoPE"

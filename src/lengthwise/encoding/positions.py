@@ -1,8 +1,8 @@
-"""Which position each token has: the axis orthogonal to the encoding.
+"""The kinds of positions that tokens can have, independent of the encoding.
 
-Positions are computed outside the model, once per example, by a pure function. It may look at the whole prompt; inside
-the answer only at tokens up to its own, so `places(p, a[:k])` is the beginning of `places(p, a)` for every k, and
-training, one-pass evaluation and cached decoding give a token the same position.
+Positions are computed outside the model, once per example, by a pure function. A token's position may depend on the
+whole prompt, but within the answer only on tokens up to its own. So `places(p, a[:k])` is a prefix of `places(p, a)`
+for every k, and training, one-pass evaluation and cached decoding give a token the same position.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lengthwise.spec import SpecError
 
 
 class Symbols(Protocol):
-    """What positions that look at content need of a vocabulary."""
+    """The part of a vocabulary that content-dependent positions need."""
 
     @property
     def symbols(self) -> tuple[str, ...]:
@@ -30,7 +30,7 @@ class Symbols(Protocol):
 
 
 class Placing(Protocol):
-    """What positions that look at content need of a task; `lengthwise.task.base.Task` has it."""
+    """The part of a task that content-dependent positions need; `lengthwise.task.base.Task` implements it."""
 
     @property
     def name(self) -> str:
@@ -44,7 +44,7 @@ class Placing(Protocol):
 
     @property
     def overhang(self) -> int:
-        """How many groups a right answer may have beyond those of its prompt."""
+        """How many more groups a correct answer may have than its prompt."""
         ...
 
     def places(self, prompt: Sequence[str], answer: Sequence[str]) -> list[int]:
@@ -52,15 +52,15 @@ class Placing(Protocol):
         ...
 
     def digit_run(self, prompt: Sequence[str]) -> int | None:
-        """The most digits in a row that a right answer to the prompt has, or None where the task does not know."""
+        """The longest run of digits in a correct answer to the prompt, or None if the task does not know it."""
         ...
 
 
 class Positions:
     """A kind of positions; this base class counts 0, 1, 2, ...
 
-    `places` is the whole contract. `key` is the example's own number, from which everything random comes; `budget` is
-    how many tokens the sequence may get, known before the answer is. `limit` is the first position it never gives.
+    Subclasses override `places`. `key` is the example's random key; `budget` is the maximum number of tokens of the
+    sequence, known before the answer. All positions are below `limit`.
     """
 
     paper: ClassVar[str] = ""
@@ -73,11 +73,11 @@ class Positions:
         return list(range(len(prompt) + len(answer)))
 
     def at_test(self) -> Positions:
-        """The kind to use in evaluation: what is random in training need not be random there."""
+        """The kind of positions for evaluation, which may be deterministic where training is random."""
         return self
 
     def of(self, task: Placing) -> Self:
-        """The kind for the examples of this task: those that look at content ask it."""
+        """Bind this kind to a task, which content-dependent positions need; other kinds return themselves."""
         return self
 
     def _fits(self, tokens: int, budget: int) -> None:
@@ -86,7 +86,7 @@ class Positions:
 
 
 def _room(kind: str, limit: int | None, budget: int) -> int:
-    """The number of positions there are, at least as many as the budget."""
+    """Return `limit`, after a check that the budget does not exceed it."""
     assert limit is not None
     if budget > limit:
         raise SpecError(f"a budget of {budget} tokens needs more than {limit} positions; write {kind}:limit={budget}")
@@ -114,7 +114,7 @@ class Randomized(Positions):
         tokens = len(prompt) + len(answer)
         self._fits(tokens, budget)
         limit = _room("randomized", self.limit, budget)
-        # The `budget` smallest of `limit` random words are a uniform subset; raw words are the same in every NumPy.
+        # The indices of the `budget` smallest random words are a uniform subset; raw words are the same in every NumPy.
         words = np.random.Philox(key=key).random_raw(limit)
         chosen = np.sort(np.argsort(words, kind="stable")[:budget])
         return chosen[:tokens].tolist()
@@ -166,7 +166,7 @@ class Given(Positions):
 
 
 class _OfTask(Positions):
-    """Positions that look at content, so they belong to a task; from a random start that evaluation does without."""
+    """Content-dependent positions, which need a task; their random start is 0 in evaluation unless `test=random`."""
 
     task: Placing | None = None
     starts: int
@@ -199,7 +199,7 @@ class _OfTask(Positions):
         return int(np.random.Philox(key=key).random_raw()) % starts if self.random else 0
 
     def _within(self, places: list[int]) -> list[int]:
-        """Answers longer than any right one stay at the last position; right ones never come so far."""
+        """Clamp to the last position; only answers longer than any correct one get that far."""
         assert self.limit is not None
         last = self.limit - 1
         return [min(place, last) for place in places]
@@ -208,9 +208,9 @@ class _OfTask(Positions):
 class Coupled(_OfTask):
     """One position for what belongs together, e.g. for digits of one significance. Cho et al. 2024, arXiv:2405.20671.
 
-    The task says what does (`Task.places`): group g gets position start + g, no group gets 0. With
-    `6 5 + 8 =` and `3 7`, reversed, the groups are `3 2 1 2 1` and `2 3`. The start is random in training, as far as
-    `limit` leaves room, and 0 in evaluation.
+    `Task.places` defines the groups: a token of group g gets position start + g, a token of no group gets 0. For `6 5 +
+    8 =` and `3 7`, reversed, the groups are `3 2 1 2 1` and `2 3`. In training the start is random, within the room
+    that `limit` leaves; in evaluation it is 0.
     """
 
     paper = "Cho et al. 2024, arXiv:2405.20671"
@@ -222,7 +222,7 @@ class Coupled(_OfTask):
         self._fits(len(prompt) + len(answer), budget)
         task = self._asked()
         asked, said = (task.vocabulary.read(part) for part in (prompt, answer))
-        # Beginning and end tokens belong to no group, and the task need not know of them.
+        # <bos>, <eos> and <pad> belong to no group and are not passed to the task.
         real = [[symbol for symbol in part if symbol not in _SPECIAL] for part in (asked, said)]
         groups = iter(task.places(real[0], real[1]))
         given = [0 if symbol in _SPECIAL else next(groups) for symbol in (*asked, *said)]
@@ -239,8 +239,8 @@ class Coupled(_OfTask):
 class Abacus(_OfTask):
     """A digit's index inside its number, 1, 2, ..., and 0 for what is no digit. McLeish et al. 2024, arXiv:2405.17399.
 
-    `1 2 + 3 4 5 =` has `1 2 0 1 2 3 0`, plus one start for all digits, below `starts` in training and 0 in evaluation.
-    Meant for numbers written from their last digit (`reversed=all`), where the index is the significance.
+    `1 2 + 3 4 5 =` has `1 2 0 1 2 3 0`, plus one common start for all digits: random below `starts` in training, 0 in
+    evaluation. Use it for numbers written from their last digit (`reversed=all`), where the index is the significance.
     """
 
     paper = "McLeish et al. 2024, arXiv:2405.17399"
@@ -255,7 +255,7 @@ class Abacus(_OfTask):
         bound = super().of(task)
         if not _DIGITS & set(task.vocabulary.symbols):
             raise SpecError(f"{task.name} has no digits, so abacus positions would all be 0")
-        task.digit_run(())  # a format whose digits cannot be counted is an error now, not at the first example
+        task.digit_run(())  # raises now, not at the first example, if the digits of this format cannot be counted
         return bound
 
     def places(self, prompt: Sequence[int], answer: Sequence[int], key: int, budget: int) -> list[int]:

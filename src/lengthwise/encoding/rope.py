@@ -15,16 +15,17 @@ from lengthwise.spec import SpecError
 class Rope(Encoding):
     """Turn pair f of the first `fraction` of each query's and key's coordinates by t · theta^(−2f / turned) radians.
 
-    A turned query and key meet at an angle that depends on i − j alone. Pair f is coordinates (f, f + turned/2), as in
-    Llama, or (2f, 2f + 1), as in GPT-J, with `interleaved=true`: the same up to a fixed order of coordinates. The
-    "Rotary" of the original study is `rope:fraction=0.25:interleaved=true`; `fraction=0` is NoPE.
+    The dot product of a rotated query and key depends on their positions only through i − j. Pair f is coordinates (f,
+    f + turned/2), as in Llama, or (2f, 2f + 1), as in GPT-J, with `interleaved=true`; the two differ only by a fixed
+    permutation of coordinates. The "Rotary" of the original study is `rope:fraction=0.25:interleaved=true`;
+    `fraction=0` is NoPE.
 
-    `p=0.75` keeps the spacing of all pairs and stops the slowest quarter of them (p-RoPE, Barbero et al. 2025,
-    arXiv:2410.06205): of 8 pairs, 6 turn as in RoPE. `fraction=0.75` instead has 6 pairs that reach from fast to slow.
+    `p=0.75` keeps RoPE's frequencies but does not rotate the slowest quarter of the pairs (p-RoPE, Barbero et al. 2025,
+    arXiv:2410.06205): of 8 pairs, 6 turn as in RoPE. `fraction=0.75` instead has 6 pairs that span all frequencies.
 
-    `scaling` changes the frequencies for longer sequences (`lengthwise.encoding.scaling`). Where that depends on the
-    length, it is the budget of the sequence, so that no token changes it; with `length=seen`, as published, it is the
-    number of tokens so far, and each appended token changes all that came before.
+    `scaling` changes the frequencies for longer sequences (`lengthwise.encoding.scaling`). If they depend on the
+    length, the length is the budget of the sequence, so appending a token does not change them. With `length=seen`, as
+    published, it is the number of tokens so far, and each appended token changes the rotation of all earlier ones.
     """
 
     label = "RoPE"
@@ -106,7 +107,7 @@ class Rope(Encoding):
         kept_BTE = cos_BTF.new_ones(*cos_BTF.shape[:2], self.geometry.head_width - self.turned)
         cos = torch.cat([self._join(cos_BTF, cos_BTF), kept_BTE], -1)
         sin = torch.cat([self._join(-sin_BTF, sin_BTF), kept_BTE * 0], -1)
-        # In the memory order of queries and keys, heads inside tokens, the product runs over whole rows.
+        # In the memory order of queries and keys (heads inside tokens), the product runs over contiguous rows.
         heads = self.geometry.heads if len(cos) == 1 else 1
         return tuple(table[:, :, None].repeat(1, 1, heads, 1).transpose(1, 2) for table in (cos, sin))  # pyrefly: ignore
 
@@ -128,7 +129,7 @@ class Rope(Encoding):
 
 
 def _turning(p: float, fraction: float, turned: int) -> int:
-    """How many of the pairs turn under p-RoPE: its first, fastest ones."""
+    """The number of pairs that rotate under p-RoPE: the first, fastest ones."""
     if not 0 <= p <= 1:
         raise SpecError(f"rope's p is the share of pairs that turn, from 0 to 1, not {p}")
     if p < 1 and fraction < 1:
@@ -140,7 +141,7 @@ def _turning(p: float, fraction: float, turned: int) -> int:
 
 
 class _Turn(torch.autograd.Function):
-    """Turning, with its gradient, which is turning back: half the time of the same in separate operations on a CPU."""
+    """Rotation with its gradient, the inverse rotation; on a CPU this takes half the time of separate operations."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor, cos: Tensor, sin: Tensor, partner_E: Tensor | None) -> Tensor:

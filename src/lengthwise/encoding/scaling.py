@@ -1,7 +1,7 @@
-"""How RoPE's frequencies are changed for sequences longer than the trained ones: one function each.
+"""Scalings of RoPE's frequencies for sequences longer than the trained ones.
 
-Each gets RoPE's own frequencies, the fastest first, and how far they are to be stretched, s: a number, or one for each
-row where it depends on the length. At s = 1 each is RoPE, to the bit.
+Each scaling gets RoPE's frequencies, fastest first, and a stretch factor s: a number, or one per row if it depends on
+the length. At s = 1 each scaling equals RoPE bit for bit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ USES: dict[str, set[str]] = {
     "yarn": {"factor", "trained", "length", "slow", "fast", "attention_factor"},
     "llama3": {"factor", "trained", "length", "slow", "fast"},
 }
-"""The options each scaling reads; another one would be ignored, so it is refused."""
+"""The options each scaling reads; any other option would be ignored, so it is an error."""
 
 FAST = {"yarn": 32.0, "llama3": 4.0}
 
@@ -33,7 +33,7 @@ FAST = {"yarn": 32.0, "llama3": 4.0}
 class Scaling:
     """A way to change frequencies, e.g. `rope:scaling=yarn:factor=4:trained=64`.
 
-    s is `factor`, or, where none is given, the length over `trained`, at least 1. The length is the sequence's budget.
+    s is `factor`, or max(1, length / `trained`) if no factor is given; the length is the sequence's budget.
     """
 
     kind: Kind
@@ -44,7 +44,7 @@ class Scaling:
     slow: float
     """A pair that turns fewer times than this within `trained` tokens is stretched by s (yarn, llama3)."""
     fast: float
-    """One that turns more often is left as it is; between them it is stretched in part."""
+    """A pair that turns more often than this is not changed; between `slow` and `fast` it is stretched in part."""
     attention_factor: float | None
 
     @property
@@ -73,11 +73,11 @@ class Scaling:
             return ntk(frequency_F, stretch)
         assert self.trained is not None
         left_F = left_by_index(self, frequency_F) if self.kind == "yarn" else left_by_turns(self, frequency_F)
-        # In this order a stretch of 1 gives the frequency itself.
+        # This order of operations gives exactly the original frequency for a stretch of 1.
         return frequency_F * (left_F + (1 - left_F) / stretch)
 
     def magnitude(self, stretch: Tensor | float) -> Tensor | float:
-        """What cos and sin are multiplied by; scores see its square."""
+        """The factor on cos and sin; scores are multiplied by its square."""
         if self.kind != "yarn":
             return 1.0
         if self.attention_factor is not None:
@@ -96,29 +96,29 @@ def ntk(frequency_F: Tensor, stretch: Tensor | float) -> Tensor:
 
 
 def left_by_index(scaling: Scaling, frequency_F: Tensor) -> Tensor:
-    """How much of each frequency YaRN leaves as it is: a line over the pairs' numbers, between whole ones.
+    """The share of each frequency that YaRN keeps: a linear ramp over the pair index, between whole indices.
 
-    Peng et al. 2023, arXiv:2309.00071, as in the authors' code; their text draws the line over turns, as `llama3` does.
+    Peng et al. 2023, arXiv:2309.00071, as in the authors' code; in their text the ramp is over turns, as in `llama3`.
     """
     first, last = ramp(scaling)
     index_F = torch.arange(len(frequency_F), device=frequency_F.device, dtype=frequency_F.dtype)
-    # Where both ends are one pair, it is the last that is left as it is.
+    # If both ends are the same pair, it is the last pair that is not changed.
     return 1 - ((index_F - first) / max(last - first, 0.001)).clamp(0, 1)
 
 
 def ramp(scaling: Scaling) -> tuple[int, int]:
-    """The pairs between which YaRN's line runs."""
+    """The pair indices at which YaRN's ramp begins and ends."""
     assert scaling.trained is not None
 
     def pair(turns: float) -> float:
         return scaling.pairs * math.log(scaling.trained / (turns * 2 * math.pi)) / math.log(scaling.theta)  # pyrefly: ignore
 
-    # The end is that of the coordinates, as in the authors' code, where one of the pairs is meant.
+    # The upper bound counts coordinates, as in the authors' code, although pairs are meant.
     return max(math.floor(pair(scaling.fast)), 0), min(math.ceil(pair(scaling.slow)), 2 * scaling.pairs - 1)
 
 
 def left_by_turns(scaling: Scaling, frequency_F: Tensor) -> Tensor:
-    """How much of each frequency Llama 3.1 leaves as it is: a line over turns within `trained` tokens."""
+    """The share of each frequency that Llama 3.1 keeps: a linear ramp over the turns within `trained` tokens."""
     assert scaling.trained is not None
     turns_F = frequency_F * (scaling.trained / (2 * math.pi))
     return ((turns_F - scaling.slow) / (scaling.fast - scaling.slow)).clamp(0, 1)
@@ -136,7 +136,7 @@ def scaling_of(
     attention_factor: float | None,
     length: str,
 ) -> Scaling | None:
-    """The scaling of rope's options; refuses what would be ignored, what is missing, and what has no meaning."""
+    """Build the scaling from rope's options; missing, invalid or unused options are errors."""
     options = {"factor": factor, "trained": trained, "slow": slow, "fast": fast, "attention_factor": attention_factor}
     given = {name for name, value in options.items() if value is not None} | (
         {"length"} if length != "budget" else set()

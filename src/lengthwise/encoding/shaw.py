@@ -12,9 +12,10 @@ from lengthwise.spec import SpecError
 class Shaw(Encoding):
     """Add a learned vector to each key, and one to each value, chosen by the distance, clipped to ± `distance`.
 
-    The score of query i and key j is q_i · (k_j + a[i − j]); what is read is v_j + b[i − j]; heads share both tables,
-    each layer has its own. All distances from 16 on share a row, so nothing ends. `values=false` leaves out b, which
-    the authors found to matter little. q · a is taken for the 33 rows and looked up, never for each pair.
+    The score of query i and key j is q_i · (k_j + a[i − j]), and the value is v_j + b[i − j]. Heads share both tables;
+    each layer has its own. All distances from 16 on share a row, so there is no limit to the length. `values=false`
+    omits b, which the authors found to matter little. q · a is computed for the 33 rows and then looked up for each
+    pair.
     """
 
     paper = "Shaw et al. 2018, arXiv:1803.02155"

@@ -1,6 +1,6 @@
-"""What a run's identity and a citation need of an encoding, read from its file: torch is not imported.
+"""The options, version, label and paper of an encoding, read from its source file without importing torch.
 
-Planning ten thousand runs takes a second; importing torch takes three.
+Run identities and citations need nothing else. Planning ten thousand runs takes a second; importing torch takes three.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from lengthwise.spec import Spec, canonical, resolve
 
 @cache
 def outline(name: str) -> type:
-    """A class with the options, `version`, `label` and `paper` of an encoding of the table, and nothing else of it."""
+    """A stub class with only the options, `version`, `label` and `paper` of an encoding in `ENCODINGS`."""
     module, _, cls = ENCODINGS[name].partition(":")
     return _drawn(module, cls)
 
 
 def encoding_class(name: str) -> type:
-    """The outline of an encoding of the table, or the class itself of one from outside."""
+    """The outline of an encoding in `ENCODINGS`, or the class itself if it is from outside the package."""
     return outline(name) if name in ENCODINGS else resolve("encoding", ENCODINGS, name)
 
 
@@ -72,13 +72,13 @@ _OURS = {where.partition(":")[0] for where in ENCODINGS.values()} | {"lengthwise
 
 
 def _kept(node: ast.stmt) -> ast.stmt | None:
-    """`version = 2`, `label = "..."` and `paper = "..."` as they stand, and the head of `__init__`."""
+    """Keep assignments of `version`, `label` and `paper`, and the signature of `__init__`; drop everything else."""
     names = [node.target] if isinstance(node, ast.AnnAssign) else node.targets if isinstance(node, ast.Assign) else []
     if any(isinstance(name, ast.Name) and name.id in {"version", "label", "paper"} for name in names):
         return node
     if not (isinstance(node, ast.FunctionDef) and node.name == "__init__"):
         return None
     for argument in (*node.args.posonlyargs, *node.args.args):
-        argument.annotation = None  # `geometry: Geometry` is torch's side
+        argument.annotation = None  # resolving `Geometry` would import torch
     node.body[:], node.returns, node.decorator_list = [ast.Pass()], None, []
     return node

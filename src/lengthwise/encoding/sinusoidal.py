@@ -12,9 +12,9 @@ from lengthwise.spec import SpecError
 class Sinusoidal(Encoding):
     """Add amplitude · [sin(t ω_0), sin(t ω_1), ..., cos(t ω_0), cos(t ω_1), ...] to the embedding at position t.
 
-    ω_k = theta^(−2k / width). Position 0 of width 4 gets [0, 0, 1, 1]. Sines first, then cosines, as the original
-    study's code has it (its text says alternating, which is `interleaved=true`). The amplitude is the embeddings' own
-    standard deviation unless given: 1 in the `paper` preset, as published.
+    ω_k = theta^(−2k / width). Position 0 of width 4 gets [0, 0, 1, 1]. Sines come first, then cosines, as in the
+    original study's code (its text says alternating, which is `interleaved=true`). The default amplitude is the initial
+    standard deviation of the embeddings: 1 in the `paper` preset, as published.
     """
 
     paper = "Vaswani et al. 2017, arXiv:1706.03762"

@@ -1,4 +1,4 @@
-"""Stick-breaking attention: the nearest key that wants it takes its share first. Tan et al. 2024, arXiv:2410.17980."""
+"""Stick-breaking attention: keys take their shares in turn, the nearest first. Tan et al. 2024, arXiv:2410.17980."""
 
 import torch
 import torch.nn.functional as F
@@ -10,10 +10,11 @@ from lengthwise.encoding.base import Encoding, Geometry, Pair
 class StickBreaking(Encoding):
     """Weigh key j < i by β_ij · Π_{j < l < i} (1 − β_il), with β = sigmoid(score), in place of softmax.
 
-    From query i back, each key takes the share β of what is left: with all scores 0, half, a quarter, an eighth. Keys
-    near the query come first, so that order is known without positions. A query does not see itself, and what no key
-    took is lost (a row sums to less than 1; the first to 0), or goes to the query's own value with `remainder=true`, as
-    in the authors' language models. Given positions change nothing. Meant for a causal mask.
+    Going back from query i, each key takes the share β of the remaining weight: with all scores 0, a half, a quarter,
+    an eighth. Near keys come first, so the weights depend on order without positions. A query does not see itself.
+    Weight that no key takes is lost (a row sums to less than 1, the first to 0), or with `remainder=true` goes to the
+    query's own value, as in the authors' language models. The positions given to the model have no effect. Use a causal
+    mask.
     """
 
     label = "Stick-breaking"
@@ -33,7 +34,7 @@ class StickBreaking(Encoding):
         seen_B1QK = (pair.allowed_BQK & ~own_QK)[:, None]
         scores_BHQK = scores_BHQK.masked_fill(~seen_B1QK, 0.0)
         left_BHQK = torch.where(seen_B1QK, F.logsigmoid(-scores_BHQK), 0.0)
-        # From the right: what near keys leave is a sum of few.
+        # Sum from the right, so that the sums of near keys have few terms and little rounding error.
         until_BHQK = left_BHQK.flip(-1).cumsum(-1).flip(-1)
         taken_BHQK = (F.logsigmoid(scores_BHQK) + until_BHQK - left_BHQK).exp()
         rest = until_BHQK[..., :1].exp() if self.remainder else 0.0

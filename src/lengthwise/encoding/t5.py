@@ -16,8 +16,8 @@ class T5(Encoding):
     The first half of the buckets holds one distance each (0, 1, 2, ...); the rest are spaced logarithmically up to
     `distance`, and everything beyond falls into the last. With 5 buckets and distance 6: 0 1 2 3 4 5 6 7 → buckets
     0 1 2 3 3 4 4 4. A key ahead of its query counts as distance 0, unless `bidirectional=true`, which gives half of
-    the buckets to either side. (The formula printed in Kazemnejad et al. halves the buckets as a real number; their
-    code and their example matrix halve it as an integer, as here.)
+    the buckets to either side. (The formula printed in Kazemnejad et al. halves the number of buckets as a real number;
+    their code and their example matrix use integer division, as here.)
     """
 
     paper = "Raffel et al. 2020, arXiv:1910.10683"
@@ -40,7 +40,7 @@ class T5(Encoding):
         normal_(self.table, self.geometry.bias_std, stream("table"))
 
     def bucket(self, distances_N: Tensor) -> Tensor:
-        """The bucket of each distance, in fp32 whatever the model: at a tie the rounding decides, as it does in T5."""
+        """The bucket of each distance, always in fp32: at a bucket's boundary rounding decides, as in T5."""
         behind_N, buckets, side_N = distances_N.long(), self.buckets, 0
         if self.bidirectional:
             buckets //= 2
@@ -53,5 +53,5 @@ class T5(Encoding):
         return side_N + torch.where(behind_N < exact, behind_N, far_N)
 
     def by_distance(self, distances_N: Tensor) -> Tensor:
-        # Cast, then gather: the gradient of a gather adds up all pairs of tokens, which bf16 cannot.
+        # Cast before the gather: its gradient sums over all pairs of tokens, for which bf16 is not precise enough.
         return self.table.to(distances_N.dtype).T[:, self.bucket(distances_N)]

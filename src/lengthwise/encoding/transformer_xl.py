@@ -13,8 +13,8 @@ class TransformerXL(Encoding):
     """Score query i and key j by q_i · k_j + q_i · r(i − j) + u · k_j + v · r(i − j), all scaled alike.
 
     r(d) is a learned projection of the sinusoid of d, of the model's width, sines before cosines; u and v are learned
-    per head. Each layer has its own (the authors share u and v between layers unless told otherwise). `clamp` is their
-    `clamp_len`: larger distances count as this one. The segments and memory of the publication are not part of it.
+    per head. Each layer has its own (by default the authors share u and v between layers). `clamp` is their
+    `clamp_len`: larger distances are clamped to it. The segments and memory of the publication are not included.
     """
 
     label = "Transformer-XL"
@@ -41,7 +41,7 @@ class TransformerXL(Encoding):
             distance_BQK = distance_BQK.clamp(max=self.clamp)
         lowest = int(distance_BQK.min())
         span = int(distance_BQK.max()) - lowest + 1
-        if span <= 4 * sum(distance_BQK.shape[1:]):  # every distance between, as where positions are consecutive
+        if span <= 4 * sum(distance_BQK.shape[1:]):  # tabulate the whole range, e.g. for consecutive positions
             distances_N = torch.arange(lowest, lowest + span, device=distance_BQK.device).to(distance_BQK.dtype)
             index_BQK = distance_BQK.long() - lowest
         else:

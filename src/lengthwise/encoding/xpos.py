@@ -1,4 +1,4 @@
-"""Rotary positions that fade. Sun et al. 2022, arXiv:2212.10554."""
+"""Rotary positions with exponential decay. Sun et al. 2022, arXiv:2212.10554."""
 
 import math
 
@@ -13,10 +13,11 @@ from lengthwise.spec import SpecError
 class XPos(Rope):
     """Turn pair f of queries and keys as RoPE does, and scale it by ζ_f^(t / base) in queries, ζ_f^(−t / base) in keys.
 
-    ζ_f = (2f / width + gamma) / (1 + gamma), below 1, so a score fades by ζ_f^((i − j) / base): with gamma = 0.4 and
-    base = 512, the fastest pair to 0.2857 at distance 512, the slowest hardly. Keys must be scaled the other way than
-    queries, and from a fixed origin: the authors' code counts from the middle of each call, which gives the same scores
-    in one pass but other keys to a cache. Counted from 0, a key's scale leaves fp32 at `limit`: a clear error there.
+    ζ_f = (2f / width + gamma) / (1 + gamma) is below 1, so a score decays by ζ_f^((i − j) / base): with gamma = 0.4 and
+    base = 512, the fastest pair decays to 0.2857 at distance 512, the slowest hardly at all. Keys need the inverse
+    scale of queries, from a fixed origin: the authors' code counts from the middle of each call, which gives the same
+    scores in one pass but other keys in a cache. Counted from 0, a key's scale would leave the range of fp32 past
+    `limit`, so such positions are an error.
     """
 
     label = "xPos"

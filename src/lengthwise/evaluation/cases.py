@@ -1,4 +1,4 @@
-"""The examples of an evaluation, each with its tokens, its key and the tokens it may get."""
+"""The examples of an evaluation, each with its tokens, its random key and its budget of tokens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Case:
     prompt: int
     """Tokens of the prompt."""
     limit: int
-    """Tokens the answer may take before it is cut."""
+    """The maximum number of tokens of the answer before it is cut."""
     key: int
 
     @property
@@ -35,11 +35,11 @@ class Case:
 
     @property
     def budget(self) -> int:
-        """Tokens the sequence may get, known before the answer is."""
+        """The maximum number of tokens of the sequence, known before the answer."""
         return self.prompt + self.limit
 
     def places(self, positions: Positions, said: Sequence[int] | None = None) -> list[int] | None:
-        """The position of each token of prompt and answer; None where they are counted."""
+        """The position of each token of prompt and answer; None if they are consecutive."""
         if isinstance(positions, Consecutive):
             return None
         return positions.places(self.ids[: self.prompt], self.answer if said is None else said, self.key, self.budget)
@@ -68,7 +68,7 @@ def _cases(task: Task, split: str, length: int) -> list[Case]:
 
 
 def grid(task: Task, lengths: Sequence[int] | None = None) -> list[tuple[str, int]]:
-    """The splits and lengths of an evaluation: all that are tested, or these lengths, each in the split it is of."""
+    """The splits and lengths of an evaluation: all that are tested, or the given lengths, each with its split."""
     seen = "validation" if task.protocol == "paper" else "test_seen"
     if lengths is None:
         splits = (seen, "test_unseen") if task.protocol == "paper" else (seen, "test_unseen", "test_far")

@@ -1,4 +1,4 @@
-"""Free-running greedy decoding of many cases at once, with a cache: what a model really says."""
+"""Free-running greedy decoding of many cases at once, with a cache."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from lengthwise.model import Decoder
 from lengthwise.spec import SpecError, one_line
 
 ROWS = 256
-"""Cases that are decoded side by side."""
+"""The number of cases that are decoded in one batch."""
 
 Decode = Callable[[Sequence[Case], Sequence[Sequence[int]]], list[list[int]]]
-"""(cases, what each has said already) → all that each says, up to its end token or its limit."""
+"""(cases, tokens already generated for each) → all generated tokens of each, up to its end token or its limit."""
 
 
 def limit_of(decoder: Decoder) -> int | None:
-    """The first position that one of the decoder's encodings does not have."""
+    """The first position that one of the decoder's encodings does not support; None if there is none."""
     limits = [part.limit for part in decoder._encodings() if part.limit is not None]
     return min(limits, default=None)
 
@@ -32,7 +32,7 @@ def decoder_decode(decoder: Decoder, positions: Positions, end: int, rows: int =
 
     def decode(asked: Sequence[Case], begun: Sequence[Sequence[int]]) -> list[list[int]]:
         said: list[list[int]] = [[] for _ in asked]
-        # Neighbours have about as many tokens before them and as many to come.
+        # Sorted, so that the cases of a batch have similar numbers of tokens to generate and of prompt tokens.
         order = sorted(range(len(asked)), key=lambda n: (asked[n].limit - len(begun[n]), asked[n].prompt))
         for start in range(0, len(order), rows):
             group = order[start : start + rows]
@@ -74,7 +74,7 @@ def _side_by_side(
         if not going:
             return said
         full = any(cache.tokens - wide + lengths[n] + 1 > asked[row].budget for n, row in enumerate(active))
-        # Dropping rows copies the cache, so those that have stopped are carried along until it pays or they must go.
+        # Dropping rows copies the cache, so finished rows stay until dropping them pays off or is necessary.
         if len(going) < len(active) and (full or not carried or len(going) <= 0.7 * len(active)):
             cache.keep(going)
             best_B, active, lengths = best_B[going], [active[n] for n in going], [lengths[n] for n in going]
@@ -87,7 +87,7 @@ def _side_by_side(
 def _anew(
     decoder: Decoder, positions: Positions, end: int, asked: list[Case], begun: list[Sequence[int]]
 ) -> list[list[int]]:
-    """The whole sequence for every token: what a model says if each token changes the states of those before it."""
+    """Decode without a cache: each token changes earlier states, so every step runs the whole sequence."""
     said, limit = [list(words) for words in begun], limit_of(decoder)
     while active := [row for row in range(len(asked)) if _goes_on(asked[row], said[row], end, positions, limit)]:
         cases, words = [asked[row] for row in active], [said[row] for row in active]
@@ -107,7 +107,7 @@ def _anew(
 
 
 def _heads(cases: list[Case], said: list[list[int]]) -> tuple[Tensor, list[int], Tensor]:
-    """Prompts and what was said, padded on the left; the tokens of each; and where the last ones are."""
+    """Prompts plus generated tokens, padded on the left; the length of each row; and a mask of the last tokens."""
     heads = [case.ids[: case.prompt] + words for case, words in zip(cases, said, strict=True)]
     wide = max(map(len, heads))
     ids_BT = np.zeros((len(heads), wide), dtype=np.int64)
@@ -119,7 +119,7 @@ def _heads(cases: list[Case], said: list[list[int]]) -> tuple[Tensor, list[int],
 
 
 def _goes_on(case: Case, said: list[int], end: int, positions: Positions, limit: int | None) -> bool:
-    """Whether another token may be asked for: not after the end, nor past the limits of answer and encoding."""
+    """Whether to generate another token: not after the end token, nor past the limits of answer and encoding."""
     if len(said) >= case.limit or (said and said[-1] == end):
         return False
     if limit is None:
@@ -150,11 +150,11 @@ def _next_places(positions: Positions, active: list[int], asked: list[Case], sai
 
 
 Outside = Callable[[Tensor, Tensor], Tensor]
-"""Somebody else's network: (ids_BT padded on the right, real tokens of each row) → logits (B, T, V)."""
+"""A model that is not our decoder: (ids_BT padded on the right, real tokens of each row) → logits (B, T, V)."""
 
 
 def call(model: Outside, ids_BT: Tensor, lengths_B: Tensor) -> Tensor:
-    """The logits of somebody else's network; where it fails, in one line that says at how many tokens."""
+    """The logits of an outside model; if it fails, the error is one line with the number of tokens."""
     try:
         return model(ids_BT, lengths_B)
     except (IndexError, RuntimeError, ValueError) as error:
@@ -165,7 +165,7 @@ def call(model: Outside, ids_BT: Tensor, lengths_B: Tensor) -> Tensor:
 
 
 def outside_decode(model: Outside, end: int, rows: int = ROWS) -> Decode:
-    """Decoding with any callable: the whole sequence anew for every token."""
+    """Decoding with any callable, which runs on the whole sequence for every token."""
 
     @torch.no_grad()
     def decode(asked: Sequence[Case], begun: Sequence[Sequence[int]]) -> list[list[int]]:

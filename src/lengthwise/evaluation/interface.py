@@ -35,7 +35,7 @@ def evaluate(
     `model` is a run, our decoder, or any callable from (ids_BT, lengths_B) to logits (B, T, V), such as
     `lambda ids, lengths: network(ids).logits`. A run is evaluated on its own task; another one, or one with other
     trained lengths, must be asked for by `another_task=True`, and its rows say so in `evaluation`. `decoding` is as in
-    `examine`.
+    `evaluate_decoder`.
     """
     if task is None:
         if not isinstance(model, HasTask):
@@ -60,11 +60,11 @@ def evaluate(
 def _agreed(
     run: HasTask, task: str | Task, another: bool, labels: dict[str, str | None] | None
 ) -> tuple[Task, dict[str, str | None] | None]:
-    """The task to evaluate a run on: its own, where a name leaves open what the run has; another only if asked for."""
+    """The task to evaluate a run on; options that a name omits are the run's, and another task must be asked for."""
     own = Spec.of(run.task_name)
     if isinstance(task, str):
         given = Spec.of(task)
-        if given.name == own.name:  # what the name leaves open is as in the run
+        if given.name == own.name:  # omitted options are those of the run
             given = Spec(own.name, tuple({**dict(own.options), **dict(given.options)}.items()))
         asked, name = (run.task if given == own else build_task(given)), str(given)
     else:

@@ -1,7 +1,7 @@
-"""What a model would say, from one pass over the right answers.
+"""One teacher-forced pass over the right answers, which predicts what greedy decoding would give.
 
-For a causal model whose earlier logits later tokens never change, greedy decoding gives the right answer if and only if
-the most likely token is right at every position of the right answer, the end token included.
+For a causal model in which later tokens never change earlier logits, greedy decoding gives the right answer if and only
+if the most likely token is right at every position of the right answer, including the end token.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from lengthwise.evaluation.cases import Case
 from lengthwise.model import Decoder
 
 TOKENS = 16_384
-"""Input tokens of a batch."""
+"""The approximate number of input tokens of a batch."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """One case in one pass: at each position of the answer, the most likely token and how sure it is."""
+    """One case in one pass: at each position of the answer, the most likely token and its margin."""
 
     case: Case
     chosen: np.ndarray
-    """The most likely token at each position of the answer that the model has room for."""
+    """The most likely token at each position of the answer, up to the model's limit."""
     gap: np.ndarray
-    """The distance of the two best logits, relative to the larger of them."""
+    """The difference of the two largest logits, relative to the larger absolute value."""
     content: bool
-    """Every token before the end is right where stopping is not allowed."""
+    """Whether every token before the end is right if the model is not allowed to stop."""
     loss: float
 
     @property
     def first_wrong(self) -> int | None:
-        """The first position of the answer that is wrong or that there is no room for; None if all are right."""
+        """The first position of the answer that is wrong or past the model's limit; None if all are right."""
         answer = np.array(self.case.answer)
         differs = np.flatnonzero(self.chosen != answer[: len(self.chosen)])
         if len(differs):
@@ -66,7 +66,7 @@ def decoder_logits(decoder: Decoder, positions: Positions) -> Logits:
 
 
 def stacked(places: list[list[int] | None], wide: int, tokens: list[int]) -> Tensor | None:
-    """The positions of several rows, padded on the right; None where they are counted."""
+    """The positions of several rows, padded on the right; None if they are consecutive."""
     if places[0] is None:
         return None
     found = np.zeros((len(places), wide), dtype=np.int64)
@@ -77,7 +77,7 @@ def stacked(places: list[list[int] | None], wide: int, tokens: list[int]) -> Ten
 
 
 def room(case: Case, positions: Positions, limit: int | None) -> int:
-    """How many tokens of prompt and answer may be inputs: all but the end, or those before the first impossible one."""
+    """The number of input tokens of a case: all but the end token, or those before the first unsupported position."""
     inputs = len(case.ids) - 1
     if limit is None:
         return inputs
@@ -92,7 +92,7 @@ def room(case: Case, positions: Positions, limit: int | None) -> int:
 def one_pass(
     logits: Logits, asked: Sequence[Case], end: int, positions: Positions, limit: int | None, tokens: int = TOKENS
 ) -> list[Seen]:
-    """Every case in one pass, in batches of about `tokens` tokens; one with no room for its prompt says nothing."""
+    """Run all cases in one pass, in batches of about `tokens` tokens; a prompt past the limit has no answer."""
     rooms = [room(case, positions, limit) for case in asked]
     found: dict[int, Seen] = {
         number: Seen(case, np.zeros(0, dtype=np.int64), np.zeros(0), False, float("nan"))
@@ -132,8 +132,8 @@ def _split(got_NV: Tensor, targets_N: Tensor, chosen: list[Case], counts: list[i
     loss_N = F.cross_entropy(got_NV, targets_N, reduction="none").double().numpy()
     best_N2, which_N2 = got_NV.topk(2, dim=-1)
     gap_N = ((best_N2[:, 0] - best_N2[:, 1]) / best_N2.abs().amax(-1).clamp(min=1e-30)).numpy()
-    best_N = got_NV.argmax(-1).numpy()  # of equal ones the first, as decoding takes it
-    # Where stopping is not allowed, the best is the second best if the best is to stop.
+    best_N = got_NV.argmax(-1).numpy()  # the first one at ties, as in decoding
+    # The best token if stopping is not allowed: the second best where the best is the end token.
     going_N = torch.where(which_N2[:, 0] == end, which_N2[:, 1], which_N2[:, 0]).numpy()
     targets = targets_N.numpy()
     at = 0
@@ -143,5 +143,5 @@ def _split(got_NV: Tensor, targets_N: Tensor, chosen: list[Case], counts: list[i
         whole = count == len(case.ids) - 1
         inside = slice(here.start, here.stop - 1 if whole else here.stop)
         content = whole and bool((going_N[inside] == targets[inside]).all())
-        loss = float(loss_N[here].sum()) if whole else float("nan")  # of a part it would look better than it is
+        loss = float(loss_N[here].sum()) if whole else float("nan")  # that of a partial answer would be too low
         yield Seen(case, best_N[here], gap_N[here], content, loss)

@@ -1,8 +1,8 @@
-"""Weights → rows: exact match at every length, how the failures fail, and what was said.
+"""Evaluation of a model: exact match at every length, the kinds of failures, and the predictions.
 
-One pass decides; a keyed sample is decoded for real as a check; failures are decoded on from their first wrong token.
-Where the sample disagrees with the pass, other than at near-ties, the pass is worth nothing (a mask that leaks, a model
-that later tokens change): then everything is decoded.
+One teacher-forced pass finds the right answers. A fixed sample is also decoded from the prompt, to check the pass, and
+failures are decoded from their first wrong token on. If sample and pass disagree, except at near-ties, the pass cannot
+be trusted (the mask leaks, or later tokens change earlier logits), and everything is decoded.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ AS_TRAINED = "as trained"
 
 @dataclass
 class Checks:
-    """What the decoded sample said of the pass."""
+    """How the decoded sample compares with the pass."""
 
     decoded: int = 0
     near_ties: int = 0
     """Differences where the two best logits were within 1e-4 of each other."""
     differences: int = 0
-    """Other differences: the pass does not say what the model says."""
+    """Other differences, which show that the pass does not predict decoding."""
 
     @property
     def holds(self) -> bool:
-        """Whether one pass says what decoding says."""
+        """Whether the pass agrees with decoding."""
         return self.differences == 0
 
 
 @dataclass(frozen=True)
 class Judged:
-    """One case and what became of it."""
+    """One case and its outcome."""
 
     case: Case
     kind: str
     """right, early, late, wrong or cut."""
     content: bool | None
-    """Whether it would be right if it were told where to stop; None where one pass cannot tell."""
+    """Whether it would be right if it knew where to stop; None if the pass cannot be trusted."""
     said: list[int]
     first_wrong: int | None
     loss: float
@@ -66,7 +66,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """All that was found."""
+    """The results of an evaluation."""
 
     rows: pl.DataFrame
     predictions: pl.DataFrame
@@ -90,10 +90,10 @@ def evaluate_decoder(
     tokens: int = TOKENS,
     progress: Callable[[str], None] | None = None,
 ) -> EvaluationResult:
-    """Examine a model.
+    """Evaluate a model on a task.
 
     `decoding` is `checked` (one pass, a decoded sample, decoded failures), `real` (decode everything) or `none` (one
-    pass alone, where failures are not told apart: enough to choose a checkpoint).
+    pass only, which does not distinguish kinds of failures but is enough to choose a checkpoint).
     """
     task = build_task(task) if isinstance(task, str) else task
     if decoding not in {"checked", "real", "none"}:
@@ -128,14 +128,14 @@ def evaluate_decoder(
 
 
 def _trained_lengths(model: object, task: Task) -> set[int]:
-    """The lengths of a task that a model was trained on: a run's own, and of another task none."""
+    """The lengths that a model was trained on; none for a run that was trained on another task."""
     if not isinstance(model, HasTask) or model.task == task:
         return set(lengths_of(task, "train"))
     return set(lengths_of(model.task, "train")) if model.task.name == task.name else set()
 
 
 def _checked(subject: Subject, seen: list[Seen], checks: Checks, tell: Callable[[str], None]) -> dict[int, list[int]]:
-    """Decode a keyed sample from its prompts and compare."""
+    """Decode a fixed sample from its prompts and compare it with the pass."""
     groups = defaultdict(list)
     for number, one in enumerate(seen):
         groups[one.case.split, one.case.length].append(number)
@@ -158,7 +158,7 @@ def _checked(subject: Subject, seen: list[Seen], checks: Checks, tell: Callable[
 
 
 def parting(one: Seen, said: list[int]) -> int | None:
-    """Where decoding parts from what one pass says it would say; None where it does not."""
+    """The first position at which decoding differs from what the pass predicts; None if it does not."""
     expected = _begun(one) if one.first_wrong is not None else one.case.answer
     for at, token in enumerate(expected):
         if at >= len(said) or said[at] != token:
@@ -167,7 +167,7 @@ def parting(one: Seen, said: list[int]) -> int | None:
 
 
 def _begun(one: Seen) -> list[int]:
-    """What a failure says up to and including its first wrong token."""
+    """The predicted tokens of a failure, up to and including the first wrong one."""
     wrong = one.first_wrong
     assert wrong is not None
     return [*one.case.answer[:wrong], *one.chosen[wrong : wrong + 1].tolist()]
@@ -203,7 +203,7 @@ def _judge(task: Task, one: Seen, said: list[int] | None, trusted: bool) -> Judg
 
 
 def _answers(task: Task, case: Case, words: list[int]) -> bool:
-    """Where the task judges, its check decides: with a scratchpad the answer counts, not the way to it."""
+    """Whether the task's own check accepts an answer: with a scratchpad, only the result counts, not the steps."""
     return task.check(case.instance, task.vocabulary.read(words))
 
 
@@ -244,7 +244,7 @@ PREDICTIONS = {
     **{"prompt": "String", "answer": "String", "said": "String", "first_wrong": "Int64"},
     **{"step": "Int64", "component": "String"},
 }
-"""One line per wrong answer; right ones are ranges of indices, first to last."""
+"""The columns of predictions: one line per wrong answer; right ones are ranges of indices, first to last."""
 
 
 def _predictions(task: Task, judged: list[Judged], marks: dict[str, str | None]) -> pl.DataFrame:

@@ -1,6 +1,6 @@
-"""Rows: one line of counts per (checkpoint, split, length, subgroup). The only currency between evaluation and reports.
+"""Rows of results: counts per (checkpoint, split, length, subgroup). They are what evaluation passes to reports.
 
-Missing is null, never 0. `examples` = `correct` + `early` + `late` + `wrong` + `cut`.
+A missing value is null, never 0. `examples` = `correct` + `early` + `late` + `wrong` + `cut`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ COLUMNS = {
     "tokens": "Int64",  # of the longest sequence
     "examples": "Int64",
     "correct": "Int64",
-    "correct_content": "Int64",  # right if it were told where to stop
-    "early": "Int64",  # stopped early: what is said is the beginning of the answer
-    "late": "Int64",  # stopped late: the answer, and more
+    "correct_content": "Int64",  # right if the model knew where to stop
+    "early": "Int64",  # stopped early: a prefix of the answer
+    "late": "Int64",  # stopped late: the answer, then more tokens
     "wrong": "Int64",
     "cut": "Int64",  # never stopped
     "chance": "Float64",

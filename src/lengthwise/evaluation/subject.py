@@ -1,4 +1,4 @@
-"""What is evaluated: a run, our decoder, or any network, with how its logits are found and how it is decoded."""
+"""The model under evaluation: a run, our decoder or any callable, with functions for its logits and decoding."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lengthwise.task.base import Task
 
 @runtime_checkable
 class HasTask(Protocol):
-    """A run, as `evaluate` sees it: what it was trained on."""
+    """The part of a run that `evaluate` needs: what it was trained on."""
 
     @property
     def task(self) -> Task:
@@ -28,13 +28,13 @@ class HasTask(Protocol):
 
     @property
     def task_name(self) -> str:
-        """How the task is written."""
+        """The spec of the task as text."""
         ...
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A model under examination: how its logits are found, how it is decoded, whether one pass can tell."""
+    """A model under evaluation: its logits, its decoding, and whether one pass predicts decoding (`stable`)."""
 
     logits: Logits
     decode: Decode
@@ -44,7 +44,7 @@ class Subject:
 
     @classmethod
     def of(cls, model: object, task: Task, positions: Positions | str | None, rows: int) -> Subject:
-        """The subject that a run, our decoder or any callable is."""
+        """Build the subject of a run, our decoder or any callable."""
         end = task.vocabulary.eos
         if hasattr(model, "subject"):
             decoder, trained, symbols = model.subject()  # a run: its decoder, positions and symbols
@@ -61,7 +61,7 @@ class Subject:
                     "it was made for another task"
                 )
             model.eval()
-            # Under a prefix mask the prompt sees no answer, so an answer changes nothing before it either.
+            # Under a prefix mask the prompt does not see the answer, so later tokens change no earlier logits either.
             stable = model.config.mask != "bidirectional" and model.prefix_stable
             return cls(
                 decoder_logits(model, kind), decoder_decode(model, kind, end, rows), kind, limit_of(model), stable

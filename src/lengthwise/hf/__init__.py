@@ -1,9 +1,9 @@
-"""The boundary with Hugging Face: any decoder as a `PreTrainedModel` that comes back from disk as it went.
+"""The interface to Hugging Face: any decoder as a `PreTrainedModel` that is saved and loaded without a change.
 
-`AutoModelForCausalLM.from_pretrained(folder)` knows it once this module is imported. Needs `pip install
-'lengthwise[hf]'`; the core never imports this module. transformers builds a model anew and loads the weights into it,
-and what it does not know it leaves uninitialised, re-initialises or casts, mostly in silence. Against each such case
-there is a guard below, which keeps the model as it was or refuses.
+`AutoModelForCausalLM.from_pretrained(folder)` works once this module is imported. It needs `pip install
+'lengthwise[hf]'`; the core never imports it. transformers builds a new model and loads the weights into it; tensors
+that it does not know are left uninitialised, re-initialised or cast, mostly silently. For each such case a guard below
+preserves the model or raises an error.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ except ImportError as error:
     raise SpecError(f"lengthwise.hf needs transformers 5 or later: pip install 'lengthwise[hf]' ({error})") from error
 
 IGNORED = -100
-"""The label that counts for nothing, by the convention of transformers."""
+"""The label that the loss ignores, by the convention of transformers."""
 
 
 class LengthwiseConfig(PreTrainedConfig):
-    """What rebuilds a decoder, as plain JSON: `LengthwiseConfig.of(decoder)`.
+    """The config that rebuilds a decoder, as plain JSON: `LengthwiseConfig.of(decoder)`.
 
-    No field may be called `decoder`: `get_text_config` would take it for the config of a part.
+    No field may be called `decoder`: `get_text_config` would take it for the config of a sub-model.
     """
 
     model_type = "lengthwise (import lengthwise.hf first)"
-    """Also what transformers prints where this module was not imported, so it says what to do."""
+    """transformers prints this name if this module was not imported, so it says what to do."""
 
     decoder_config: dict[str, Any]
     """The fields of `DecoderConfig`."""
     encodings: list[str | dict[str, Any]]
     """The spec of each layer's encoding."""
     versions: list[int]
-    """The version of the decoder and of each layer's encoding: a number that changed its meaning must not load."""
+    """The versions of the decoder and of each layer's encoding; a model with other versions is not loaded."""
     sources: list[str | None]
     """A hash of the source file of each layer's encoding that is not of this package."""
     seed: int = 0
@@ -66,7 +66,7 @@ class LengthwiseConfig(PreTrainedConfig):
         return cls(**_described(decoder), dtype=decoder.embedding.weight.dtype)
 
     def checked(self) -> tuple[DecoderConfig, list[Spec]]:
-        """The typed form, so that a config from elsewhere fails here with its version, not later without."""
+        """The validated config and specs; an invalid config raises an error that names the version that wrote it."""
         try:
             config = DecoderConfig.model_validate(self.decoder_config)
         except ValidationError as error:
@@ -78,7 +78,7 @@ class LengthwiseConfig(PreTrainedConfig):
             ) from error
         return config, [Spec.of(encoding) for encoding in self.encodings]
 
-    # Names under which other programs look for these numbers.
+    # The names by which other programs look for these numbers.
 
     @property
     def vocab_size(self) -> int:
@@ -132,11 +132,11 @@ class LengthwiseForCausalLM(DecoderGenerationMixin, PreTrainedModel):
 
     @classmethod
     def from_decoder(cls, decoder: Decoder) -> LengthwiseForCausalLM:
-        """Hold this very decoder, not a copy, so that training either trains both."""
+        """Wrap this decoder without copying it, so that training either one trains both."""
         return cls(LengthwiseConfig.of(decoder), decoder=decoder)
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Nothing: a decoder and its encodings initialise themselves, and the default would overwrite them after it."""
+        """Do nothing: decoder and encodings initialise themselves, and the default would overwrite their values."""
 
     @can_return_tuple
     def forward(
@@ -151,11 +151,11 @@ class LengthwiseForCausalLM(DecoderGenerationMixin, PreTrainedModel):
         prefix: Sequence[int] | Tensor | None = None,
         budget: int | Tensor | None = None,
     ) -> CausalLMOutputWithPast:
-        """Logits (B, T, V), and with `labels` the mean loss of predicting each next one, −100 apart.
+        """Logits (B, T, V), and with `labels` the mean next-token loss; labels of −100 are ignored.
 
         `attention_mask` may only mark padding, all left or all right; without `position_ids` positions count from each
         row's first real token. `prefix` and `budget` are those of the decoder; `past_key_values` is made by
-        `model.cache(budget)`, and then the mask is about the cached tokens too.
+        `model.cache(budget)`, and then the mask also covers the cached tokens.
         """
         if self.config.output_hidden_states or self.config.output_attentions:
             raise SpecError("hidden states and attentions are read with taps: model.decoder(ids, taps=...)")
@@ -180,17 +180,17 @@ class LengthwiseForCausalLM(DecoderGenerationMixin, PreTrainedModel):
         return CausalLMOutputWithPast(loss=loss, logits=logits_BTV, past_key_values=held)  # pyrefly: ignore
 
     def _loss(self, logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
-        """In fp32 at least, and in float64 if the model is: transformers' own loss casts that down to fp32."""
+        """The loss in fp32, or in float64 for a float64 model, which transformers' own loss would cast to fp32."""
         if self.decoder.config.mask == "bidirectional":
             raise SpecError("labels are the next tokens, which a bidirectional model sees; take the loss of its logits")
         logits_NV = logits_BTV[:, :-1].flatten(0, 1)
         working = torch.promote_types(logits_NV.dtype, torch.float32)
         return F.cross_entropy(logits_NV.to(working), labels_BT[:, 1:].flatten(), ignore_index=IGNORED)
 
-    # What else these two take is transformers' own and goes there unchanged.
+    # Other arguments of these two methods are passed to transformers unchanged.
 
     def save_pretrained(self, save_directory: str | os.PathLike, *more: Any, **named: Any) -> None:  # noqa: ANN401
-        """Write config and weights, or refuse if they would not be found again as they are."""
+        """Write config and weights; raise if they could not be loaded again unchanged."""
         _refuse_lost_buffers(self.decoder)
         _refuse_mixed_dtypes(self.decoder)
         _refuse_lost_classes(self.decoder)
@@ -203,7 +203,7 @@ class LengthwiseForCausalLM(DecoderGenerationMixin, PreTrainedModel):
         pretrained_model_name_or_path: str | os.PathLike,
         **named: Any,  # noqa: ANN401
     ) -> LengthwiseForCausalLM:
-        """Load config and weights; a tensor too few, too many or of another shape is an error, never a fresh draw."""
+        """Load config and weights; a missing, unexpected or misshapen tensor is an error, never re-initialised."""
         where = pretrained_model_name_or_path
         _refuse_nowhere(where)
         named["ignore_mismatched_sizes"] = True  # the check below names the tensor, transformers' own does not
@@ -211,7 +211,7 @@ class LengthwiseForCausalLM(DecoderGenerationMixin, PreTrainedModel):
         model, found = loaded
         _refuse_gaps(str(where), found)
         for name in model._frozen:
-            # Every loaded parameter is a new one, which requires a gradient.
+            # Loaded parameters are new ones, which require a gradient by default.
             model.decoder.get_parameter(name).requires_grad_(False)
         return model
 
@@ -250,7 +250,7 @@ def _sources(decoder: Decoder) -> list[str | None]:
 
 
 def _built(config: DecoderConfig, specs: list[Spec], seed: int) -> Decoder:
-    """A decoder in the dtype that is now the default, made as `Decoder(...)` makes it wherever one is.
+    """Build a decoder on the CPU in fp32, as `Decoder(...)` does, and cast it to the current default dtype.
 
     `from_pretrained` constructs under the meta device and the dtype of the checkpoint. A tensor that an encoding keeps
     as a plain attribute would stay on the meta device, or be computed in bf16 where it had been computed in fp32.
@@ -297,9 +297,9 @@ def _padding(attention_mask: Tensor | None, input_ids: Tensor) -> tuple[Tensor |
 
 
 def _refuse_nowhere(where: str | os.PathLike) -> None:
-    """transformers takes a folder that is not there for a name on the hub, asks, and reports what the network said."""
+    """Raise for a missing folder; transformers would take it for a name on the hub and report a network error."""
     path = Path(where).expanduser()
-    # A name on the hub is `owner/model`; a folder of that form is told by the folder it would lie in.
+    # A name on the hub is `owner/model`; if the folder `owner` exists, it is a path.
     hub = isinstance(where, str) and len(path.parts) == 2 and path.parts[0] not in {".", "..", "~", path.anchor}
     if path.is_dir() or (hub and where.count("/") == 1 and not path.parent.exists()):
         return
@@ -310,7 +310,7 @@ def _refuse_nowhere(where: str | os.PathLike) -> None:
 
 
 def _refuse_lost_buffers(decoder: Decoder) -> None:
-    """`from_pretrained` replaces every non-persistent buffer by uninitialised memory, without a word."""
+    """Raise for non-persistent buffers, which `from_pretrained` silently replaces by uninitialised memory."""
     for name, module in decoder.named_modules():
         for key in sorted(module._non_persistent_buffers_set):
             if module._buffers.get(key) is not None:
@@ -322,7 +322,7 @@ def _refuse_lost_buffers(decoder: Decoder) -> None:
 
 
 def _refuse_mixed_dtypes(decoder: Decoder) -> None:
-    """`from_pretrained` casts every tensor to the one dtype that the config names."""
+    """Raise for several dtypes: `from_pretrained` casts every tensor to the one dtype of the config."""
     dtype = decoder.embedding.weight.dtype
     for name, tensor in decoder.state_dict().items():
         if tensor.is_floating_point() and tensor.dtype != dtype:
@@ -333,7 +333,7 @@ def _refuse_mixed_dtypes(decoder: Decoder) -> None:
 
 
 def _refuse_lost_classes(decoder: Decoder) -> None:
-    """An encoding is found again by its name alone, in another program and perhaps after an edit."""
+    """Raise if an encoding's name does not lead to its class: loading finds the class by that name alone."""
     for spec, which in zip(decoder.specs, decoder.which, strict=True):
         held = type(decoder.encodings[which])
         if held.__module__ == "__main__" or resolve("encoding", ENCODINGS, spec.name) is not held:
@@ -344,7 +344,7 @@ def _refuse_lost_classes(decoder: Decoder) -> None:
 
 
 def _refuse_gaps(where: str, found: dict[str, Any]) -> None:
-    """transformers only warns, and fills what is missing; here that would be uninitialised memory."""
+    """Raise for weights that do not fit; transformers only warns and leaves missing ones uninitialised."""
     wrong = [
         *(f"{name} is missing" for name in sorted(found["missing_keys"])),
         *(f"{name} belongs to no part of the model" for name in sorted(found["unexpected_keys"])),

@@ -1,7 +1,7 @@
-"""`generate` of Hugging Face on our cache: what our own greedy decoding says, token by token.
+"""Hugging Face's `generate` with our cache; greedy search gives the same tokens as our own greedy decoding.
 
-transformers counts positions, guesses padding from token ids and makes caches that know no budget. Here positions and
-padding come from `attention_mask` alone, and each row's budget is its own prompt and the tokens that it may get.
+transformers counts positions, guesses padding from token ids and makes caches without a budget. Here positions and
+padding come from `attention_mask` alone, and each row's budget is its own prompt length plus the allowed new tokens.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from lengthwise.model import Cache, Decoder
 from lengthwise.spec import SpecError
 
 MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE)
-"""The ways of generating that our cache can serve: each token is the next of its own row."""
+"""The generation modes that our cache supports: each new token continues its own row."""
 
 
 class Held:
-    """A decoder's cache under the names by which `generate` knows one: `model.cache(budget)`."""
+    """A decoder's cache with the interface that `generate` expects; made by `model.cache(budget)`."""
 
     is_compileable = False
     is_croppable = False
 
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
-        self._is_user_defined = False  # `generate` says so of a cache that it was given
+        self._is_user_defined = False  # True for a cache that was passed to `generate`
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Tokens per row so far, padding included."""
         return self.cache.tokens
 
     def new(self, attention_mask: Tensor | None, input_ids: Tensor) -> Tensor | None:
-        """The part of a mask that is about the new tokens; the rest must say what the cache knows."""
+        """The part of a mask for the new tokens; the rest must agree with the cache."""
         past = self.cache.tokens
         if attention_mask is None or not past:
             return attention_mask
@@ -54,7 +54,7 @@ class Held:
 
 
 class DecoderGenerationMixin(GenerationMixin):
-    """What makes `generate` serve a decoder."""
+    """The methods with which `generate` works on a decoder."""
 
     decoder: Decoder
 
@@ -62,7 +62,7 @@ class DecoderGenerationMixin(GenerationMixin):
         """An empty cache for sequences of up to `budget` tokens, to be given as `past_key_values`."""
         return Held(self.decoder.cache(budget))
 
-    # What transformers calls, in this order; its own types are narrower than what it passes.
+    # transformers calls these in this order; its type hints are narrower than what it passes.
 
     def _validate_generation_mode(
         self, generation_mode: GenerationMode, generation_config: GenerationConfig, generation_mode_kwargs: object
@@ -83,7 +83,7 @@ class DecoderGenerationMixin(GenerationMixin):
     def _prepare_attention_mask_for_generation(  # pyrefly: ignore[bad-override]
         self, inputs_tensor: Tensor, generation_config: GenerationConfig, model_kwargs: dict[str, Any]
     ) -> Tensor:
-        """All tokens are tokens. An id is never taken for padding, so where it might be meant as such, ask."""
+        """A mask of ones, since ids never mean padding; if a prompt contains the pad id, raise and ask for a mask."""
         pad = getattr(generation_config, "_pad_token_tensor", None)
         if pad is not None and bool(torch.isin(inputs_tensor, pad).any()):
             raise SpecError(
@@ -92,7 +92,7 @@ class DecoderGenerationMixin(GenerationMixin):
         return torch.ones_like(inputs_tensor, dtype=torch.long)
 
     def _prepare_position_ids_for_generation(self, inputs_tensor: Tensor, model_kwargs: dict[str, Any]) -> None:
-        """None: the decoder counts from each row's first token, and knows then that nothing is skipped."""
+        """Give no positions: then the decoder counts from each row's first token and knows that none is skipped."""
 
     def _prepare_cache_for_generation(  # pyrefly: ignore[bad-override]
         self,
@@ -114,10 +114,10 @@ class DecoderGenerationMixin(GenerationMixin):
             held._is_user_defined = True
             return
         longest = generation_config.max_length
-        assert longest is not None  # transformers has settled it by now
+        assert longest is not None  # transformers has set it by now
         budget = given
         if given is None:
-            # Each row's own, so that it decodes as it would alone.
+            # Each row has its own budget, so that it decodes as it would alone.
             budget = longest if mask_BT is None else mask_BT.long().sum(1) + (longest - mask_BT.shape[1])
         if generation_config.use_cache is False:
             model_kwargs["budget"] = budget
@@ -134,5 +134,5 @@ class DecoderGenerationMixin(GenerationMixin):
         found = super().prepare_inputs_for_generation(input_ids, **kwargs)  # pyrefly: ignore
         held = found.get("past_key_values")
         if held is not None and held.get_seq_length():
-            found.pop("prefix", None)  # prompts were told with the first block
+            found.pop("prefix", None)  # the first block already gave the prompt lengths
         return found

@@ -1,4 +1,4 @@
-"""Where they meet: one decoder for all encodings, as plain `nn.Module`s.
+"""The decoder that all encodings share, as plain `nn.Module`s.
 
 Legend of shape suffixes here: B batch (1 where all rows agree), T tokens, Q queries, K keys, H heads, E head width,
 D model width, F feed-forward width, V vocabulary, C columns, N a flat list.
@@ -18,6 +18,6 @@ __all__ = ["PRESETS", "Cache", "Decoder", "DecoderConfig", "TokenLayout", "prese
 
 
 def __getattr__(name: str) -> object:
-    if name in __all__:  # a config is read without torch; a decoder needs it
+    if name in __all__:  # lazy, so that reading a config does not import torch
         return getattr(import_module(f"lengthwise.model.{name.lower()}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

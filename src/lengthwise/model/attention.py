@@ -1,12 +1,13 @@
-"""Attention: where queries, keys and the encoding meet.
+"""Multi-head attention under an encoding.
 
-`AttentionContext` is made once per forward for each encoding and shared by its layers: the mask, and the bias in the
-cheapest form the path can use. Paths that compute the same thing:
+One `AttentionContext` per forward pass and encoding is shared by all layers of that encoding. It holds the mask, and
+the bias in the cheapest form that the path can use. Three paths compute the same result:
 
-- *fast*: PyTorch's fused attention; nothing of size T × T where the mask is causal and the bias none or columns;
-- *dense*: scores, bias, mask, softmax written out; for attention dropout, a bias that learns, hooks that see scores,
-  and whoever asks for the weights. From `AT_ONCE` scores on, a block of queries at a time;
-- *flex* (`flex.py`): only where `attention=flex` asks for it.
+- *fast*: PyTorch's fused attention; it needs no T × T matrix if the mask is causal and the bias is absent or in
+  columns;
+- *dense*: explicit scores, bias, mask and softmax, for attention dropout, a learned bias, hooks that see scores, and
+  taps on the weights. Above `AT_ONCE` scores it computes a block of queries at a time;
+- *flex* (`flex.py`): FlexAttention, only with `attention=flex`.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from lengthwise.model.mask import AttentionMask
 from lengthwise.model.taps import Taps
 
 COLUMNS_FROM = 512 * 512
-"""Up to so many query-key pairs a matrix of biases is quicker than extra columns (measured in benchmarks/bias.py)."""
+"""Up to this many query-key pairs a bias matrix is faster than extra columns (measured in benchmarks/bias.py)."""
 
 AT_ONCE = 2**24
-"""From so many scores on (64 MB in fp32) the dense path takes its queries in blocks of a quarter of that."""
+"""Above this many scores (64 MB in fp32) the dense path computes blocks of queries with a quarter as many scores."""
 
 
 def exactly(device: torch.device) -> AbstractContextManager[object]:
-    """Without autocast: what is computed from positions, and scores, keep the working precision."""
+    """Disable autocast, so that scores and whatever is computed from positions keep the working precision."""
     enabled = torch.is_autocast_enabled(device.type)
     return torch.autocast(device.type, enabled=False) if enabled else nullcontext()
 
@@ -55,9 +56,9 @@ class AttentionContext:
         self.budget_B = budget_B
         self.scale = config.scale
         self.factor: Tensor | float = 1.0
-        """The temperature's factor on q; here, not an argument of layers, which mixed precision would cast."""
+        """The temperature's factor on q. It is kept here because mixed precision would cast an argument of a layer."""
         self.backend = "auto"
-        """The path that was asked for."""
+        """The requested attention path."""
         self.attention_mask = attention_mask
         self.query_positions_BQ = attention_mask.queries.positions_BT.to(dtype)
         same = attention_mask.square
@@ -70,21 +71,21 @@ class AttentionContext:
     @cached_property
     def state(self) -> object:
         """What the encoding prepared for this forward pass."""
-        # Keys already turned lie in the cache; whoever turns none (`score`, `read`) looks at all of them.
+        # Cached keys are already rotated; an encoding without `rotate` needs all keys (in `score` and `read`).
         new_only = self.encoding.static_keys and self.turns
         with exactly(self.query_positions_BQ.device):
             keys_BK = self.query_positions_BQ if new_only else self.key_positions_BK
             return self.encoding.prepare(self.query_positions_BQ, keys_BK, self.budget_B)
 
     def block(self, start: int, end: int) -> AttentionContext:
-        """The context of some of the queries."""
+        """The context of the queries from `start` up to `end`."""
         dtype = self.query_positions_BQ.dtype
         return AttentionContext(self.encoding, self.config, self.attention_mask.block(start, end), dtype, self.budget_B)
 
     def rows(self, scores: int, wanted: int | None) -> int:
-        """How many queries to take at a time where all of them have so many scores."""
+        """The number of queries per block, given the number of all scores and the block size that a tap wants."""
         queries = self.attention_mask.queries.tokens
-        # Who turns keys and looks at scores has a state that belongs to all queries at once.
+        # An encoding that rotates keys and sees scores has one state for all queries, so they are not split.
         if self.hooked and self.turns:
             return queries
         if wanted is not None:
@@ -112,7 +113,7 @@ class AttentionContext:
 
     @cached_property
     def added_BHQK(self) -> Tensor | None:
-        """Bias and mask in one matrix: −inf, not a large number, where a key is hidden."""
+        """Bias and mask in one matrix, with −inf, not a large negative number, where a key is hidden."""
         if self.attention_mask.everything:
             return self.bias_BHQK
         hidden_B1QK = ~self.attention_mask.allowed_BQK[:, None]
@@ -124,7 +125,7 @@ class AttentionContext:
 
     @cached_property
     def columns(self) -> tuple[Tensor, Tensor] | None:
-        """The bias as extra columns of queries and keys, where that form is true and worth it."""
+        """The bias as extra columns of queries and keys; None if that form is not valid, not precise or slower."""
         attention_mask, encoding = self.attention_mask, self.encoding
         if not encoding.overrides("columns") or attention_mask.mask != "causal" or not attention_mask.keys.ordered:
             return None
@@ -133,10 +134,10 @@ class AttentionContext:
         ):
             return None
         if attention_mask.keys.largest - attention_mask.keys.smallest > 2 * attention_mask.keys.tokens:
-            return None  # sums of numbers so large would lose the digits of small distances
+            return None  # at such large positions rounding would hide small distances
         query_BQ, key_BK = self.query_positions_BQ, self.key_positions_BK
         if encoding.relative:
-            # Only differences count, so count from the middle query: the numbers stay small and their sums exact.
+            # Only differences matter, so count from the middle query: small numbers keep the sums exact.
             origin_B1 = query_BQ[:, query_BQ.shape[1] // 2, None]
             query_BQ, key_BK = query_BQ - origin_B1, key_BK - origin_B1
         with exactly(query_BQ.device):
@@ -144,7 +145,7 @@ class AttentionContext:
 
     @cached_property
     def dense(self) -> bool:
-        """Whether the fused kernels cannot do it: hooks on scores, or a bias that learns."""
+        """Whether the dense path is needed: for hooks on scores or a learned bias, or if it was requested."""
         if self.hooked or self.backend == "dense":
             return True
         learns = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in self.encoding.parameters())
@@ -156,7 +157,7 @@ class AttentionContext:
         return prepared(self)
 
     def settle(self, batch: int, dropping: bool, shown: bool) -> None:
-        """Compute the bias now: a layer that is computed twice (recomputation) must find it, not make it."""
+        """Compute state and bias now: both runs of a layer under gradient checkpointing must find them cached."""
         queries, keys = self.attention_mask.queries.tokens, self.attention_mask.keys.tokens
         much = not shown and self.rows(batch * self.config.heads * queries * keys, None) < queries
         if self.turns or not much:
@@ -165,7 +166,7 @@ class AttentionContext:
             _ = self.flexed
             return
         if much and (self.dense or dropping):
-            return  # in blocks, each made where it is used
+            return  # each block computes its own
         if self.hooked:
             _ = self.bias_BHQK
         elif self.dense or dropping or shown:
@@ -174,7 +175,7 @@ class AttentionContext:
             _ = self.columns
 
     def pair(self, q_BHQE: Tensor, k_BHKE: Tensor, marks_BHKC: Tensor | None) -> Pair:
-        """What a content-dependent hook sees."""
+        """The queries, keys, positions and mask that content-dependent hooks receive."""
         return Pair(
             q_BHQE,
             k_BHKE,
@@ -203,7 +204,7 @@ def fast(q_BHQE: Tensor, k_BHKE: Tensor, v_BHKE: Tensor, context: AttentionConte
     if context.columns is None:
         added = context.added_BHQK
         assert added is not None
-        # A bias stays in fp32 beside bf16 queries; autocast would round it too.
+        # The bias stays in fp32 even with bf16 queries; autocast would round it.
         with exactly(q_BHQE.device):
             return F.scaled_dot_product_attention(q_BHQE, k_BHKE, v_BHKE, added, scale=context.scale)
     query_columns, key_columns = context.columns
@@ -215,9 +216,9 @@ def fast(q_BHQE: Tensor, k_BHKE: Tensor, v_BHKE: Tensor, context: AttentionConte
 
 
 def _beside(q_BHQE: Tensor, k_BHKE: Tensor, query_BHQC: Tensor, key_BHKC: Tensor) -> tuple[Tensor, Tensor]:
-    """Queries and keys with columns beside them; in a short precision each is a sum of columns that it can hold."""
+    """Append columns to queries and keys; in bf16 and fp16 each column is split into several that sum to it."""
     if q_BHQE.dtype in {torch.bfloat16, torch.float16}:
-        # bf16 has 8 bits: three of them make fp32's 24. Of queries, whose columns are mostly ones, two will do.
+        # Three bf16 numbers of 8 bits make up fp32's 24 bits. For queries, whose columns are mostly ones, two suffice.
         (q_head, q_rest), (k_head, k_rest, k_last) = (
             _split(query_BHQC, q_BHQE.dtype, 2),
             _split(key_BHKC, q_BHQE.dtype, 3),
@@ -230,7 +231,7 @@ def _beside(q_BHQE: Tensor, k_BHKE: Tensor, query_BHQC: Tensor, key_BHKC: Tensor
 
 
 def _split(x: Tensor, dtype: torch.dtype, parts: int) -> list[Tensor]:
-    """Tensors that `dtype` can hold and whose sum is `x`, the largest first."""
+    """Split `x` into tensors that `dtype` can represent and that sum to `x`, the largest first."""
     found: list[Tensor] = []
     for _ in range(parts):
         found.append(x.to(dtype).to(x.dtype))
@@ -249,7 +250,7 @@ def dense(
     taps: Taps | None = None,
     at: str = "",
 ) -> Tensor:
-    """Attention written out, at least in fp32; where there are many scores, a block of queries at a time."""
+    """Explicit attention in fp32 or better; with many scores, one block of queries at a time."""
     name = f"{at}.weights"
     listened = taps is not None and taps.has(name)
     wanted = taps.rows(name) if taps is not None else None
@@ -265,7 +266,7 @@ def dense(
         marks = None if marks_BHKC is None else marks_BHKC[:, :, :keys]
         tensors = (q_BHQE[:, :, start:end], k_BHKE[:, :, :keys], v_BHKE[:, :, :keys], marks)
         if torch.is_grad_enabled() and not listened:
-            # Else the backward pass would keep every block's scores, and blocks would save nothing.
+            # Without checkpointing, the backward pass would keep every block's scores, and blocks would save no memory.
             parts.append(checkpoint(work, *tensors, use_reentrant=False))
         else:
             parts.append(work(*tensors))
@@ -283,7 +284,7 @@ def _block(
     name: str,
     start: int,
 ) -> Tensor:
-    """The queries from `start` on. The context of the block is made here: what is computed twice must be made twice."""
+    """The block of queries from `start` on. Its context is built here, so that checkpointing recomputes it too."""
     part = context.block(start, start + q_BHRE.shape[2])
     return _dense(q_BHRE, k_BHKE, v_BHKE, marks_BHKC, part, dropout, taps, name, start)
 
@@ -299,7 +300,7 @@ def _dense(
     name: str,
     start: int | None = None,
 ) -> Tensor:
-    """All queries of a context at once; `start` is where they begin if they are a block of more."""
+    """All queries of a context at once; `start` is the index of the first one if they are a block of more."""
     working = torch.promote_types(q_BHQE.dtype, torch.float32)
     encoding = context.encoding
     with exactly(q_BHQE.device):
@@ -330,7 +331,7 @@ def _dense(
 
 
 class Attention(nn.Module):
-    """Multi-head attention under an encoding it does not know."""
+    """Multi-head attention, which uses its encoding only through hooks."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -371,7 +372,7 @@ class Attention(nn.Module):
             if cache is not None:
                 marks = cache.extend_marks(layer, marks)
         dropout = self.dropout if self.training else 0.0
-        watched = taps is not None and taps.has(f"{at}.weights")  # no kernel shows its weights
+        watched = taps is not None and taps.has(f"{at}.weights")  # fused kernels do not return weights
         if context.backend == "flex" and not watched:
             heads = flex(q, k, v, context, dropout=dropout)
         elif context.dense or dropout or watched:

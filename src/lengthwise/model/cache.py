@@ -1,4 +1,4 @@
-"""Keys and values of the tokens so far, so that decoding pays for each token once."""
+"""The cache of keys and values, so that decoding computes each token only once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lengthwise.spec import SpecError
 class Cache:
     """Keys and values of every layer, and the layout of the tokens they belong to.
 
-    Made by `Decoder.cache(budget)`. Room doubles when it is used up, so a token costs the same however many come.
+    It is made by `Decoder.cache(budget)`. Its capacity doubles when full, so appending has a constant amortized cost.
     """
 
     def __init__(self, owner: nn.Module, layers: int, budget: int | Tensor) -> None:
@@ -50,7 +50,7 @@ class Cache:
             )
 
     def keep(self, rows: list[int]) -> None:
-        """Go on with these rows alone: the others have said all they had to say."""
+        """Keep only these rows of the batch; the others are finished."""
         for held in (self._keys, self._values, self._marks):
             held[:] = [None if part is None else part[rows] for part in held]
         if isinstance(self.budget, Tensor) and self.budget.numel() > 1:
@@ -59,7 +59,7 @@ class Cache:
             self.layout = self.layout.rows(rows)
 
     def extend_marks(self, layer: int, marks_BHQC: Tensor) -> Tensor:
-        """Append what one layer's new tokens leave beside their keys, and return all of that layer's."""
+        """Append the marks of one layer's new tokens (see `Encoding.mark`), and return all of that layer's."""
         self._marks[layer] = held = _append(self._marks[layer], marks_BHQC, self.tokens)
         return held[:, :, : self.tokens + marks_BHQC.shape[2]]
 

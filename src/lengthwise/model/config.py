@@ -1,4 +1,4 @@
-"""What a decoder is made of: typed, frozen fields, and the presets that fill them."""
+"""The configuration of a decoder: typed, frozen fields, and the presets that fill them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Probability = Field(ge=0, lt=1)
 
 
 class DecoderConfig(BaseModel):
-    """Every choice of the decoder but its encoding; fields decide, presets only fill them."""
+    """Every option of the decoder except its encoding; a preset only fills in these fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -33,7 +33,7 @@ class DecoderConfig(BaseModel):
     }
     """Names that other libraries have for these options."""
     machinery: ClassVar[frozenset[str]] = frozenset({"attention"})
-    """Fields that decide how the same numbers are computed; no part of a run's identity, as a device is none."""
+    """Fields that decide how the same numbers are computed; like the device, they are not part of a run's identity."""
 
     vocabulary: int = Positive
     width: int = Positive
@@ -50,7 +50,7 @@ class DecoderConfig(BaseModel):
     """A further factor on q · k: `constant:factor=1.2`, or `log-n:trained=16` by the query's position."""
     mask: Literal["causal", "bidirectional", "prefix"] = "causal"
     attention: Literal["auto", "dense", "flex"] = "auto"
-    """The path of attention: the quickest that can do it, scores written out, or FlexAttention."""
+    """The attention path: the fastest one that applies, explicit scores, or FlexAttention."""
     biases: bool = False
     tied: bool = False
     """The head is the embedding, transposed."""
@@ -74,7 +74,7 @@ class DecoderConfig(BaseModel):
 
     @property
     def geometry(self) -> Geometry:
-        """What an encoding may know of this model."""
+        """What an encoding may know about this model."""
         from lengthwise.encoding.base import Geometry
 
         if self.initial == "t5":
@@ -107,7 +107,7 @@ PRESETS: dict[str, dict[str, object]] = {
         "attention_dropout": 0.1,
         "initial": "t5",
     },
-    # What is built today, at the same size.
+    # A current architecture of the same size.
     "modern": {
         "width": 768,
         "layers": 12,

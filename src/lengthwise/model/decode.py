@@ -13,14 +13,14 @@ from lengthwise.spec import SpecError
 
 @torch.no_grad()
 def greedy(decoder: Decoder, prompt_BT: Tensor, tokens: int, *, lengths: Sequence[int] | None = None) -> Tensor:
-    """The most likely next token, `tokens` times: (B, tokens). Prompts of several `lengths` are padded on the left."""
+    """Generate `tokens` tokens greedily: (B, tokens). Prompts of different `lengths` are padded on the left."""
     if tokens < 1:
         raise SpecError(f"ask for at least one token, not {tokens}")
     if decoder.config.mask == "bidirectional":
         raise SpecError("a bidirectional model cannot decode: every new token changes the states of all others")
     if not decoder.prefix_stable:
         return _anew(decoder, prompt_BT, tokens, lengths)
-    # Each row's own budget, so that a row decodes as it would alone.
+    # Each row has its own budget, so that it decodes as it would alone.
     room = prompt_BT.shape[1] if lengths is None else torch.tensor(lengths)
     cache = decoder.cache(room + tokens)
     logits = decoder(prompt_BT, cache=cache, lengths=lengths, padding="left")
@@ -31,7 +31,7 @@ def greedy(decoder: Decoder, prompt_BT: Tensor, tokens: int, *, lengths: Sequenc
 
 
 def _anew(decoder: Decoder, ids_BT: Tensor, tokens: int, lengths: Sequence[int] | None) -> Tensor:
-    """The same where each token changes the states of those before it: the whole sequence for every token."""
+    """`greedy` without a cache: new tokens change earlier states, so every step runs the whole sequence."""
     start = ids_BT.shape[1]
     for done in range(tokens):
         held = None if lengths is None else [length + done for length in lengths]

@@ -1,4 +1,4 @@
-"""The decoder: embeddings, layers, head. It asks its encodings to act and never asks which they are."""
+"""The decoder: embeddings, layers, head. It uses its encodings only through their hooks."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ class Decoder(nn.Module):
     """A decoder-only Transformer with one encoding for all layers, or a list with one entry per layer.
 
     `Decoder(preset("laptop", vocabulary=32), "rope", seed=0)(ids_BT)` gives logits (B, T, V). Positions, padding,
-    documents and prompts are arguments of the call and come from lengths; the model never samples and never counts
-    what it was given positions for.
+    documents and prompts are arguments of the call, mostly given as lengths. The model never samples positions, and
+    counts them only if none are given.
     """
 
     def __init__(self, config: DecoderConfig, encoding: Named | Sequence[Named] = "nope", *, seed: int = 0) -> None:
@@ -119,7 +119,7 @@ class Decoder(nn.Module):
 
     @property
     def backend(self) -> str:
-        """The path of attention: `auto`, `dense` or `flex`; the config's, and may be set at any time."""
+        """The attention path: `auto`, `dense` or `flex`; initially that of the config, and can be set at any time."""
         return self._backend
 
     @backend.setter
@@ -137,7 +137,7 @@ class Decoder(nn.Module):
 
     @torch.no_grad()
     def initialize(self, seed: int) -> None:
-        """Draw every parameter from a generator keyed by (seed, "init", its name), whatever else the model has."""
+        """Draw every parameter from its own generator, keyed by (seed, "init", its name)."""
         self.seed = seed
 
         def stream(name: str) -> torch.Generator:
@@ -169,12 +169,12 @@ class Decoder(nn.Module):
         return by_name.get(name.rpartition(".")[2], config.width**-0.5)
 
     def parameter_count(self) -> int:
-        """Trainable numbers, each counted once."""
+        """The number of trainable parameters; a shared one counts once."""
         return sum(parameter.numel() for parameter in self.parameters() if parameter.requires_grad)
 
     @torch.no_grad()
     def position_ratio(self, tokens: int = 64) -> float | None:
-        """The root mean square of what positions add to embeddings, over that of the embeddings; none if nothing."""
+        """The RMS of what positions add to the embeddings, relative to the RMS of the embeddings; None if nothing."""
         encoding = self._encodings()[0]
         if not encoding.overrides("embed"):
             return None
@@ -203,8 +203,9 @@ class Decoder(nn.Module):
     ) -> Tensor:
         """Logits (B, T, V), or (N, V) at the tokens where `only_BT` is true.
 
-        `lengths` are the real tokens of each row, beside `padding`; `documents` the lengths of the documents packed in
-        each row; `prefix` the prompts' lengths under a prefix mask; `budget` the tokens each sequence may get.
+        `lengths` are the numbers of real tokens in each row, with padding on the side `padding`; `documents` are the
+        lengths of the documents packed into each row; `prefix` the prompt lengths under a prefix mask; `budget` the
+        maximum number of tokens of each sequence.
         """
         batch, tokens = self._check_arguments(ids_BT, cache, taps, only_BT)
         past = cache.layout if cache is not None else None
@@ -280,7 +281,7 @@ class Decoder(nn.Module):
     def _check_arguments(
         self, ids_BT: Tensor, cache: Cache | None, taps: Mapping[str, Tap] | None, only_BT: Tensor | None
     ) -> tuple[int, int]:
-        """Batch and tokens, where the arguments are what they should be."""
+        """Validate the arguments and return the batch size and the number of tokens."""
         if not isinstance(ids_BT, Tensor) or ids_BT.ndim != 2 or ids_BT.is_floating_point() or not ids_BT.numel():
             got = tuple(ids_BT.shape) if isinstance(ids_BT, Tensor) else type(ids_BT).__name__
             raise SpecError(f"ids must be a (batch, tokens) tensor of whole numbers with at least one token, not {got}")
@@ -356,7 +357,7 @@ class Decoder(nn.Module):
         return Cache(self, self.config.layers, budget)
 
     def effective(self) -> list[str]:
-        """The options in force of each encoding, read from its module; one that is not as it was asked is an error."""
+        """The options of each encoding as its module has them; one that differs from its spec is an error."""
         told = []
         for index, part in enumerate(self._encodings()):
             layers = [layer for layer, which in enumerate(self.which) if which == index]
@@ -373,7 +374,7 @@ class Decoder(nn.Module):
         return told
 
     def describe(self) -> dict[str, object]:
-        """What this model is, for a person or a record: fields, encodings, σ, ratio of positions to embeddings."""
+        """A description of this model: config fields, encodings, σ, ratio of positions to embeddings."""
         return {
             **self.config.model_dump(),
             "attention_scale": self.config.scale,

@@ -1,8 +1,8 @@
-"""FlexAttention, for whoever asks for it with `attention=flex`; never chosen by itself.
+"""FlexAttention, used only with `attention=flex` and never chosen automatically.
 
-A third path beside *fast* and *dense*. A bias of the distance (T5, KERPLE, ALiBi) is read from one vector per head
-inside the kernel, `s + b[h, i − j]`, so that nothing of size T × T is made where PyTorch fuses it: on CUDA, forward and
-backward. Any other bias (FIRE) is read from its matrix. On a CPU PyTorch has the forward pass alone, and unfused.
+This is a third path beside *fast* and *dense*. The kernel reads a bias that depends on distance (T5, KERPLE, ALiBi)
+from one vector per head, `s + b[h, i − j]`, so it needs no T × T matrix where PyTorch fuses it: on CUDA, forward and
+backward. Any other bias (FIRE) is read from its matrix. On a CPU, PyTorch has only an unfused forward pass.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from lengthwise.model.mask import AttentionMask
 
 COMPILED = {"cuda"}
-"""Where the kernel is compiled. On a CPU that costs 10 s and more for each length, and gains nothing at such sizes."""
+"""Devices with a compiled kernel. On a CPU, compiling takes 10 s or more per length and gains nothing at our sizes."""
 
 NO_BACKWARD = {"cpu", "mps"}
-"""Where PyTorch refuses the backward pass."""
+"""Devices on which PyTorch has no backward pass for it."""
 
 Change = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
-"""A score and where it is (row, head, query, key) → the score."""
+"""(score, row, head, query, key) → the changed score."""
 
 INSTEAD = "use attention=auto (or decoder.backend = 'auto')"
 
 
 def check(encoding: Encoding) -> None:
-    """Refuse an encoding whose hooks see scores or weights: the kernel shows it neither."""
+    """Raise for an encoding whose hooks see scores or weights, which the kernel does not expose."""
     hooks = [hook for hook in SEES_SCORES if encoding.overrides(hook)]
     if hooks:
         name = type(encoding).__name__.lower()
@@ -69,14 +69,14 @@ def _kernel(compiled: bool) -> Callable[..., Tensor]:
 
 
 def prepared(context: AttentionContext) -> tuple[Change | None, BlockMask | None]:
-    """What the layers of a context share: how scores are changed, and which keys are seen."""
+    """The change of scores (the bias) and the block mask, both shared by the layers of a context."""
     mask = None if context.attention_mask.everything else _mask(context.attention_mask)
     if not context.biased:
         return None, mask
     return _by_distance(context) or _by_matrix(context), mask
 
 
-# Functions below capture tensors only: a captured number would be compiled into the kernel, one kernel for each.
+# Functions below capture tensors only: a captured number would be compiled into the kernel, with one kernel per value.
 
 
 def _mask(attention_mask: AttentionMask) -> BlockMask:
@@ -114,7 +114,7 @@ def _in_document(seen: Seen, documents_BK: Tensor, place_Q: Tensor) -> Seen:
 
 
 def _by_distance(context: AttentionContext) -> Change | None:
-    """`s + b[h, i − j]`, b computed outside; none where the bias is not of the distance, or its matrix is smaller."""
+    """`s + b[h, i − j]` with b computed here; None if the bias has no form by distance, or its matrix is smaller."""
     from lengthwise.model.attention import exactly
 
     encoding, q, k = context.encoding, context.attention_mask.queries, context.attention_mask.keys
@@ -127,7 +127,7 @@ def _by_distance(context: AttentionContext) -> Change | None:
     with exactly(q.positions_BT.device):
         distances_N = torch.arange(first, last + 1, device=q.positions_BT.device, dtype=working)
         vector_HN = encoding.checked_by_distance(distances_N)
-    # Padding may lie outside of what is known of the positions; where it is read from does not matter, but that it is.
+    # Positions of padding may lie outside [smallest, largest]; their bias does not matter, but the index must be valid.
     query_BQ = q.positions_BT.clamp(q.smallest, q.largest) - first
     key_BK = k.positions_BT.clamp(k.smallest, k.largest)
     if len(query_BQ) == len(key_BK) == 1:
@@ -139,7 +139,7 @@ def _by_distance(context: AttentionContext) -> Change | None:
 
 
 def _by_matrix(context: AttentionContext) -> Change:
-    """`s + bias[h, i, j]`: any bias there is, at the price of its matrix."""
+    """`s + bias[h, i, j]`: works for any bias, but needs its whole matrix."""
     bias_BHQK = context.bias_BHQK
     assert bias_BHQK is not None
     if len(bias_BHQK) == 1:

@@ -1,4 +1,4 @@
-"""Where the tokens of a batch lie: positions, padding, documents and prompts, all from lengths, never from ids."""
+"""The layout of a batch: positions, padding, documents and prompts, all derived from lengths, never from ids."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from torch import Tensor
 from lengthwise.spec import SpecError
 
 PAD = -1
-"""The document of padding. Padding attends to padding, so no row of attention is ever empty."""
+"""The document index of padding. Padding attends to padding, so no query is ever without a visible key."""
 
 
 @dataclass(frozen=True)
 class TokenLayout:
-    """The positions and documents of a block of tokens, and what is known of them without looking again."""
+    """The positions and documents of a block of tokens, and some of their properties, computed once."""
 
     positions_BT: Tensor
     documents_BT: Tensor | None
-    """The document of each token, `PAD` for padding; none where every token is of the one sequence of its row."""
+    """The document index of each token, `PAD` for padding; None if each row is one sequence without padding."""
     prefix_BT: Tensor | None
     """Tokens that every token of the row may see, under a prefix mask."""
     counts: tuple[int, ...]
@@ -31,7 +31,7 @@ class TokenLayout:
     largest: int
     """The smallest and the largest position."""
     given: bool
-    """Positions were given, not counted."""
+    """Whether positions were passed by the caller, not counted."""
     trailing: bool
     """Padding, if any, comes after all real tokens of its row, where a causal mask already hides it."""
     consecutive: bool
@@ -45,7 +45,7 @@ class TokenLayout:
         return self.positions_BT.shape[1]
 
     def rows(self, chosen: list[int]) -> TokenLayout:
-        """These rows of it."""
+        """The layout of these rows only."""
 
         def of(held_BT: Tensor | None) -> Tensor | None:
             return held_BT if held_BT is None or held_BT.shape[0] == 1 else held_BT[chosen]
@@ -64,7 +64,7 @@ class TokenLayout:
         )
 
     def cut(self, start: int, end: int) -> TokenLayout:
-        """The tokens from `start` up to `end`, each with the position it has."""
+        """The layout of the tokens from `start` up to `end`, with unchanged positions."""
 
         def of(held_BT: Tensor | None) -> Tensor | None:
             return None if held_BT is None else held_BT[:, start:end]
@@ -75,7 +75,7 @@ class TokenLayout:
         )
 
     def joined(self, new: TokenLayout) -> TokenLayout:
-        """These tokens followed by `new` ones."""
+        """The layout of these tokens followed by `new` ones."""
         batch = max(self.positions_BT.shape[0], new.positions_BT.shape[0])
         documents = None
         if self.documents_BT is not None or new.documents_BT is not None:
@@ -124,7 +124,7 @@ def lay_out(
     prefix: Sequence[int] | Tensor | None = None,
     cached: bool = False,
 ) -> TokenLayout:
-    """The layout of `batch` rows of `tokens`: `lengths` real ones each, or packed `documents`, after `past` ones."""
+    """The layout of `batch` rows of `tokens` tokens, with `lengths` or packed `documents`, appended to `past`."""
     rows = _check_lengths(lengths, batch, tokens, "lengths", padding)
     if documents is not None and (lengths is not None or cached or prefix is not None):
         raise SpecError("packed documents go without lengths, prefix and cache: each document is its own sequence")

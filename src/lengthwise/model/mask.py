@@ -1,4 +1,4 @@
-"""Which keys each query sees: order, padding, documents and prompts in one mask, or that none is needed."""
+"""The attention mask, which combines order, padding, documents and prompts, and knows when none is needed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lengthwise.model.layout import TokenLayout
 
 @dataclass(frozen=True)
 class AttentionMask:
-    """Which keys each query sees: the last tokens of `keys` are the queries, or those from `first` on."""
+    """Which keys each query sees. The queries are the last tokens of `keys`, or those from index `first` on."""
 
     mask: str
     queries: TokenLayout
@@ -22,35 +22,35 @@ class AttentionMask:
 
     @property
     def start(self) -> int:
-        """Where among the keys the queries begin."""
+        """The index of the first query among the keys."""
         return self.keys.tokens - self.queries.tokens if self.first is None else self.first
 
     def block(self, start: int, end: int) -> AttentionMask:
-        """The queries from `start` up to `end`; under a causal mask without the keys that none of them may see."""
+        """The mask of the queries from `start` up to `end`; a causal mask drops the keys that none of them sees."""
         last = self.start + end if self.mask == "causal" else self.keys.tokens
         return AttentionMask(self.mask, self.queries.cut(start, end), self.keys.cut(0, last), self.start + start)
 
     @cached_property
     def plain(self) -> bool:
-        """No key is hidden for any reason but order."""
+        """Whether no key is hidden except by the causal order."""
         return (
             self.keys.documents_BT is None or (self.mask == "causal" and self.keys.trailing)
         ) and self.mask != "prefix"
 
     @property
     def square(self) -> bool:
-        """Every token is a query: the only case in which PyTorch's `is_causal` means what it says."""
+        """Whether every token is a query; only then does PyTorch's `is_causal` align queries with keys."""
         return self.queries.tokens == self.keys.tokens
 
     @cached_property
     def everything(self) -> bool:
-        """Every query sees every key."""
+        """Whether every query sees every key."""
         last = self.start + 1 == self.keys.tokens
         return self.plain and (self.mask == "bidirectional" or (self.queries.tokens == 1 and last))
 
     @cached_property
     def allowed_BQK(self) -> Tensor:
-        """The mask itself; (1, Q, K) where all rows agree."""
+        """The mask as booleans, True where a key is visible; (1, Q, K) if all rows agree."""
         q, k = self.queries, self.keys
         key_K = torch.arange(k.tokens, device=k.positions_BT.device)
         query_Q = key_K[self.start : self.start + q.tokens]

@@ -35,7 +35,7 @@ class Norm(nn.Module):
         if x_BTD.device.type == "cpu" and x_BTD.dtype in {torch.float32, torch.float64}:
             if torch.is_grad_enabled():
                 return _RMSNorm.apply(x_BTD, self.weight, self.epsilon)
-            return x_BTD * _inverse(x_BTD, self.epsilon) * self.weight  # the same numbers, without the detour
+            return x_BTD * _inverse(x_BTD, self.epsilon) * self.weight  # the same numbers, without autograd
         # The mean square of bf16 numbers is taken in fp32, as T5 and Llama do.
         x = x_BTD.to(torch.promote_types(x_BTD.dtype, torch.float32))
         return (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.epsilon)).to(x_BTD.dtype) * self.weight

@@ -1,4 +1,4 @@
-"""Named places of the decoder where a function may read or replace what flows, without editing the model."""
+"""Taps: named places in the decoder where a function may read or replace a tensor, without editing the model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from lengthwise.spec import SpecError, did_you_mean
 
 Tap = Callable[[str, Tensor], Tensor | None]
-"""Gets the tap's name and the tensor; returns its replacement, or None to leave it."""
+"""Gets the tap's name and the tensor; returns a replacement, or None to keep the tensor."""
 
 LAYER_TAPS = {
     "q": "queries, turned, before scaling: (B, H, Q, E)",
@@ -27,10 +27,10 @@ def tap_names(layers: int) -> list[str]:
 
 
 class Blocks:
-    """A tap on weights that takes them a block of queries at a time, so that T × T numbers are never held at once.
+    """A tap on weights that gets one block of queries at a time, so that no T × T matrix is held in memory.
 
     `Blocks(function, 256)` calls `function(name, weights_BHRK, start)` for the queries start, start + 1, ...; under a
-    causal mask a block has the keys up to its last query and no others. It reads and cannot replace.
+    causal mask a block only has the keys up to its last query. It can read weights but not replace them.
     """
 
     def __init__(self, function: Callable[[str, Tensor, int], None], rows: int = 256) -> None:
@@ -39,7 +39,7 @@ class Blocks:
         self.function, self.rows = function, rows
 
     def __call__(self, name: str, tensor: Tensor) -> None:
-        """The whole, where it was small enough to be computed at once."""
+        """Receive all weights as one block, where they were computed at once."""
         self.function(name, tensor, 0)
 
 
@@ -61,19 +61,19 @@ class Taps:
                 self._taps[name] = tap
 
     def rows(self, name: str) -> int | None:
-        """How many queries the listener at `name` wants at a time; none for all."""
+        """The number of queries per block that the tap at `name` wants; None for all at once."""
         tap = self._taps.get(name)
         return tap.rows if isinstance(tap, Blocks) else None
 
     def block(self, name: str, weights_BHRK: Tensor, start: int) -> None:
-        """Show a block to the listener at `name`."""
+        """Pass a block of weights to the tap at `name`."""
         tap = self._taps.get(name)
         assert tap is None or isinstance(tap, Blocks)
         if tap is not None:
             tap.function(name, weights_BHRK, start)
 
     def has(self, name: str) -> bool:
-        """Whether something listens at `name`."""
+        """Whether there is a tap at `name`."""
         return name in self._taps
 
     def __call__(self, name: str, tensor: Tensor) -> Tensor:
@@ -88,7 +88,7 @@ class Taps:
 
 
 class Recorder(dict[str, Tensor]):
-    """A tap that remembers: `decoder(ids, taps={"layers.*.weights": recorder})`, then `["layers.0.weights"]` of it."""
+    """A tap that stores tensors: `decoder(ids, taps={"*.weights": recorder})`, then `recorder["layers.0.weights"]`."""
 
     def __call__(self, name: str, tensor: Tensor) -> None:
         self[name] = tensor

@@ -1,4 +1,4 @@
-"""Attention temperature: a factor on q · k beside the scale. It acts on content, never on a bias."""
+"""Attention temperature: a factor on q · k in addition to the scale. It is never applied to a bias."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TEMPERATURES = {
 class Temperature:
     """A factor that may depend on the query's position; this base class changes nothing.
 
-    `layers=nope` leaves out the layers that have an encoding: in `3*rope,nope` it acts in every fourth.
+    With `layers=nope` it acts only in layers without an encoding: in `3*rope,nope`, only in the fourth.
     """
 
     layers: Literal["all", "nope"] = "all"
@@ -65,8 +65,8 @@ class LogN(Temperature):
 class Yarn(Temperature):
     """(0.1 ln s + 1)² everywhere, for sequences s = `factor` times as long as the trained ones.
 
-    What `rope:scaling=yarn` does to the scores of what it turns, for any encoding: s = 4 gives 1.2965.
-    Peng et al. 2023, arXiv:2309.00071, where cos and sin are multiplied by the root of it.
+    `rope:scaling=yarn` applies this factor to the scores of rotated coordinates; here it works with any encoding. s = 4
+    gives 1.2965. Peng et al. 2023, arXiv:2309.00071, who multiply cos and sin by its square root.
     """
 
     def __init__(self, *, factor: float, layers: Literal["all", "nope"] = "all") -> None:
@@ -82,7 +82,7 @@ class Yarn(Temperature):
 class Llama4(Temperature):
     """1 + scale · ln(1 + ⌊(t + 1) / floor⌋) at position t: 1 up to `floor` − 2 and in steps of `floor` from there.
 
-    In the layers without an encoding alone, as in Llama 4, unless `layers=all`; position 8191 has 1.0693 there.
+    It acts only in layers without an encoding, as in Llama 4, unless `layers=all`; position 8191 has factor 1.0693.
     """
 
     def __init__(self, *, scale: float = 0.1, floor: int = 8192, layers: Literal["all", "nope"] = "nope") -> None:

@@ -1,1 +1,1 @@
-"""What encodings cost on this machine: time side by side in one process, memory each in a process of its own."""
+"""Measures the cost of encodings on this machine: time side by side in one process, memory in a process for each."""

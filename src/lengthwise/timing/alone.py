@@ -1,4 +1,4 @@
-"""One measurement in a process of its own: how much memory it takes at its peak, and whether it ends in time."""
+"""One measurement in a separate process: its peak memory, and whether it finishes within a time limit."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from lengthwise.spec import Spec, SpecError, one_line
 
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 WARM = 8
-"""Tokens of the first, small call, in which libraries load and pools fill."""
+"""Tokens of the small warm-up call, which loads libraries and fills memory pools."""
 
 
 @dataclass(frozen=True)
 class Alone:
-    """What one call took: seconds with all that belongs to it, MiB above what was there; or why there is nothing."""
+    """The cost of one call: seconds, and peak MiB above the memory in use before it; or why it failed."""
 
     seconds: float = 0.0
     peak_mib: float | None = None
@@ -30,9 +30,9 @@ class Alone:
 def alone(
     config: DecoderConfig, encoding: Spec, what: str, length: int, batch: int, threads: int, limit: float
 ) -> Alone:
-    """Do it once, elsewhere; the process is ended when `limit` seconds are over."""
-    # A server that has imported torch forks a process in milliseconds, and none inherits what we hold.
-    # Optimizers import torch._dynamo, which takes seconds.
+    """Run the work once in a new process, which is killed after `limit` seconds."""
+    # A fork server that has imported torch starts a process in milliseconds, and no process inherits our memory.
+    # Optimizers import torch._dynamo, which takes seconds, so it is preloaded too.
     context = get_context("forkserver")
     context.set_forkserver_preload(["lengthwise.timing.work", "torch._dynamo"])
     here, there = context.Pipe(duplex=False)
@@ -72,14 +72,14 @@ def _child(
         there.send(Alone(seconds, peak))
     except SpecError as error:
         there.send(Alone(failed=str(error)))
-    except Exception as error:  # noqa: BLE001 - whatever a user's encoding raises is told, not taken for lack of memory
+    except Exception as error:  # noqa: BLE001 - report any error of a user's encoding; it is not a lack of memory
         there.send(Alone(failed=f"{type(error).__name__}: {one_line(str(error))}"[:200]))
 
 
 def _restart() -> float | None:
-    """Let the high-water mark start again from here; the MiB now in use, or none where there is no such mark."""
+    """Reset the peak memory counter and return the MiB now in use; None if the system has no such counter."""
     with suppress(OSError):
-        # Not ru_maxrss: a child inherits its parent's, and a large parent would hide everything.
+        # Not ru_maxrss: a child inherits its parent's value, and a large parent would hide the child's own peak.
         CLEAR.write_text("5")
         return _status("VmRSS")
     return None

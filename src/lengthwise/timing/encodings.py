@@ -1,7 +1,8 @@
 """Encodings side by side: time per training step, forward pass and generated token, and the ratio of each to NoPE's.
 
-Interleaved: in each round every encoding has its turn, forwards and backwards by turns, and a ratio is that of two
-measurements of the same round. So what else the machine does falls on all alike. Medians of the rounds.
+Measurements are interleaved: each round measures every encoding, in alternating order, and a ratio compares two
+measurements of the same round. So other load on the machine affects all encodings alike. Results are medians over
+rounds.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from lengthwise.timing.work import WHAT, Work
 
 BASE = Spec("nope")
 LEAST = 0.02
-"""Seconds that a measurement should take at least; what is quicker is done several times."""
+"""The minimum duration of a measurement in seconds; quicker work is repeated."""
 TOGETHER = 2**30
-"""Bytes that the models of one round may take together; more of them are compared with NoPE in turns."""
+"""The maximum bytes of all models of one round; more models are split into groups, each with NoPE."""
 SMALLEST = 1.0
-"""MiB below which a peak is noise, and no base for a ratio."""
+"""If NoPE's peak is below this many MiB, it is noise, and no ratio is computed."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One encoding at one length: milliseconds (of a step, a pass, a token) and MiB, and both over NoPE's."""
+    """One encoding at one length: milliseconds (per step, pass or token), peak MiB, and their ratios to NoPE's."""
 
     encoding: str
     length: int
@@ -41,10 +42,10 @@ class Row:
     peak_ratio: float | None = None
     rounds: int = 0
     skipped: str | None = None
-    """Why there are no times."""
+    """Why it was not timed."""
 
     def to_json(self) -> dict[str, object]:
-        """The row with figures that are figures."""
+        """The row as plain data, with rounded numbers."""
         return {key: round(value, 4) if isinstance(value, float) else value for key, value in asdict(self).items()}
 
 
@@ -59,9 +60,9 @@ def side_by_side(
     limit: float = 60.0,
     tell: Callable[[str], None] = lambda words: None,
 ) -> list[Row]:
-    """Rows of every encoding, length and kind of work; NoPE is always among them and comes first.
+    """Measure every encoding, length and kind of work; NoPE is always included and comes first.
 
-    `limit` is in seconds, for all calls of one case; what would take longer is skipped, and its row says so.
+    `limit` is in seconds, for all calls of one case; a case that would take longer is skipped, and its row says so.
     """
     import torch
 
@@ -73,12 +74,12 @@ def side_by_side(
     if not lengths or min(lengths) < 2:
         raise SpecError(f"give lengths of at least 2 tokens, e.g. 64,256, not {list(lengths)}")
     listed = [BASE, *dict.fromkeys(spec for spec in encodings if spec != BASE)]
-    sizes = {spec: _bytes(config, spec) for spec in listed}  # builds each: a wrong name fails now
+    sizes = {spec: _bytes(config, spec) for spec in listed}  # builds every model, so that a wrong name fails now
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         tell("starting")
-        alone(config, BASE, WHAT[0], min(lengths), 1, threads, max(limit, 120.0))  # imports are no part of a limit
+        alone(config, BASE, WHAT[0], min(lengths), 1, threads, max(limit, 120.0))  # import first
         rows = []
         for length in dict.fromkeys(lengths):
             for what in WHAT:
@@ -87,7 +88,7 @@ def side_by_side(
     finally:
         torch.set_num_threads(before)
     order = {spec: place for place, spec in enumerate(map(str, listed))}
-    return sorted(rows, key=lambda row: order[row.encoding])  # stable: lengths and kinds stay as they came
+    return sorted(rows, key=lambda row: order[row.encoding])  # stable: lengths and kinds keep their order
 
 
 def _bytes(config: DecoderConfig, spec: Spec) -> int:
@@ -111,7 +112,7 @@ class _Case:
     def rows(self, listed: list[Spec], sizes: dict[Spec, int]) -> list[Row]:
         once = {spec: self._alone(spec) for spec in listed}
         skipped = {spec: reason for spec in listed if (reason := self._too_long(once[spec]))}
-        if BASE in skipped:  # no ratios without it
+        if BASE in skipped:  # no ratios without NoPE
             return [self._row(spec, once, skipped.get(spec) or f"nope: {skipped[BASE]}", [], []) for spec in listed]
         found: dict[Spec, Row] = {}
         for group in _groups([spec for spec in listed if spec not in skipped], sizes):
@@ -128,15 +129,15 @@ class _Case:
         return alone(self.config, spec, self.what, self.length, self.batch, self.threads, self.limit)
 
     def _too_long(self, once: Alone) -> str | None:
-        calls = self.repeat + 1  # one warms up
+        calls = self.repeat + 1  # the first one warms up
         if once.failed is None and calls * once.seconds > self.limit:
             return f"{calls} calls of about {once.seconds:.2g} s are more than the limit, {self.limit:g} s"
         return once.failed
 
     def _rounds(self, group: list[Spec], once: dict[Spec, Alone]) -> dict[Spec, list[float]]:
-        """Seconds of each round, for all of a group in turns."""
+        """Seconds per call in each round, for every encoding of a group."""
         works = {spec: Work(self.config, spec, self.what, self.length, self.batch) for spec in group}
-        # As often for each, so that all are interrupted alike.
+        # The same number of calls for each, so that interruptions affect all alike.
         times = min(20, math.ceil(LEAST / max(min(once[spec].seconds for spec in group), 1e-4)))
         for work in works.values():
             work()

@@ -1,4 +1,4 @@
-"""What is measured: a training step, a forward pass, cached generation, each of one encoding at one length."""
+"""The work that is measured: a training step, a forward pass or cached generation of one encoding at one length."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from lengthwise.spec import Spec
 
 WHAT = ("train", "forward", "generate")
 NEW = 32
-"""Tokens that are generated, or half of the length where that is less."""
+"""The number of generated tokens, or half of the length if that is less."""
 
 
 class Work:
-    """One thing to do again and again; a call does it once and says how many seconds it took.
+    """A piece of work that can be repeated; each call does it once and returns the seconds it took.
 
     - `train`: forward pass, cross-entropy at every token, backward pass, a step of AdamW;
     - `forward`: logits of every token, without gradients;
-    - `generate`: one token by the cache, the mean of the last ones of the length; the prompt before is not counted.
+    - `generate`: one token with a cache, averaged over the last tokens of the length; the prompt is not timed.
     """
 
     def __init__(self, config: DecoderConfig, encoding: Spec, what: str, length: int, batch: int) -> None:

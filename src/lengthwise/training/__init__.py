@@ -1,4 +1,4 @@
-"""Examples → weights.
+"""Training: from examples to weights.
 
 Legend of shape suffixes here: N examples, B rows of a batch, T tokens, V vocabulary.
 """

@@ -1,8 +1,8 @@
 """Which examples are in which batch: a pure function of (task, training, seeds, step).
 
 Length-aware batching takes the examples of a window of batches, sorts them by their tokens, cuts them into batches and
-shuffles the batches. The guarantee: every window holds exactly the examples it would hold if batches were mixed, each
-once. So over a window the model sees the same examples, and the same distribution of lengths, whatever the batching.
+shuffles the batches. Every window holds exactly the examples that it would hold with mixed batches, each once. So over
+a window the model sees the same examples, and the same distribution of lengths, with either kind of batching.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lengthwise.training.settings import Seeds, Training
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch as a model takes it: whole sequences, and where a token is to be predicted."""
+    """One batch for the model: whole sequences, and a mask of the tokens to predict."""
 
     ids_BT: Tensor
     tokens_B: np.ndarray
@@ -31,7 +31,7 @@ class Batch:
     loss_BT: Tensor
     positions_BT: Tensor | None
     lengths_B: np.ndarray
-    """In the task's unit."""
+    """The length of each example, in the task's unit."""
 
     @property
     def targets_N(self) -> Tensor:
@@ -40,11 +40,11 @@ class Batch:
 
     @property
     def prompts_B(self) -> Tensor:
-        """Tokens of each row's prompt: those before the first to be predicted."""
+        """The number of prompt tokens of each row: those before the first token to predict."""
         return self.loss_BT.int().argmax(1)
 
     def rows(self, chosen: np.ndarray | slice) -> Batch:
-        """These rows alone, no wider than they must be."""
+        """The batch of these rows only, cut to the longest of them."""
         tokens_B = self.tokens_B[chosen]
         wide = int(tokens_B.max())
         places_BT = None if self.positions_BT is None else self.positions_BT[chosen, :wide]
@@ -54,7 +54,7 @@ class Batch:
 
 
 class Supply(Protocol):
-    """Where blocks of training examples come from."""
+    """A source of blocks of training examples."""
 
     def __call__(self, start: int, stop: int) -> Block:
         """Examples start, ..., stop − 1."""
@@ -81,7 +81,7 @@ def window_order(block: Block, training: Training, key: int) -> list[np.ndarray]
 def batches(
     supply: Supply, training: Training, positions: Positions, seeds: Seeds, first: int = 0, last: int | None = None
 ) -> Iterator[Batch]:
-    """The batches of steps first, first + 1, ..., whatever was asked for before; `last` is not among them."""
+    """The batches of the steps from `first` up to `last`, independent of earlier calls."""
     last = training.steps if last is None else last
     for begin, steps in windows(training, first):
         if begin >= last:
@@ -101,7 +101,7 @@ def feed(block: Block, rows: np.ndarray, positions: Positions, seed: int, start:
         for place, row in enumerate(np.asarray(rows).tolist()):
             tokens, prompt = int(batch.tokens_B[place]), int(block.prompts_N[row])
             ids = batch.ids_BT[place, :tokens].tolist()
-            key = digest("positions", seed, start + row)  # met again in a later epoch, it has other ones
+            key = digest("positions", seed, start + row)  # new positions for an example repeated in a later epoch
             places[place, :tokens] = positions.places(ids[:prompt], ids[prompt:], key, tokens)
         places_BT = torch.from_numpy(places)
     return Batch(
@@ -114,7 +114,7 @@ def feed(block: Block, rows: np.ndarray, positions: Positions, seed: int, start:
 
 
 def inline(make: Callable[[int, int], Block]) -> Supply:
-    """A supply that makes a block when it is asked for, and keeps the last one."""
+    """A supply that makes each block on demand and caches the last one."""
     held: dict[tuple[int, int], Block] = {}
 
     def supply(start: int, stop: int) -> Block:

@@ -1,7 +1,7 @@
-"""Checkpoints that are whole or do not count: the manifest, written last, has the size and checksum of every file.
+"""Checkpoints, valid only if complete: the manifest, written last, has the size and checksum of every file.
 
-A process alone writes one safetensors file; a sharded team writes by `torch.distributed.checkpoint`. Both hold the same
-names, so either is read by either.
+Without sharding, a checkpoint is one safetensors file; a sharded team writes with `torch.distributed.checkpoint`. Both
+formats use the same tensor names, so a run of either kind can read both.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from lengthwise.training.parallel import ALONE, Team
 
 MANIFEST, STATE = "manifest.json", "state.safetensors"
 KEPT = 2
-"""Checkpoints that an attempt keeps: the newest, and the one before, should the newest be torn."""
+"""The number of checkpoints that an attempt keeps: the newest, and the one before in case the newest is incomplete."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A complete checkpoint: where it is, the step, and what else was noted with it."""
+    """A complete checkpoint: its folder, its step and the notes stored with it."""
 
     folder: Folder
     step: int
     notes: dict[str, Any]
 
     def tensors(self, room: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-        """Its tensors; `room` gives tensors of the right shapes, which only a sharded one needs."""
+        """Load its tensors; `room` returns tensors of the right shapes, which only a sharded checkpoint needs."""
         if self.folder.exists(STATE):
             return unpack(self.folder.read(STATE))
         import torch.distributed.checkpoint as dcp
@@ -61,7 +61,7 @@ def unpack(data: bytes) -> dict[str, Tensor]:
 
 
 def save(where: Folder, step: int, tensors: Mapping[str, Tensor], notes: Mapping[str, Any], team: Team = ALONE) -> None:
-    """Write the checkpoint of a step below `where`; with it complete, all but the newest two go."""
+    """Write the checkpoint of a step below `where`; once it is complete, delete all but the newest two."""
     name = f"{step:09d}"
     here = where / name
     if team.shard:
@@ -87,7 +87,7 @@ def save(where: Folder, step: int, tensors: Mapping[str, Tensor], notes: Mapping
 
 
 def newest(places: Sequence[Folder]) -> tuple[Checkpoint | None, list[str]]:
-    """The complete checkpoint with the most steps in any of these folders, and which were found torn."""
+    """The complete checkpoint with the most steps in any of these folders, and the incomplete ones after it."""
     torn: list[str] = []
     there = [(int(name), place / name) for place in places for name in place.names() if name.isdigit()]
     for step, folder in sorted(there, key=lambda pair: pair[0], reverse=True):

@@ -1,4 +1,4 @@
-"""Whether a training is healthy: what ends it at once, and what its losses say afterwards."""
+"""The health of a training: divergence, which ends it at once, and spikes and plateaus of its losses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from lengthwise.spec import SpecError
 
 RECENT = 20
-"""Logged losses that a spike is compared with."""
+"""The number of preceding logged losses that a spike is compared with."""
 SPIKE = 0.25
 """A spike rises above the recent median by more than this share of the loss at the start."""
 PLATEAU = 0.7
@@ -30,7 +30,7 @@ class Diverged(SpecError):
         super().__init__(f"run {run} {words}{hint}" if run else words)
 
     def record(self) -> dict[str, Any]:
-        """What is stored of it; `Diverged.read` reads it."""
+        """The failure as plain data; `Diverged.read` reads it."""
         return {"step": self.step, "parameter": self.parameter, "last_loss": self.last_loss}
 
     @classmethod
@@ -43,7 +43,7 @@ def spikes(log: Iterable[Sequence[float]]) -> list[int]:
     """The steps at which the training loss suddenly rose, from (step, loss) pairs in order.
 
     A spike is a loss that exceeds the median of the 20 before it by more than a quarter of the first losses' median;
-    neighbours count once, by the first. Losses 3, 2, 1, .5, .4, 2.5, .4 have one spike, at 2.5.
+    neighbouring spikes count as one, at the first. Losses 3, 2, 1, .5, .4, 2.5, .4 have one spike, at 2.5.
     """
     pairs = [(int(step), float(loss)) for step, loss in log]
     if len(pairs) < 4:

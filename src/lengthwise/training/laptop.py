@@ -1,6 +1,6 @@
-"""What `laptop` means for each task: lengths, depth, steps and lr that a CPU learns in about a minute and a half.
+"""The `laptop` settings of each task: lengths, depth, steps and lr for about a minute and a half on a CPU.
 
-Chosen on seen lengths alone, by validation exact match; what was tried is in docs/log.md.
+They were chosen by validation exact match on seen lengths only; docs/log.md lists what was tried.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from lengthwise.task.base import Task
 
 @dataclass(frozen=True)
 class Setting:
-    """What a task has instead of the presets' own values."""
+    """The values that replace those of the presets for a task."""
 
     longest: int | None = None
     model: dict[str, object] = field(default_factory=dict)
     training: dict[str, object] = field(default_factory=dict)
     task: dict[str, Value] = field(default_factory=dict)
-    """Options of the task itself, e.g. a format in which it is learned; what the user says comes first."""
+    """Options of the task itself, e.g. a format in which it is learned; the user's options take precedence."""
     unlearned: str = ""
-    """Where this is not learned at this size: what is, said before training."""
+    """If the task is not learned at this size, a variant that is; shown before training."""
 
 
 LAPTOP = {
@@ -51,7 +51,7 @@ LAPTOP = {
         4, {"layers": 2}, {"steps": 3500, "batch_size": 128, "lr": 2e-3}, {"queries": 1, "keys": 16, "values": 8}
     ),
 }
-"""Task → its setting; `studies/defaults.yaml` shows that each is learned, at seen lengths, or says that it is not."""
+"""Task → its setting; `studies/defaults.yaml` shows that each is learned at seen lengths, or that it is not."""
 
 
 def laptop(task: Task) -> Setting:

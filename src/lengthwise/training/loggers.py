@@ -1,4 +1,4 @@
-"""Where metrics of a training go: a progress bar, TensorBoard, W&B. None of them can break a run."""
+"""Loggers of training metrics: a progress bar, TensorBoard, W&B. None of them can stop a run by failing."""
 
 from __future__ import annotations
 
@@ -100,11 +100,11 @@ class Loggers:
 
 
 LINES = "LENGTHWISE_LINES"
-"""Set in the environment, progress is told in lines: several processes cannot share one bar."""
+"""If this environment variable is set, progress is printed in lines: several processes cannot share a bar."""
 
 
 class Progress:
-    """A bar with loss, tokens per second and time left; where nobody looks, a line now and then."""
+    """A bar with loss, tokens per second and time left; without a terminal, an occasional line."""
 
     def __init__(self, title: str, steps: int, quiet: bool = False, every: float = 20.0) -> None:
         self.title, self.steps, self.every = title, steps, every
@@ -127,7 +127,7 @@ class Progress:
             self._bar.start()
 
     def step(self, step: int, loss: float, speed: float, left: float) -> None:
-        """A step is done."""
+        """Show the progress after a step."""
         told = f"loss {loss:.3f}, {speed:,.0f} tokens/s"
         if self._bar is not None:
             self._bar.update(self._task, completed=step, told=told)
@@ -135,7 +135,7 @@ class Progress:
             self._line(f"step {step:,} of {self.steps:,}, {told}, {left:.0f} s left")
 
     def say(self, words: str) -> None:
-        """Something else is being done."""
+        """Show a message about other work, e.g. an evaluation."""
         if self._bar is not None:
             self._bar.update(self._task, completed=self.steps, told=words)
         else:
@@ -147,6 +147,6 @@ class Progress:
             print(f"{self.title}: {words}", file=sys.stderr, flush=True)  # noqa: T201
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()

@@ -1,7 +1,7 @@
-"""The loop: batch, loss, gradient, step. Short enough to read in one sitting.
+"""The training loop: batch, loss, gradient, step.
 
-Everything random is keyed by (seed, stream, step), so no random state is kept: a loop that starts at step 500 from the
-weights and moments of step 500 goes on exactly as one that never stopped.
+Everything random is keyed by (seed, stream, step), so no random state is stored: a loop resumed from the weights and
+moments of step 500 continues exactly like one that never stopped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lengthwise.training.settings import Seeds, Training
 
 @dataclass(frozen=True)
 class Told:
-    """What is known after a step."""
+    """The metrics of one step."""
 
     step: int
     """Steps done so far."""
@@ -34,14 +34,14 @@ class Told:
     """Mean over the batch's target tokens."""
     lr: float
     norm: float
-    """Of the gradient, before it was clipped."""
+    """The norm of the gradient before clipping."""
     tokens: int
     """Input tokens of the batch, padding not counted."""
 
 
 @dataclass
 class Loop:
-    """A decoder on its way: `for told in Loop(decoder, supply, training, positions, seeds): ...` trains it."""
+    """The training of a decoder: `for told in Loop(decoder, supply, training, positions, seeds): ...` trains it."""
 
     decoder: Decoder
     supply: Supply
@@ -75,16 +75,16 @@ class Loop:
         )
 
     def __iter__(self) -> Iterator[Told]:
-        """Train to the end, telling of each step."""
+        """Train to the end and yield the metrics of each step."""
         for feed in batches(self.supply, self.training, self.positions, self.seeds, self.step):
             yield self.advance(self.team.mine(feed), feed)
-        if (name := self._first_bad(list(self.decoder.named_parameters()))) is not None:  # the last update made it so
+        if (name := self._first_bad(list(self.decoder.named_parameters()))) is not None:  # after the last update
             raise Diverged(self.step, name, self._last_loss)
 
     def advance(self, mine: Batch, whole: Batch | None = None) -> Told:
-        """One step on one batch, of which this process computes `mine`."""
+        """Take one step on the batch `whole`, of which this process computes `mine`."""
         whole = mine if whole is None else whole
-        if not self.module.training:  # an evaluation came between
+        if not self.module.training:  # an evaluation set eval mode
             self.module.train()
         rate = self.training.lr_at(self.step)
         for group in self.optimizer.param_groups:
@@ -106,7 +106,7 @@ class Loop:
         return Told(self.step, loss, rate, norm, int(whole.tokens_B.sum()) - len(whole.tokens_B))
 
     def _clipped(self) -> float:
-        """Clip the gradient to the largest norm allowed; returns its norm before. Not finite, it is left as it is."""
+        """Clip the gradient to the largest norm allowed, unless it is not finite; returns its norm before clipping."""
         parameters = [p for p in self.decoder.parameters() if p.grad is not None]
         total = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         norm = self.team.norm(total)
@@ -115,10 +115,10 @@ class Loop:
         return norm
 
     def _culprit(self, feed: Batch, loss_is_finite: bool) -> str | None:
-        """The first parameter concerned when a loss or a gradient is not finite.
+        """Find where a loss or gradient that is not finite comes from.
 
-        A parameter that is not finite itself; or those of the encoding whose attention weights are the first numbers of
-        the forward pass that are not finite; or the parameter with the first gradient that is not.
+        The result is the first parameter that is not finite; or else the first such place of the forward pass, named by
+        its encoding's parameters if it has any; or else the first such gradient.
         """
         named = list(self.decoder.named_parameters())
         if (name := self._first_bad(named)) is not None:
@@ -130,7 +130,7 @@ class Loop:
 
     def _first_bad(self, listed: Sequence[tuple[str, Tensor]]) -> str | None:
         bad = (number for number, (_, tensor) in enumerate(listed) if not local(tensor).isfinite().all())
-        first = self.team.least(next(bad, len(listed)))  # a shard of it may be on another rank
+        first = self.team.least(next(bad, len(listed)))  # another rank may hold the bad shard
         return listed[first][0] if first < len(listed) else None
 
     @torch.no_grad()
@@ -155,7 +155,7 @@ class Loop:
     def _gradient(self, feed: Batch, targets: int) -> float:
         with torch.autocast("cpu", torch.bfloat16, enabled=self.training.autocast):
             loss = total_loss(self.module, feed, self.decoder.config.mask == "prefix") / targets
-        (loss * self.team.size).backward()  # the team takes the mean of its members' gradients
+        (loss * self.team.size).backward()  # gradients are averaged over the processes
         return loss.item()
 
     def _parts(self, feed: Batch) -> Iterator[Batch]:
@@ -170,7 +170,7 @@ class Loop:
     # --- state -------------------------------------------------------------------------------------------------------
 
     def tensors(self) -> dict[str, Tensor]:
-        """Weights and moments by name: with the step, all that a later loop needs."""
+        """Weights and moments by name; with the step, they are all that a resumed loop needs."""
         found = {f"model.{name}": value for name, value in self.decoder.state_dict().items()}
         for name, parameter in self.decoder.named_parameters():
             state = self.optimizer.state.get(parameter, {})
@@ -178,7 +178,7 @@ class Loop:
         return found
 
     def room(self) -> dict[str, Tensor]:
-        """Tensors of the shapes of `tensors`, to read a checkpoint into; moments that are not there yet are made."""
+        """Tensors of the shapes of `tensors`, to read a checkpoint into; the moments are new zeros."""
         found = {f"model.{name}": value for name, value in self.decoder.state_dict().items()}
         for name, parameter in self.decoder.named_parameters():
             found |= {f"{key}.{name}": torch.zeros_like(parameter).detach() for key in MOMENTS}
@@ -186,7 +186,7 @@ class Loop:
 
     @torch.no_grad()
     def load(self, tensors: dict[str, Tensor], step: int) -> None:
-        """Go on from the weights and moments after `step` steps."""
+        """Load the weights and moments after `step` steps, and continue from there."""
         own = self.decoder.state_dict()
         self.decoder.load_state_dict({name: like(held, tensors[f"model.{name}"]) for name, held in own.items()})
         for name, parameter in self.decoder.named_parameters():
@@ -201,9 +201,9 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def total_loss(module: nn.Module, feed: Batch, prefix: bool = False, taps: Mapping[str, Tap] | None = None) -> Tensor:
-    """The sum of the losses of a batch; the head is computed only where there is loss, the end is no input.
+    """The summed loss of a batch; logits are computed only where there is loss, and a row's last token is no input.
 
-    `prefix` says that the module has a prefix mask and must be told the prompts' lengths.
+    `prefix` means that the module has a prefix mask and needs the prompt lengths.
     """
     logits_NV = module(
         feed.ids_BT[:, :-1],

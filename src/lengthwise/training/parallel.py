@@ -1,7 +1,7 @@
-"""Several processes that train one model: DDP, or FSDP2 where a model is sharded. `torchrun` starts them.
+"""Several processes that train one model, started by `torchrun`: DDP, or FSDP2 if the model is sharded.
 
-Each takes every n-th row of a batch, so the batch, and what is learned, is that of one process, but for the order in
-which gradients are added up.
+Each of n processes takes every n-th row of a batch, so batches and, without dropout, gradients are those of a single
+process, except for the order in which gradients are summed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Team:
     rank: int = 0
     size: int = 1
     shard: bool = False
-    """Each holds a part of every parameter (FSDP2)."""
+    """Each process holds a part of every parameter (FSDP2)."""
 
     @property
     def first(self) -> bool:
@@ -49,13 +49,13 @@ class Team:
         return nn.parallel.DistributedDataParallel(decoder) if self.size > 1 else decoder
 
     def mine(self, feed: Batch) -> Batch:
-        """The rows of a batch that this process computes: every n-th, so that lengths are shared too."""
+        """The rows of a batch that this process computes: every n-th, so that all processes get similar lengths."""
         if self.size == 1:
             return feed
         return feed.rows(np.arange(self.rank, len(feed.tokens_B), self.size))
 
     def gradients(self, module: nn.Module, last: bool) -> Any:  # noqa: ANN401
-        """Gradients are exchanged with the last part of a batch only."""
+        """A context in which gradients are exchanged only for the last part of a batch."""
         if isinstance(module, nn.parallel.DistributedDataParallel) and not last:
             return module.no_sync()
         return nullcontext()
@@ -81,11 +81,11 @@ class Team:
         return int(held)
 
     def any(self, flag: bool) -> bool:
-        """Whether any process says so."""
+        """Whether the flag is set in any process."""
         return self.total(float(flag)) > 0
 
     def agree(self, value: Any) -> Any:  # noqa: ANN401
-        """What the first process says, for all."""
+        """The first process's value, broadcast to all."""
         if self.size == 1:
             return value
         held = [value]
@@ -93,12 +93,12 @@ class Team:
         return held[0]
 
     def wait(self) -> None:
-        """Until all have come here."""
+        """Wait until all processes have reached this call."""
         if self.size > 1:
             dist.barrier()
 
     def whole(self, decoder: nn.Module) -> dict[str, Tensor]:
-        """The weights in one piece; all processes ask for them together."""
+        """The unsharded weights; all processes must call this together."""
         return {
             name: (value.full_tensor() if hasattr(value, "full_tensor") else value).detach()  # pyrefly: ignore
             for name, value in decoder.state_dict().items()
@@ -111,7 +111,7 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def like(held: Tensor, value: Tensor) -> Tensor:
-    """A whole tensor in parts, where what it replaces is in parts."""
+    """Shard `value` like `held`, if `held` is sharded and `value` is not."""
     if hasattr(held, "placements") and not hasattr(value, "placements"):
         from torch.distributed.tensor import distribute_tensor
 
@@ -129,9 +129,9 @@ def team(shard: bool = False) -> Iterator[Team]:
     if size == 1 and not shard:
         yield ALONE
         return
-    if "RANK" not in os.environ:  # one process that shards: the path of many, for those who try it
+    if "RANK" not in os.environ:  # a single process may shard too, to try it out
         os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")
-    # The others wait while the first evaluates.
+    # The timeout is long because the other processes wait while the first one evaluates.
     dist.init_process_group("gloo", timeout=timedelta(hours=24))
     try:
         yield Team(dist.get_rank(), dist.get_world_size(), shard)

@@ -16,7 +16,7 @@ Positive = Field(gt=0)
 
 
 class Training(BaseModel):
-    """Every choice of a training; the same steps on the same batches in the same order for every encoding."""
+    """Every option of a training; all encodings get the same steps on the same batches in the same order."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -42,14 +42,14 @@ class Training(BaseModel):
     lr: float = Field(gt=0)
     """The highest learning rate."""
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
-    """How the rate falls from its highest to `min_lr`, after `warmup` steps of a linear rise, or a tenth of all."""
+    """How the rate falls from `lr` to `min_lr`, after a linear rise over `warmup` steps, at most a tenth of all."""
     warmup: int = Field(default=100, ge=0)
     min_lr: float = Field(default=0.0, ge=0)
     beta1: float = Field(default=0.9, ge=0, lt=1)
     beta2: float = Field(default=0.98, ge=0, lt=1)
     eps: float = Field(default=1e-8, gt=0)
     weight_decay: float = Field(default=0.0, ge=0)
-    """Weight decay, on matrices alone."""
+    """Weight decay, on matrices only."""
     decay_norms: bool = False
     """Weight decay on vectors too (norms), as the original does."""
     grad_clip: float | None = Field(default=1.0, gt=0)
@@ -57,13 +57,13 @@ class Training(BaseModel):
     batching: Literal["length", "mixed"] = "length"
     """`length` sorts the examples of a window of batches by their tokens, `mixed` takes them as they come."""
     window: int = Field(default=32, gt=0, le=512)
-    """Batches of a window: each holds exactly the examples it would hold if they were mixed."""
+    """Batches per window; a window holds the same examples with either kind of batching."""
     accumulation: int = Field(default=1, gt=0)
-    """Parts a batch is computed in; the gradient is that of the whole batch."""
+    """The number of parts in which a batch is computed; the gradient is that of the whole batch."""
     autocast: bool = False
     """Matrix products in bf16."""
     validations: int = Field(default=10, ge=1)
-    """How often the seen-length validation is done, at equal distances; `best` is chosen among these."""
+    """The number of validations on seen lengths, at equal intervals; the `best` checkpoint is chosen among them."""
     validation_examples: int = Field(default=512, ge=1)
     """Examples of a validation, spread over the seen lengths."""
 
@@ -80,12 +80,12 @@ class Training(BaseModel):
 
     @property
     def span(self) -> int:
-        """Batches of a window, where so many examples fit into a block."""
+        """Batches per window, limited to as many examples as fit into a block."""
         return max(1, min(self.window, BLOCK // self.batch_size))
 
     @property
     def saved_every(self) -> int:
-        """Steps between checkpoints, unless said otherwise: a twentieth, at most a thousand."""
+        """The default number of steps between checkpoints: a twentieth of all, at most a thousand."""
         return max(1, min(self.steps // 20, 1000))
 
     @property
@@ -121,7 +121,7 @@ class Seeds:
 
 
 PRESETS: dict[str, dict[str, object]] = {
-    # About a CPU minute; `laptop.py` has what is set per task.
+    # About a CPU minute; `laptop.py` has the settings per task.
     "laptop": {"steps": 2000, "batch_size": 64, "lr": 1e-3},
     # Kazemnejad et al. 2023: HF Trainer's AdamW, linear decay, 6 % warm-up, norms decayed too; half of validation.
     "paper": {
