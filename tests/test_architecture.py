@@ -33,7 +33,10 @@ MAY_IMPORT = {
     "statistics": {"study"},
     "publication": set(),
     "reporting": {"statistics", "study", "publication", "encoding", "training"},
-    "interface": {"run", "study", "reporting", "statistics", "encoding", "task", "conformance", "model", "publication"},
+    "interface": {
+        *("run", "study", "reporting", "statistics", "encoding", "task", "conformance", "model", "publication"),
+        *("analysis", "theory", "evaluation"),
+    },
     "hf": {"model", "encoding", "task"},
     "timing": {"model", "encoding"},
     "cli": None,  # the verbs may import anything, inside the verb

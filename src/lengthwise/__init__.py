@@ -8,8 +8,10 @@ if TYPE_CHECKING:
     from lengthwise.conformance import assert_conforms, verify
     from lengthwise.encoding.base import Encoding, Geometry
     from lengthwise.evaluation.interface import evaluate
+    from lengthwise.interface.attention import analyze
     from lengthwise.interface.catalog import cost, encodings, positions, presets, published, report, studies, tasks
     from lengthwise.interface.comparison import Comparison, compare
+    from lengthwise.interface.probing import probe
     from lengthwise.interface.study import Study
     from lengthwise.model import Decoder, preset
     from lengthwise.run.execute import train
@@ -23,6 +25,7 @@ else:
         "Encoding": "encoding.base",
         "Geometry": "encoding.base",
         "evaluate": "evaluation.interface",
+        "analyze": "interface.attention",
         "cost": "interface.catalog",
         "encodings": "interface.catalog",
         "positions": "interface.catalog",
@@ -33,6 +36,7 @@ else:
         "tasks": "interface.catalog",
         "Comparison": "interface.comparison",
         "compare": "interface.comparison",
+        "probe": "interface.probing",
         "Study": "interface.study",
         "Decoder": "model",
         "preset": "model",
@@ -64,6 +68,7 @@ __all__ = [
     "Study",
     "Task",
     "__version__",
+    "analyze",
     "assert_conforms",
     "compare",
     "cost",
@@ -73,6 +78,7 @@ __all__ = [
     "positions",
     "preset",
     "presets",
+    "probe",
     "published",
     "reach",
     "report",

@@ -22,8 +22,8 @@ from lengthwise.analysis.probe import (
 from lengthwise.analysis.spread import exponent, spread
 from lengthwise.analysis.states import States, collect, decoder_states, of_one_size, times_root_m
 from lengthwise.cli import app
-from lengthwise.cli.probe import constructed, table, without
 from lengthwise.encoding import ENCODINGS
+from lengthwise.interface.probing import constructed, table, without
 from lengthwise.model import Decoder, preset
 from lengthwise.run import train
 from lengthwise.spec import SpecError
