@@ -1,0 +1,51 @@
+"""Draw names and sentences of the package for a reader who sees neither code nor docs.
+
+    python scripts/draw_words.py SEED      40 names of classes, functions and options, and 20 sentences
+
+Draws with different seeds below 100 are disjoint: each takes its own part of one shuffled list.
+"""
+
+from __future__ import annotations
+
+import ast
+import random
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1] / "src" / "lengthwise"
+NAMES, SENTENCES = 40, 20
+
+
+def _signature(node: ast.ClassDef | ast.FunctionDef) -> str:
+    """The parameters of a function, as an editor would show them; nothing for a class."""
+    if isinstance(node, ast.ClassDef):
+        return ""
+    return f"({', '.join(one.arg for one in (*node.args.args, *node.args.kwonlyargs) if one.arg != 'self')})"
+
+
+def drawn() -> tuple[list[str], list[str]]:
+    """Every public name with its kind and package, and every sentence of a docstring or an error, sorted."""
+    names, sentences = set[str](), set[str]()
+    for path in sorted(ROOT.rglob("*.py")):
+        package = path.relative_to(ROOT).parts[0].removesuffix(".py")
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
+                kind = "class" if isinstance(node, ast.ClassDef) else "function"
+                names.add(f"{kind} {node.name}{_signature(node)} (package {package})")
+                if isinstance(node, ast.FunctionDef):
+                    names |= {f"option {one.arg} of {node.name}() (package {package})" for one in node.args.kwonlyargs}
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.Module) and (said := ast.get_docstring(node)):
+                place = path.relative_to(ROOT) if isinstance(node, ast.Module) else getattr(node, "name", "")
+                sentences.add(f"[docstring of {place}] " + re.split(r"(?<=[.?])\s", " ".join(said.split()))[0])
+            if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
+                sentences.add("[error message] " + ast.unparse(node.exc.args[0]))
+    return sorted(names), sorted(sentences)
+
+
+if __name__ == "__main__":
+    seed = int(sys.argv[1])
+    for listed, many in zip(drawn(), (NAMES, SENTENCES), strict=True):
+        random.Random("lengthwise").shuffle(listed)
+        print("\n".join(f"{number}. {one}" for number, one in enumerate(listed[seed * many : (seed + 1) * many], 1)))
+        print()
