@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from typer.testing import CliRunner
 
 from lengthwise.cli import app
-from lengthwise.cli.variance import demonstrate
 from lengthwise.encoding.positions import Consecutive
 from lengthwise.evaluation.cases import cases
 from lengthwise.evaluation.decoding import decoder_decode
 from lengthwise.evaluation.onepass import decoder_logits, one_pass
+from lengthwise.interface.order import demonstrate
 from lengthwise.model import Decoder, preset
 from lengthwise.spec import SpecError
 from lengthwise.task import build_task

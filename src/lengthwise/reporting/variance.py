@@ -1,4 +1,4 @@
-"""Figures of `lengthwise theory variance` and `order`, drawn from their rows."""
+"""Figures and tables of `lengthwise theory variance` and `order`, made from their rows."""
 
 from __future__ import annotations
 
@@ -172,3 +172,61 @@ def trained(rows: Rows) -> Drawing:
 
     alt = "Without positions a prefix-mask model learns to sort and cannot copy; a causal one copies."
     return Drawing("theory-order-trained", alt, pl.DataFrame(list(rows), infer_schema_length=None), paint)
+
+
+def lemma_table(rows: Rows, tokens: int) -> list[dict[str, object]]:
+    """The rows of the lemmas that a terminal shows: at some positions, with measured over predicted."""
+    return [_lemma_line(row) for row in rows if _shown(row, tokens)]
+
+
+def _shown(row: Mapping[str, Any], tokens: int) -> bool:
+    """Whether a terminal shows a row of a lemma; the file has all rows."""
+    return {
+        "lemma 3": row["m"] in {1, 8, 64, tokens} and row["mask"] == "causal",
+        "lemma 4": row["m"] == 16,
+        "heads": row["heads"] in {1, 16},
+        "floor": row["m"] == 4096,
+        "property 1": row["sigma"] in {0.02, 0.05, 0.08, 0.11},
+    }.get(row["part"], True)
+
+
+def _lemma_line(row: Mapping[str, Any]) -> dict[str, object]:
+    """The numbers of a row, and measured over predicted."""
+    measured = row["measured"]
+
+    def ratio(form: str) -> str:
+        value = row[form]
+        if value is None or abs(value) < 1e-9:
+            return "-"
+        return f"{measured / value:.3f}" if abs(measured / value) < 100 else f"{measured / value:.0f}"
+
+    part = f"{row['part']} ({row['form'].replace('_', ' ')})" if "form" in row else row["part"]
+    weights = "" if row["weights"] == "normal" else f", {row['weights']}"
+    return {
+        "of": part,
+        "d, H, σ": f"{row['width']}, {row['heads']}, {row['sigma']:.3g}{weights}",
+        "mask": row["mask"],
+        "m": "-" if row["m"] is None else row["m"],
+        "measured": f"{measured:.4g}",
+        "99 % band": f"{row['low']:.4g} to {row['high']:.4g}",
+        "/ as published": ratio("as_published"),
+        "/ corrected": ratio("corrected"),
+        "/ exact": ratio("exact"),
+    }
+
+
+def order_table(rows: Rows) -> list[dict[str, object]]:
+    """Exact match of trained models without positions, one column for each seen length."""
+    seen = [row for row in rows if row["seen"]]
+    table: list[dict[str, object]] = []
+    for task, mask in dict.fromkeys((row["task"], row["mask"]) for row in seen):
+        own = [row for row in seen if (row["task"], row["mask"]) == (task, mask)]
+        table.append(
+            {
+                "exact match": f"{task}, {mask} mask",
+                **{str(row["length"]): f"{row['correct'] / row['examples']:.3f}" for row in own},
+                "loss by another order": f"{max(abs(row['shuffled'] or 0) for row in own):.2g} at most",
+            }
+        )
+    guess: dict[str, object] = {str(row["length"]): f"{row['guess']:.3f}" for row in seen if row["guess"] is not None}
+    return [*table, {"exact match": "copy, by its multiset", **guess, "loss by another order": ""}]
