@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lengthwise.cli.terminal import Json, app, print_table, say
+from lengthwise.encoding.labels import unique_labels
 from lengthwise.progress import progress
 from lengthwise.spec import Spec, SpecError, canonical, specs
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 bench = typer.Typer(help="Measure speed and memory on this machine.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(bench, name="bench")
 
-UNIT = {"train": "ms/step", "forward": "ms/pass", "generate": "ms/token"}
+TITLES = {"train": "training step", "forward": "forward pass", "generate": "cached generation, per token"}
 
 
 @bench.callback()
@@ -32,7 +33,7 @@ def encodings(
     encodings: Annotated[
         str | None, typer.Option(help="commas separate several; all of the table unless given")
     ] = None,
-    lengths: Annotated[str, typer.Option(help="tokens per sequence; commas separate several")] = "64,256,1024",
+    lengths: Annotated[str, typer.Option(help="tokens per sequence; commas separate several")] = "64,256",
     model: Annotated[str, typer.Option(help="a preset, e.g. laptop:layers=3")] = "laptop",
     batch: Annotated[int, typer.Option(help="sequences per call")] = 8,
     repeat: Annotated[int, typer.Option(help="rounds; medians of them are shown")] = 5,
@@ -81,11 +82,13 @@ def encodings(
     if as_json:
         print(json.dumps(told, indent=2))
         return
-    print_table(_table(rows), as_json=False)
+    for title, lines in _tables(rows).items():
+        say(title, "bold")
+        print_table(lines, as_json=False)
     for row in rows:
         if row.skipped:
             say(f"skipped: {row.encoding}, {row.what} at {row.length}: {row.skipped}")
-    say("× is the ratio to nope in the same rounds; --json has every number and the machine", "dim")
+    say("× is the ratio to NoPE in the same rounds; --json has every number and the machine", "dim")
 
 
 def _lengths(text: str) -> list[int]:
@@ -95,13 +98,19 @@ def _lengths(text: str) -> list[int]:
         raise SpecError(f"--lengths are whole numbers, e.g. 64,256,1024, not {text!r}") from None
 
 
-def _table(rows: list[Row]) -> list[dict[str, object]]:
-    """A line for each encoding and length: each kind of work with its time, memory and ratios."""
-    lines: dict[tuple[str, int], dict[str, object]] = {}
+def _tables(rows: list[Row]) -> dict[str, list[dict[str, object]]]:
+    """A table for each kind of work, with milliseconds and the ratio to NoPE at each length, and one of memory."""
+    labels = unique_labels(list(dict.fromkeys(row.encoding for row in rows)))
+    tables: dict[str, dict[str, dict[str, object]]] = {}
     for row in rows:
-        line = lines.setdefault((row.encoding, row.length), {"encoding": row.encoding, "length": row.length})
-        # The unit names the column, so that a line is read without a legend.
-        line[f"{row.what} {UNIT[row.what]}"] = "" if row.ms is None else f"{row.ms:.3g}"
-        line[f"× {row.what}"] = "skipped" if row.ratio is None else f"{row.ratio:.2f}"
-        line[f"MiB {row.what}"] = "" if row.peak_mib is None else f"{row.peak_mib:.0f}"
-    return list(lines.values())
+        name = labels[row.encoding]
+        line = tables.setdefault(TITLES[row.what], {}).setdefault(name, {"encoding": name})
+        shown = "skipped" if row.ms is None else f"{row.ms:,.0f}" if row.ms >= 100 else f"{row.ms:.3g}"
+        line[f"ms at {row.length}"] = shown
+        line[f"× at {row.length}"] = "" if row.ratio is None else f"{row.ratio:.2f}"
+    for row in rows:
+        if row.what == "train":
+            name = labels[row.encoding]
+            line = tables.setdefault("peak memory of a training step, MiB", {}).setdefault(name, {"encoding": name})
+            line[f"at {row.length}"] = "" if row.peak_mib is None else f"{row.peak_mib:.0f}"
+    return {title: list(lines.values()) for title, lines in tables.items()}
