@@ -147,8 +147,8 @@ def test_uniform_attention_has_the_statistics_it_must_have():
     assert means["relative_distance"][3] == pytest.approx(0.375)
     assert means["relative_entropy"][1:].tolist() == pytest.approx([1, 1, 1])
     # Distances 0; 0 .5; 0 .33 .67; 0 .25 .5 .75, each with its weight.
-    assert float(heads.near_LH()) == pytest.approx((1 + 1 / 2 + 1 / 3 + 1 / 4) / 4)
-    assert float(heads.far_LH()) == 0
+    assert float(heads.near_share_LH()) == pytest.approx((1 + 1 / 2 + 1 / 3 + 1 / 4) / 4)
+    assert float(heads.far_share_LH()) == 0
 
 
 def test_the_edges_of_bins_are_exact():
@@ -158,9 +158,9 @@ def test_the_edges_of_bins_are_exact():
         weights = torch.zeros(1, 1, 1, 8)
         weights[..., key] = 1
         heads.add(0, weights, 7)
-    assert float(heads.far_LH("argmax")) == 0.5
-    assert float(heads.near_LH("argmax")) == 0
-    assert float(heads.far_LH()) == 0.5
+    assert float(heads.far_share_LH("argmax")) == 0.5
+    assert float(heads.near_share_LH("argmax")) == 0
+    assert float(heads.far_share_LH()) == 0.5
     assert published_bins([1.0] * BINS) == pytest.approx([0.025, *[0.05] * 19, 0.025])
 
 

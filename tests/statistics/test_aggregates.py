@@ -15,7 +15,7 @@ from lengthwise.statistics.aggregates import aggregates, differences, task_diffe
 from lengthwise.statistics.estimate import OTHER_TASKS, THESE_TASKS
 from lengthwise.statistics.flips import _VALUES, EXACT, _signs, holm, sign_flips
 from lengthwise.statistics.intervals import FAMILIES, family, other_tasks, these_tasks
-from lengthwise.statistics.outcomes import crossed, outcomes
+from lengthwise.statistics.outcomes import example_variance, outcomes
 from lengthwise.statistics.table import scores
 from lengthwise.task import PUBLISHED
 from tests.statistics.planted import L, made, named, predictions, run
@@ -90,16 +90,18 @@ def test_the_crossed_term_by_hand():
         seeds, items, all_of_it = y.mean(1, keepdims=True), y.mean(0, keepdims=True), y.mean()
         between = n * ((items - all_of_it) ** 2).sum() / (m - 1)
         both = ((y - seeds - items + all_of_it) ** 2).sum() / ((n - 1) * (m - 1))
-        assert crossed(y, [m]) == pytest.approx(max((between - both) / (n * m), 0))
-    assert crossed(np.array([[1.0, 0.0], [1.0, 0.0]]), [2]) == pytest.approx(0.25)
-    assert crossed(np.array([[1.0, 0.0], [0.0, 1.0]]), [2]) == 0  # all is between seed and example: nothing is left
-    assert crossed(np.array([[1.0, 0.0, 1.0, 1.0]]), [4]) == pytest.approx(0.25 / 4)  # one seed: all of it
+        assert example_variance(y, [m]) == pytest.approx(max((between - both) / (n * m), 0))
+    assert example_variance(np.array([[1.0, 0.0], [1.0, 0.0]]), [2]) == pytest.approx(0.25)
+    assert (
+        example_variance(np.array([[1.0, 0.0], [0.0, 1.0]]), [2]) == 0
+    )  # all is between seed and example: nothing is left
+    assert example_variance(np.array([[1.0, 0.0, 1.0, 1.0]]), [4]) == pytest.approx(0.25 / 4)  # one seed: all of it
 
 
 def test_lengths_have_each_their_own_examples():
     dice = np.random.default_rng(1)
     first, second = ((dice.random((3, m)) < dice.random(m).round() * 0.8 + 0.1).astype(float) for m in (6, 20))
-    whole = crossed(np.hstack([first, second]), [6, 20])
+    whole = example_variance(np.hstack([first, second]), [6, 20])
     apart = []
     for part in (first, second):
         n, m = part.shape
@@ -142,7 +144,7 @@ def test_outcomes_narrow_the_interval_and_say_so(answered):
             for name in ("nope", "rope")
         }
         apart = whole["nope"] - whole["rope"]
-        noise[task], by_seed[task] = float(crossed(apart, [40] * L)), apart.mean(axis=1).tolist()
+        noise[task], by_seed[task] = float(example_variance(apart, [40] * L)), apart.mean(axis=1).tolist()
     wanted = these_tasks(by_seed, noise, "crossed")
     assert one.seeds.half == pytest.approx(wanted.half)
 

@@ -5,7 +5,7 @@ import pytest
 
 from lengthwise.statistics.cells import median_seed
 from lengthwise.statistics.intervals import these_tasks
-from lengthwise.statistics.outcomes import crossed
+from lengthwise.statistics.outcomes import example_variance
 from lengthwise.statistics.ranks import ranks
 from tests.statistics import simulated as sim
 
@@ -33,7 +33,7 @@ def drawn():
                 for n in SEEDS:
                     values_SN = right_SNM[:, :n].mean(axis=2)
                     p = values_SN.mean(axis=1)
-                    terms = [crossed(right_SNM[:, :n], [sim.EXAMPLES]), p * (1 - p) / sim.EXAMPLES]
+                    terms = [example_variance(right_SNM[:, :n], [sim.EXAMPLES]), p * (1 - p) / sim.EXAMPLES]
                     parts[n].append(np.column_stack([values_SN, *terms]))
             found |= {(kind, task, n): np.concatenate(parts[n]) for n in SEEDS}
     return found
@@ -106,7 +106,7 @@ def test_differences_paired_on_shared_examples_hold_the_truth(means, figure):
         apart_SNM = one.astype(np.float64) - other
         p, q = one.mean(axis=(1, 2)), other.mean(axis=(1, 2))
         binomial = (p * (1 - p) + q * (1 - q)) / sim.EXAMPLES
-        tables.append(np.column_stack([apart_SNM.mean(axis=2), crossed(apart_SNM, [sim.EXAMPLES]), binomial]))
+        tables.append(np.column_stack([apart_SNM.mean(axis=2), example_variance(apart_SNM, [sim.EXAMPLES]), binomial]))
     hits = np.zeros(2)
     for study in range(STUDIES):
         values = {str(task): table[study, :n].tolist() for task, table in enumerate(tables)}

@@ -14,7 +14,7 @@ import lengthwise
 from lengthwise.spec import Spec
 from lengthwise.study import StudyFile
 from lengthwise.study.check import check
-from lengthwise.study.file import Base, LearningRateRule, LinkedOptions, Vary, schema
+from lengthwise.study.file import Base, CrossedOptions, LearningRateRule, LinkedOptions, schema
 from lengthwise.study.plan import Planned
 from lengthwise.study.reading import lengths_of
 from tests.study.conftest import tiny
@@ -56,7 +56,7 @@ def test_yaml_and_python_give_the_same(tmp_path):
         name="both",
         question="Is it the same?",
         base=Base(model="laptop:layers=2", training="laptop:steps=20"),
-        vary=Vary(encoding=["nope", "rope:fraction=0.25", "nope,rope"]),
+        vary=CrossedOptions(encoding=["nope", "rope:fraction=0.25", "nope,rope"]),
         pair=[LinkedOptions(task="copy:variant=same:longest=4"), LinkedOptions(task="sort:longest=4", seeds=1)],
         seeds=[0, 7],
         lr=LearningRateRule(choose=[0.001, 0.002, 0.004], groups=[["copy:longest=4:variant=same", "sort:longest=4"]]),

@@ -255,7 +255,7 @@ def drawn(task: Task, count: int) -> Iterator[tuple[int, Instance]]:
     far = [length for split in ("test_unseen", "test_far") for length in lengths_of(task, split)]
     words = RandomSource(task.key("oracle"))
     for index in range(count // 2):
-        yield far[index % len(far)], task.draw(words.seat(index), far[index % len(far)])
+        yield far[index % len(far)], task.draw(words.seek(index), far[index % len(far)])
 
 
 def of_the_original(task: Task, split: str, step: int) -> Iterator[tuple[int, Instance]]:
@@ -300,7 +300,7 @@ def test_instances_of_any_length_and_key_agree_with_the_oracle(spec):
     @settings(max_examples=examples, deadline=None)
     @given(st.sampled_from(lengths_to(task, longest)), st.integers(0, 2**128 - 1), st.integers(0, 6_000))
     def agree(length, key, index):
-        agrees(task, task.draw(RandomSource(key).seat(index), length), length)
+        agrees(task, task.draw(RandomSource(key).seek(index), length), length)
 
     agree()
 
@@ -320,14 +320,14 @@ def test_scratchpads_of_every_format_agree_with_the_oracle(spec):
         st.integers(0, 6_000),
     )
     def agree(form, length, key, index):
-        agrees(task_of(f"{spec}:scratchpad={form}"), task.draw(RandomSource(key).seat(index), length), length)
+        agrees(task_of(f"{spec}:scratchpad={form}"), task.draw(RandomSource(key).seek(index), length), length)
 
     agree()
     for form in task.formats():
         told, words = task_of(f"{spec}:scratchpad={form}"), RandomSource(0)
         for index in range(100):
             length = max(task.lengths[0], 1 + index % 10)
-            agrees(told, task.draw(words.seat(index), length), length)
+            agrees(told, task.draw(words.seek(index), length), length)
 
 
 @pytest.mark.parametrize("name", ["addition", "multiplication"])
@@ -345,7 +345,7 @@ def test_numbers_in_any_format_say_what_the_plain_text_says(name):
     )
     def agree(backwards, padded, hints, spaces, length, key):
         task = task_of(f"{name}:reversed={backwards}:padded={str(padded).lower()}:hints={hints}:spaces={spaces}")
-        instance = bare.draw(RandomSource(key).seat(0), length)
+        instance = bare.draw(RandomSource(key).seek(0), length)
         example, usual = task.render(instance), agrees(bare, instance, length)
         shown = plain(text(example.prompt), text(example.target), backwards, padded, hints)
         assert shown == (text(usual.prompt), text(usual.target))
@@ -371,7 +371,7 @@ def test_check_refuses_every_answer_one_symbol_away_from_the_right_one(spec):
     task, words = task_of(spec), RandomSource(3)
     known = symbols_of(task)[0]
     for index in range(3):
-        instance = task.draw(words.seat(index), task.lengths[2])
+        instance = task.draw(words.seek(index), task.lengths[2])
         example = task.render(instance)
         # All symbols, or those at the ends of a long list, and those of the example.
         near = dict.fromkeys((*known[:40], *known[-40:], *example.prompt, *example.target))
@@ -395,7 +395,7 @@ def follows(seen: Iterable[Hashable], shares: dict | Iterable[Hashable]) -> None
 def read(spec: str, length: int, count: int = 4_000) -> list:
     """What the prompts of fresh draws state, as the oracle reads them."""
     task, words = task_of(spec), RandomSource(2024)
-    shown = (task.render(task.draw(words.seat(index), length)).prompt for index in range(count))
+    shown = (task.render(task.draw(words.seek(index), length)).prompt for index in range(count))
     return [values(variant_of(task), task.protocol, text(prompt)) for prompt in shown]
 
 
@@ -444,7 +444,7 @@ def test_addition_has_operands_of_all_sizes():
 
 def test_spaces_come_behind_their_share_of_digits():
     task, words = task_of("addition:spaces=0.3"), RandomSource(4)
-    shown = "".join(text(task.render(task.draw(words.seat(index), 8)).prompt) for index in range(500)).replace(" ", "")
+    shown = "".join(text(task.render(task.draw(words.seek(index), 8)).prompt) for index in range(500)).replace(" ", "")
     follows((gap == "_" for gap in re.findall(r"\d(_?)", shown)), {True: 0.3, False: 0.7})
 
 
@@ -529,7 +529,7 @@ def test_brackets_open_and_close_equally_often():
     task, words, choices, kinds = task_of("dyck"), RandomSource(7), [], []
     for index in range(1_000):
         depth = 0
-        for bracket in text(task.render(task.draw(words.seat(index), 15)).prompt).split()[:-1]:
+        for bracket in text(task.render(task.draw(words.seek(index), 15)).prompt).split()[:-1]:
             opens = bracket in "(["
             kinds += [bracket] * opens
             if depth > 1:  # the first bracket alone is open: it stays so
@@ -600,7 +600,7 @@ def corpus(count: int) -> list[str]:
     total = sum(PCFG_FUNCTIONS.values())
     each = [(length, round(count * share / total)) for length, share in PCFG_FUNCTIONS.items()]
     return [
-        text(task.render(task.draw(words.seat(index), length)).prompt).removesuffix(" [SEP]")
+        text(task.render(task.draw(words.seek(index), length)).prompt).removesuffix(" [SEP]")
         for length, many in each
         for index in range(many)
     ]
@@ -767,7 +767,7 @@ def test_the_oracle_finds_a_planted_fault(mutant, monkeypatch):
         words = RandomSource(11)
         for index in range(600):
             length = lengths[index % len(lengths)]
-            agrees(task, task.draw(words.seat(index), length), length)
+            agrees(task, task.draw(words.seek(index), length), length)
 
     compare()
     monkeypatch.setattr(type(task), method, plant(getattr(type(task), method)))
@@ -780,10 +780,10 @@ def test_the_oracle_finds_a_wrong_length_and_a_check_that_accepts_anything(spec,
     task = task_of(spec)
     length, longer = task.lengths[4], task.lengths[5]
     with pytest.raises(AssertionError, match="the oracle counts"):
-        agrees(task, task.draw(RandomSource(1).seat(0), longer), length)
+        agrees(task, task.draw(RandomSource(1).seek(0), longer), length)
     monkeypatch.setattr(type(task), "check", lambda task, instance, said: True)
     with pytest.raises(AssertionError, match="check accepts"):
-        agrees(task, task.draw(RandomSource(1).seat(0), length), length)
+        agrees(task, task.draw(RandomSource(1).seek(0), length), length)
     monkeypatch.setattr(type(task), "check", lambda task, instance, said: False)
     with pytest.raises(AssertionError, match="check refuses"):
-        agrees(task, task.draw(RandomSource(1).seat(0), length), length)
+        agrees(task, task.draw(RandomSource(1).seek(0), length), length)

@@ -188,7 +188,7 @@ def test_the_pcfg_joint_is_the_published_one(figure):
     drawn = np.random.default_rng(0).choice(lengths, 100_000, p=weights / weights.sum())
     words, joint = RandomSource(7), {}
     for index, length in enumerate(drawn.tolist()):
-        source = task.draw(words.seat(index), length)
+        source = task.draw(words.seek(index), length)
         cell = depth(source), len(source.split())
         joint[cell] = joint.get(cell, 0) + 1
     total = sum(there.values())

@@ -154,7 +154,7 @@ def test_a_short_length_is_evaluated_on_what_draw_prefers(name, length):
     mine, words = owned(task, "test_seen", length), RandomSource(5)
     assert mine is not None
     assert len(mine) > 256
-    drawn = [task.draw(words.seat(index), length) for index in range(4000)]
+    drawn = [task.draw(words.seek(index), length) for index in range(4000)]
     likely = sum(map(trait, drawn)) / 4000
     uniform = sum(map(trait, mine)) / len(mine)
     chosen = evaluation(task, "test_seen", length, 64)
@@ -390,7 +390,7 @@ def test_the_commonest_answer_is_as_common_as_chance_says(name):
         if task.listed(length) is not None:
             continue
         words = RandomSource(11)
-        answers = Counter(task.render(task.draw(words.seat(index), length)).answer for index in range(4000))
+        answers = Counter(task.render(task.draw(words.seek(index), length)).answer for index in range(4000))
         share, chance = max(answers.values()) / 4000, task.chance(length)
         assert share < chance + 5 * (chance / 4000) ** 0.5 + 0.0021
         if name not in {"addition", "multiplication", "pcfg"}:  # theirs is an upper bound

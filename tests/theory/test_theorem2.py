@@ -10,10 +10,10 @@ from lengthwise.spec import SpecError
 from lengthwise.theory import rows
 from lengthwise.theory.theorem2 import (
     alibi_slopes,
+    construct_relative,
     distances,
     printed_bucket,
     printed_constant,
-    relate,
     scores,
     second,
     shift_kernel,
@@ -48,14 +48,14 @@ def test_score_minus_content_is_minus_the_distance_for_all_pairs(norm, scaled, f
 @pytest.mark.parametrize("width", [4, 5, 64])
 @pytest.mark.parametrize("tokens", [1, 2, 37])
 def test_any_width_and_any_number_of_tokens(norm, width, tokens):
-    made = relate(tokens, width, norm=norm, heads=2, head_width=3, scaled=False, seed=width)
+    made = construct_relative(tokens, width, norm=norm, heads=2, head_width=3, scaled=False, seed=width)
     relative = scores(made, made.draw(2)).relative_BHQK
     assert float((relative + distances(tokens + 1)).tril().abs().max()) < 1e-10
 
 
 def test_softmax_sees_it_too():
     """The weights the layer really uses: log α_ti − log α_tt is −(t − i) plus the difference of contents."""
-    made = relate(60, 16, heads=2, head_width=4, scaled=False)
+    made = construct_relative(60, 16, heads=2, head_width=4, scaled=False)
     ids = made.draw(2)
     log_BHQK = made.tapped(ids, "layers.1.weights")["layers.1.weights"].log()
     content = scores(made, ids).content_BHQK
@@ -65,7 +65,7 @@ def test_softmax_sees_it_too():
 
 
 def test_values_and_output_are_free_but_for_what_is_reserved():
-    made = relate(20, 16)
+    made = construct_relative(20, 16)
     made.decoder.requires_grad_(False)
     attention = second(made)
     assert float(attention.v.weight.abs().min()) > 0
@@ -77,7 +77,7 @@ def test_values_and_output_are_free_but_for_what_is_reserved():
 
 def test_the_proofs_label_of_equation_29_is_wrong():
     """With Eq. 29 as W_V, as printed, and W_K at random, the term is not relative."""
-    made = relate(30, 16, heads=1, head_width=4, content=0.0, scaled=False)
+    made = construct_relative(30, 16, heads=1, head_width=4, content=0.0, scaled=False)
     right = scores(made, made.draw(1)).logits_BHQK[0, 0]
     assert unevenness(right) < 1e-10
     attention = second(made)
@@ -102,7 +102,7 @@ def test_the_closing_remark_holds_for_affine_functions_only(figure):
 
 @pytest.mark.parametrize("heads", [2, 8, 12])
 def test_a_second_layer_is_exactly_alibi(heads):
-    made = relate(80, 16, heads=heads, head_width=2, slopes=alibi_slopes(heads), content=0.0, scaled=False)
+    made = construct_relative(80, 16, heads=heads, head_width=2, slopes=alibi_slopes(heads), content=0.0, scaled=False)
     found = scores(made, made.draw(1)).logits_BHQK[0]
     encoding = build_encoding("alibi", Geometry(width=16, heads=heads, head_width=2))
     positions = torch.arange(81, dtype=torch.float64)[None]
@@ -141,6 +141,6 @@ def test_the_printed_constants_are_wrong_and_named():
 
 def test_what_cannot_be_built_is_said():
     with pytest.raises(SpecError, match="head_width 2 or more"):
-        relate(4, 8, head_width=1)
+        construct_relative(4, 8, head_width=1)
     with pytest.raises(SpecError, match="one slope for each of 4 heads"):
-        relate(4, 8, slopes=[1.0])
+        construct_relative(4, 8, slopes=[1.0])

@@ -11,7 +11,7 @@ from lengthwise.cli import app
 from lengthwise.spec import SpecError
 from lengthwise.theory.lemmas import coordinate_rows, powers
 from lengthwise.theory.variance import (
-    Start,
+    Initialisation,
     band,
     crossover,
     draws,
@@ -23,14 +23,14 @@ from lengthwise.theory.variance import (
     through_taps,
 )
 
-CHI = Start(768, 12, 0.02)
-STARTS = [(CHI, 50), (Start(256, 4, 0.05), 200), (Start(128, 8, 0.06), 250)]
+CHI = Initialisation(768, 12, 0.02)
+STARTS = [(CHI, 50), (Initialisation(256, 4, 0.05), 200), (Initialisation(128, 8, 0.06), 250)]
 
 
 @pytest.mark.parametrize("mask", ["causal", "bidirectional"])
 def test_sampled_rows_are_those_of_the_decoder(mask):
     """The quick path is the decoder's own forward pass, associated otherwise."""
-    start = Start(48, 4, 0.15)
+    start = Initialisation(48, 4, 0.15)
     decoder, x_RTD = start.decoder(3, mask).double(), start.draw(3, 2, 17).double()
     with torch.no_grad():
         quick, whole = sampled(decoder, x_RTD, [0, 5, 16]), through_taps(decoder, x_RTD, [0, 5, 16])
@@ -39,7 +39,7 @@ def test_sampled_rows_are_those_of_the_decoder(mask):
 
 
 def test_a_whole_forward_pass_measures_the_same(figure):
-    start, positions = Start(64, 4, 0.07), [1, 4, 16, 64]
+    start, positions = Initialisation(64, 4, 0.07), [1, 4, 16, 64]
     whole, quick = (draws(start, positions, count=60, sequences=8, full=full) for full in (True, False))
     np.testing.assert_allclose(whole["output"], quick["output"], rtol=1e-4)
     np.testing.assert_allclose(whole["logits"], quick["logits"], rtol=1e-4)
@@ -71,7 +71,7 @@ def test_the_corrected_lemmas_hold(start, count, figure):
 
 
 def test_other_initialisations_differ_only_in_their_variance(figure):
-    start = Start.pytorch(96, 4)
+    start = Initialisation.pytorch(96, 4)
     found = draws(start, [1, 16, 128], count=300, sequences=2)
     assert start.spread == pytest.approx(1 / 9)
     assert found["logits"].mean() == pytest.approx(lemma2(start), rel=0.03)
@@ -82,7 +82,7 @@ def test_other_initialisations_differ_only_in_their_variance(figure):
 
 
 def test_the_decay_has_a_floor(figure):
-    start = Start(256, 4, 0.05)
+    start = Initialisation(256, 4, 0.05)
     mean, low, high = band(draws(start, [4096], count=50)["output"][:, 0])
     figure(
         f"floor, {start}, m=4096: {mean:.4g} [{low:.4g}, {high:.4g}], corrected {lemma3(start, 4096):.4g}, "
@@ -94,7 +94,7 @@ def test_the_decay_has_a_floor(figure):
 
 
 def test_only_the_causal_mask_makes_it_decay(figure):
-    start, positions = Start(256, 4, 0.03), powers(256)
+    start, positions = Initialisation(256, 4, 0.03), powers(256)
     found = {mask: draws(start, positions, count=50, mask=mask)["output"] for mask in ("causal", "bidirectional")}
     slopes = {mask: band(np.array([exponent(positions, row) for row in rows])) for mask, rows in found.items()}
     for mask, (mean, low, high) in slopes.items():
@@ -106,7 +106,7 @@ def test_only_the_causal_mask_makes_it_decay(figure):
 
 @pytest.mark.parametrize("sigma", [0.08, 0.11])
 def test_where_property_1_fails_the_exact_law_still_holds(sigma, figure):
-    start = Start(256, 4, sigma)
+    start = Initialisation(256, 4, sigma)
     found = draws(start, [64], count=120, sequences=2)
     mean, _, high = band(found["output"][:, 0])
     forms = {form: mean / lemma3(start, 64, form) for form in ("as_published", "corrected", "exact")}
@@ -117,7 +117,7 @@ def test_where_property_1_fails_the_exact_law_still_holds(sigma, figure):
 
 
 def test_lemma_4_keeps_the_heads_apart(figure):
-    rows = coordinate_rows(Start(256, 4, 0.05), [1, 4, 16, 64], count=60)
+    rows = coordinate_rows(Initialisation(256, 4, 0.05), [1, 4, 16, 64], count=60)
     for row in rows:
         figure(
             f"lemma 4, m={row['m']}, {row['form']}: slope {row['measured']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
@@ -139,17 +139,19 @@ def test_the_exact_law_is_a_mean_over_softmaxes():
     """Against brute force: Σ a² of softmaxes of normal numbers."""
     z = torch.randn(200_000, 5, generator=torch.Generator().manual_seed(0)) * 0.7
     brute = float(z.softmax(-1).square().sum(-1).mean())
-    wide = Start(10**6, 1, (0.49 / 10**12) ** 0.25)  # one wide head: τ² does not vary, nor does the floor count
+    wide = Initialisation(
+        10**6, 1, (0.49 / 10**12) ** 0.25
+    )  # one wide head: τ² does not vary, nor does the floor count
     assert lemma3(wide, 5, "exact") / wide.spread == pytest.approx(brute, rel=0.005)
 
 
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Start(10, 3, 0.1), "multiple"),
-        (lambda: Start(12, 3, 0.0), "above 0"),
-        (lambda: draws(Start(12, 3, 0.1), [0, 4]), "from 1 to 4"),
-        (lambda: draws(Start(12, 3, 0.1), [4], count=1), "two draws"),
+        (lambda: Initialisation(10, 3, 0.1), "multiple"),
+        (lambda: Initialisation(12, 3, 0.0), "above 0"),
+        (lambda: draws(Initialisation(12, 3, 0.1), [0, 4]), "from 1 to 4"),
+        (lambda: draws(Initialisation(12, 3, 0.1), [4], count=1), "two draws"),
         (lambda: powers(1), "two positions"),
     ],
 )

@@ -238,11 +238,11 @@ class Heads:
         """Return the mean of a statistic over all counted queries."""
         return self.sums[name].sum(-1) / self.count_T.sum()
 
-    def near_LH(self, how: str = "weight") -> Tensor:
+    def near_share_LH(self, how: str = "weight") -> Tensor:
         """Return the share of distances below .125, of all weights or of the largest weights (`argmax`)."""
         return _share(self.weight_LHN if how == "weight" else self.argmax_LHN, slice(0, NEAR))
 
-    def far_LH(self, how: str = "weight") -> Tensor:
+    def far_share_LH(self, how: str = "weight") -> Tensor:
         """Return the share of distances of .875 and more."""
         return _share(self.weight_LHN if how == "weight" else self.argmax_LHN, slice(FAR, BINS))
 

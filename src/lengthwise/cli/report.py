@@ -108,11 +108,11 @@ def print_short(page: Tables) -> None:
 
 def print_bars(found: Findings, task: str) -> None:
     """The median seed's accuracy against length, as rows of blocks."""
-    from lengthwise.reporting.bars import bars
+    from lengthwise.reporting.bars import accuracy_bars
 
     screen = console()
     screen.print()
-    for line in bars(found, task, min(screen.width, 80)):
+    for line in accuracy_bars(found, task, min(screen.width, 80)):
         screen.print(line, markup=False, highlight=False, no_wrap=True)
     words = f"{found.short(task)}: exact match by length, ▁ 0 to █ 1; | ends what was trained"
     screen.print(words, style="dim", markup=False, highlight=False)

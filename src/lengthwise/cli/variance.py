@@ -37,12 +37,12 @@ def variance(
     """
     from lengthwise.reporting.variance import lemma_table
     from lengthwise.reporting.variance import variance as draw
-    from lengthwise.theory.lemmas import every_lemma
-    from lengthwise.theory.variance import Start
+    from lengthwise.theory.lemmas import lemma_rows
+    from lengthwise.theory.variance import Initialisation
 
-    start = Start.pytorch(width, heads) if pytorch else Start(width, heads, sigma)
+    start = Initialisation.pytorch(width, heads) if pytorch else Initialisation(width, heads, sigma)
     with progress() as tell:
-        rows = every_lemma(start, tokens, count=draws, seed=seed, tell=tell)
+        rows = lemma_rows(start, tokens, count=draws, seed=seed, tell=tell)
     files = _written(draw(rows), to)
     if as_json:
         print(json.dumps({"rows": rows, "files": files}, indent=2))

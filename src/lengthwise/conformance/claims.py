@@ -208,7 +208,7 @@ def shared(subject: Subject) -> Iterator[Measure]:
 
 
 @check("T28", "Every option is read back from the module as it was asked.")
-def read_back(subject: Subject) -> Iterator[Measure]:
+def options_are_attributes(subject: Subject) -> Iterator[Measure]:
     known = options(type(subject.encoding))
     if not known:
         raise NotApplicable("it has no options")

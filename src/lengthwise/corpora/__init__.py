@@ -7,7 +7,7 @@ It does for your own files what Figure A.1 of Kazemnejad et al. 2023 (arXiv:2305
 from __future__ import annotations
 
 from lengthwise.corpora.drawing import bars, figure
-from lengthwise.corpora.lengths import Histogram, Lengths, measure, words
+from lengthwise.corpora.lengths import Histogram, LengthStatistics, measure, words
 from lengthwise.corpora.reading import texts
 
-__all__ = ["Histogram", "Lengths", "bars", "figure", "measure", "texts", "words"]
+__all__ = ["Histogram", "LengthStatistics", "bars", "figure", "measure", "texts", "words"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from pathlib import Path
 
-from lengthwise.corpora.lengths import Histogram, Lengths
+from lengthwise.corpora.lengths import Histogram, LengthStatistics
 from lengthwise.spec import SpecError
 
 _ROWS = 20
@@ -13,7 +13,7 @@ _EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 _LEAST_BAR = 8  # if notes leave fewer columns than this for a bar, all notes are dropped
 
 
-def bars(lengths: Lengths, width: int = 80, upto: int | None = None) -> list[str]:
+def bars(lengths: LengthStatistics, width: int = 80, upto: int | None = None) -> list[str]:
     """Return the histogram as rows of at most `width` characters: range of lengths, number of documents, bar, notes.
 
     There are at most twenty bins, a row for empty documents and one for longer ones. A bin with documents never looks
@@ -58,7 +58,7 @@ def _range(low: int, high: int) -> str:
     return f"{high:,}" if low + 1 == high else f"{low + 1:,}–{high:,}"
 
 
-def _notes(lengths: Lengths, shown: Histogram) -> list[list[str]]:
+def _notes(lengths: LengthStatistics, shown: Histogram) -> list[list[str]]:
     """Return the notes at 0, in each bin, and beyond the last one: median, training lengths, longest."""
     notes: list[list[str]] = [[] for _ in range(len(shown.edges) + 1)]
     marks = [(lengths.median, "median"), *((length, "trained") for length in lengths.beyond)]
@@ -69,7 +69,7 @@ def _notes(lengths: Lengths, shown: Histogram) -> list[list[str]]:
     return notes
 
 
-def figure(lengths: Lengths, path: Path, title: str, bins: int = 50, upto: int | None = None) -> None:
+def figure(lengths: LengthStatistics, path: Path, title: str, bins: int = 50, upto: int | None = None) -> None:
     """Write the histogram as SVG or PNG, by the file's suffix, with the median and the training lengths marked.
 
     Documents that are empty or too long for the axis are counted below it. The same lengths give the same bytes.

@@ -38,7 +38,7 @@ class Histogram:
 
 
 @dataclass(frozen=True, eq=False)
-class Lengths:
+class LengthStatistics:
     """The lengths of a corpus, e.g. of 1, 2, 2, 9: four documents, 14 in total, mean 3.5, median 2, maximum 9."""
 
     documents: int
@@ -109,7 +109,7 @@ class Lengths:
         }
 
 
-def measure(counts: Iterable[int], trained: Sequence[int] = (), unit: str = "") -> Lengths:
+def measure(counts: Iterable[int], trained: Sequence[int] = (), unit: str = "") -> LengthStatistics:
     """Summarise a stream of lengths, with the share of documents longer than each training length.
 
     The stream is read once, in chunks, and only distinct lengths are kept. `measure([1, 2, 2, 9], trained=[2])` has
@@ -129,7 +129,7 @@ def measure(counts: Iterable[int], trained: Sequence[int] = (), unit: str = "") 
         rank = -(-documents * percent // 100)  # in integers: rounding of floats could give the next rank
         return int(lengths_N[np.searchsorted(at_most_N, rank)])
 
-    return Lengths(
+    return LengthStatistics(
         documents=documents,
         total=total,
         mean=total / documents,

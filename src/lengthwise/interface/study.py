@@ -29,7 +29,7 @@ from lengthwise.study.add import (
     guards,
     written,
 )
-from lengthwise.study.check import check, refuse_foreign
+from lengthwise.study.check import check, refuse_outside_code
 from lengthwise.study.file import StudyFile
 from lengthwise.study.launch import ExecutorName, Only, drive
 from lengthwise.study.plan import Item, Planned, prove
@@ -126,7 +126,7 @@ class Study:
         chosen = None if made.tasks is None else chosen_tasks(file, made.tasks)
         made.before_adding, made.planned = Planned(plain, chosen), Planned(file, chosen)
         own = {spec.name for text in made.add for spec in specs(text)}  # the user gave these names, so they are allowed
-        refuse_foreign([name for name in made.planned.outside() if name not in own], allow_code)
+        refuse_outside_code([name for name in made.planned.outside() if name not in own], allow_code)
         return made
 
     @property
@@ -252,7 +252,7 @@ class Study:
             raise StudyStopped(0, len(self.planned.points))
         found = guarded(again, bundle, beside)
         how["tell"](found.sentence)
-        found.refuse(accept)
+        found.refuse_if_different(accept)
         return found
 
     def guard_status(self, store: str | None = None) -> Status | None:

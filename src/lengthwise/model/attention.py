@@ -114,7 +114,7 @@ class AttentionContext:
     @cached_property
     def added_BHQK(self) -> Tensor | None:
         """Bias and mask in one matrix, with −inf, not a large negative number, where a key is hidden."""
-        if self.attention_mask.everything:
+        if self.attention_mask.all_visible:
             return self.bias_BHQK
         hidden_B1QK = ~self.attention_mask.allowed_BQK[:, None]
         if self.bias_BHQK is None:
@@ -198,7 +198,7 @@ def fast(q_BHQE: Tensor, k_BHKE: Tensor, v_BHKE: Tensor, context: AttentionConte
         and attention_mask.square
         and attention_mask.queries.tokens > 1
     )
-    mask = None if causal or attention_mask.everything else attention_mask.allowed_BQK[:, None]
+    mask = None if causal or attention_mask.all_visible else attention_mask.allowed_BQK[:, None]
     if not context.biased:
         return F.scaled_dot_product_attention(q_BHQE, k_BHKE, v_BHKE, mask, is_causal=causal, scale=context.scale)
     if context.columns is None:

@@ -33,7 +33,7 @@ class Cache:
         """Tokens per row so far, padding included."""
         return 0 if self.layout is None else self.layout.tokens
 
-    def check(self, mask: str, new: TokenLayout) -> None:
+    def check_can_append(self, mask: str, new: TokenLayout) -> None:
         """Refuse tokens that do not fit the budget, or that would change states which are already stored."""
         before = torch.tensor((0,) if self.layout is None else self.layout.counts)
         tokens_B = before + torch.tensor(new.counts)

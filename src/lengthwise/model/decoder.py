@@ -308,7 +308,7 @@ class Decoder(nn.Module):
                 raise SpecError("a cache is for decoding; wrap the call in torch.no_grad()")
             if cache.owner() is not self:
                 raise SpecError("this cache was made by another model; make one with this model's cache(budget)")
-            cache.check(self.config.mask, new)
+            cache.check_can_append(self.config.mask, new)
         if new.largest >= 2**24 and self.embedding.weight.dtype != torch.float64:
             raise SpecError(f"position {new.largest} is not exact in fp32; count from a nearer origin, or use float64")
         for part in self._encodings():

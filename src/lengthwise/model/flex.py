@@ -70,7 +70,7 @@ def _kernel(compiled: bool) -> Callable[..., Tensor]:
 
 def prepared(context: AttentionContext) -> tuple[Change | None, BlockMask | None]:
     """The change of scores (the bias) and the block mask, both shared by the layers of a context."""
-    mask = None if context.attention_mask.everything else _mask(context.attention_mask)
+    mask = None if context.attention_mask.all_visible else _mask(context.attention_mask)
     if not context.biased:
         return None, mask
     return _by_distance(context) or _by_matrix(context), mask

@@ -43,7 +43,7 @@ class AttentionMask:
         return self.queries.tokens == self.keys.tokens
 
     @cached_property
-    def everything(self) -> bool:
+    def all_visible(self) -> bool:
         """Whether every query sees every key."""
         last = self.start + 1 == self.keys.tokens
         return self.plain and (self.mask == "bidirectional" or (self.queries.tokens == 1 and last))

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 BLOCKS = " ▁▂▃▄▅▆▇█"
 
 
-def bars(found: Findings, task: str, width: int = 80) -> list[str]:
+def accuracy_bars(found: Findings, task: str, width: int = 80) -> list[str]:
     """Return the lines of the plot: the median seed, one column per length, `|` after the longest trained length."""
     import polars as pl
 

@@ -44,7 +44,7 @@ class Rule(BaseModel):
     @model_validator(mode="after")
     def _one(self) -> Rule:
         if len([value for value in self.model_dump().values() if value is not None]) != 1:
-            raise ValueError("a rule is one of above, below, within, order, not tested here")
+            raise ValueError("a rule needs exactly one of: above, below, within, order, not tested here")
         return self
 
     def side(self, one: Estimate) -> int:

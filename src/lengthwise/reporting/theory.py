@@ -135,7 +135,7 @@ def horizon(reach: Rows, price: Rows) -> Drawing:
 def heads(maps: Rows) -> Drawing:
     """Draw the attention maps of the diagonal head and the previous-token head."""
 
-    def one(name: str, title: str) -> Callable[[Axes], None]:
+    def head_panel(name: str, title: str) -> Callable[[Axes], None]:
         def paint(axes: Axes) -> None:
             import numpy as np
 
@@ -151,7 +151,7 @@ def heads(maps: Rows) -> Drawing:
         return paint
 
     alt = "Attention maps of two heads of a second layer without an encoding: the diagonal, and the token before."
-    panels = (one("diagonal", "diagonal head"), one("previous", "previous-token head"))
+    panels = (head_panel("diagonal", "diagonal head"), head_panel("previous", "previous-token head"))
     return _drawing("heads", alt, maps, panels)
 
 

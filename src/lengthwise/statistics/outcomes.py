@@ -41,7 +41,7 @@ class Outcomes:
         right_SN = np.array([self.right[run] for run in runs], dtype=np.float64)
         if minus:
             right_SN -= np.array([self.right[run] for run in minus], dtype=np.float64)
-        return float(crossed(right_SN, [many for _, many in self.lengths[runs[0]]]))
+        return float(example_variance(right_SN, [many for _, many in self.lengths[runs[0]]]))
 
     def mean(self, run: str) -> float:
         """Return the mean over lengths of a run's accuracy."""
@@ -78,7 +78,7 @@ def outcomes(
     return Outcomes(right, lengths)
 
 
-def crossed(right_SN: NDArray[np.float64], counts: Sequence[int]) -> NDArray[np.float64]:
+def example_variance(right_SN: NDArray[np.float64], counts: Sequence[int]) -> NDArray[np.float64]:
     """Return the variance of the mean over lengths due to the examples: seeds × examples, `counts` of each length.
 
     With one seed it is all of the variance between examples, since the two terms cannot be separated. It is never below

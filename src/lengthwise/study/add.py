@@ -118,7 +118,7 @@ class Guard:
             f"{self.apart:.4f}. Differences of this size between old and new encodings say nothing."
         )
 
-    def refuse(self, accept: bool) -> None:
+    def refuse_if_different(self, accept: bool) -> None:
         """Raise if the reruns differ too much from the committed runs to compare the two, unless `accept` is set."""
         if self.apart > APART and not accept:
             raise SpecError(

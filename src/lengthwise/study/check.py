@@ -21,9 +21,9 @@ from lengthwise.training.settings import training_preset
 T = TypeVar("T")
 
 
-def refuse_foreign(names: Iterable[str], allowed: bool) -> None:
+def refuse_outside_code(names: Iterable[str], allow_code: bool) -> None:
     """Raise if the study names code from outside the package and the user has not allowed it; nothing is imported."""
-    if not allowed and (listed := list(names)):
+    if not allow_code and (listed := list(names)):
         raise SpecError(
             f"the study names code from outside the package ({', '.join(listed[:5])}), which would be run; "
             "look at it, then give --allow-code"
@@ -32,7 +32,7 @@ def refuse_foreign(names: Iterable[str], allowed: bool) -> None:
 
 def check(planned: Planned, allow_code: bool = False) -> list[str]:
     """Return one line per mistake; the list is empty if the study is valid."""
-    refuse_foreign(planned.outside(), allow_code)
+    refuse_outside_code(planned.outside(), allow_code)
     try:
         points = planned.points
     except SpecError as error:

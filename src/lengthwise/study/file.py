@@ -130,7 +130,7 @@ class LinkedOptions(Part):
     """Fewer of the study's seeds for this one: the first so many."""
 
 
-class Vary(Part):
+class CrossedOptions(Part):
     """Each list is crossed with every other."""
 
     task: Annotated[list[Named], Field(min_length=1)] | None = None
@@ -145,7 +145,7 @@ class Vary(Part):
     """Training presets."""
 
     @model_validator(mode="after")
-    def _once(self) -> Vary:
+    def _once(self) -> CrossedOptions:
         Wrong.any(f"{axis} {one!r} is listed twice" for axis in AXES for one in _twice(getattr(self, axis) or []))
         return self
 
@@ -234,7 +234,7 @@ class StudyFile(Part):
     question: Text
     """The question it answers, in a sentence."""
     base: Base = Base()
-    vary: Vary = Vary()
+    vary: CrossedOptions = CrossedOptions()
     pair: list[LinkedOptions] = []
     """Each entry is a set of things that go together; the entries are crossed with what varies."""
     seeds: Annotated[
@@ -386,7 +386,7 @@ def told(error: ValidationError) -> list[str]:
 
 def _fields(place: tuple[int | str, ...]) -> list[str]:
     """Return the valid field names at a place."""
-    parts: dict[str, type[Part]] = {"base": Base, "vary": Vary, "pair": LinkedOptions, "lr": LearningRateRule}
+    parts: dict[str, type[Part]] = {"base": Base, "vary": CrossedOptions, "pair": LinkedOptions, "lr": LearningRateRule}
     parts |= {"evaluations": Evaluation, "resources": Resources}
     return list(parts.get(str(place[0]), StudyFile).model_fields if len(place) > 1 else StudyFile.model_fields)
 

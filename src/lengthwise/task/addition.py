@@ -52,7 +52,7 @@ class Addition(Numbers, Stepwise):
     def render(self, instance: Pair) -> Example:
         (a, b), answer = self.written(instance, _sum(instance))
         prompt = ("Compute", *a, "+", *b, "?") if self.protocol == "paper" else (*a, "+", *b, "=")
-        return self.told(instance, prompt, answer)
+        return self.make_example(instance, prompt, answer)
 
     def right(self, instance: Pair, answer: tuple[str, ...]) -> bool:
         """Check by subtraction: the answer minus one operand, borrowing from the left, must be the other operand."""

@@ -146,7 +146,7 @@ def _suspicions(task: Task) -> list[str]:
         if task.listed(length) is not None:
             continue
         for index in range(AGAIN):
-            one, other = (task.draw(RandomSource(task.key("again", length)).seat(index), length) for _ in range(2))
+            one, other = (task.draw(RandomSource(task.key("again", length)).seek(index), length) for _ in range(2))
             if one != other:
                 problems.append(
                     f"draw({length}) gives {one!r:.40} and then {other!r:.40} from the same words: it may depend on "

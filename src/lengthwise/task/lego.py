@@ -66,7 +66,7 @@ class Lego(Stepwise):
         if self.protocol == "paper":
             # The original has one row for each chain and each variable of its second half.
             chain, query = divmod(rng.index, many)
-            rng.seat(chain)
+            rng.seek(chain)
         else:
             query = rng.below(many)
         values = tuple(2 * bit - 1 for bit in rng.integers(0, 2, length))
@@ -77,8 +77,10 @@ class Lego(Stepwise):
         clauses = self._clauses(names, values)
         if self.protocol == "paper":
             ask = ("##.", "Then,", "what", "is", "the", "value", "of", names[query], "##?")
-            return self.told(instance, ("If", *between("##,", clauses), *ask), (VALUES[values[query]],))
-        return self.told(instance, (*between(",", clauses), ";", names[query], "="), (VALUES[values[query]],))
+            return self.make_example(instance, ("If", *between("##,", clauses), *ask), (VALUES[values[query]],))
+        return self.make_example(
+            instance, (*between(",", clauses), ";", names[query], "="), (VALUES[values[query]],)
+        )
 
     def right(self, instance: Chain, answer: tuple[str, ...]) -> bool:
         """Check by parsing the clauses of the prompt and multiplying the signs from the query back to the start."""

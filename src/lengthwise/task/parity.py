@@ -38,8 +38,8 @@ class Parity(Stepwise):
         odd = sum(instance) % 2
         if self.protocol == "paper":
             head = ("Is", "the", "number", "of", "1's", "even", "in", "the", "sequence")
-            return self.told(instance, (*head, *_listed(instance), "?"), ("No" if odd else "Yes",))
-        return self.told(instance, (*map(str, instance), "="), ("odd" if odd else "even",))
+            return self.make_example(instance, (*head, *_listed(instance), "?"), ("No" if odd else "Yes",))
+        return self.make_example(instance, (*map(str, instance), "="), ("odd" if odd else "even",))
 
     def right(self, instance: tuple[int, ...], answer: tuple[str, ...]) -> bool:
         """Check by flipping a boolean at each 1."""

@@ -183,7 +183,7 @@ class Pcfg(Task):
         words, drawn = RandomSource(self.key("joint")), 20_000
         joint: dict[tuple[int, int], int] = {}
         for index in range(drawn):
-            length = lengths[words.seat(index).weighted(bounds)]
+            length = lengths[words.seek(index).weighted(bounds)]
             source = Pcfg().draw(words, length)
             cell = depth(source), source.count(" ") + 1
             joint[cell] = joint.get(cell, 0) + 1

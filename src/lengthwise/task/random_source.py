@@ -32,7 +32,7 @@ class RandomSource:
         self._words: list[int] = []
         self._next = 0
 
-    def seat(self, index: int, attempt: int = 0) -> RandomSource:
+    def seek(self, index: int, attempt: int = 0) -> RandomSource:
         """Start at example `index`, attempt `attempt`; earlier draws have no influence."""
         self._counter[:] = (0, index, attempt, 0)
         self._state["buffer_pos"] = 4  # mark the generator's buffer of four words as used up
@@ -99,7 +99,7 @@ class _Tree(RandomSource):
         self.depth = 0
         self.index = 0
 
-    def seat(self, index: int, attempt: int = 0) -> RandomSource:
+    def seek(self, index: int, attempt: int = 0) -> RandomSource:
         """Do nothing: all choices are enumerated whatever the index is."""
         return self
 

@@ -170,7 +170,7 @@ class Stepwise(Task):
         """Whether an answer, without its sentence, is correct; computed by another method than in `render`."""
         raise NotImplementedError
 
-    def told(self, instance: Instance, prompt: Sequence[str], answer: Sequence[str]) -> Example:
+    def make_example(self, instance: Instance, prompt: Sequence[str], answer: Sequence[str]) -> Example:
         """Return the example with the answer's sentence and, if there is a scratchpad, its steps."""
         before, behind = self.sentence
         steps = () if self.pad is None else self.pad.write(self.steps(instance), self.protocol == "paper")

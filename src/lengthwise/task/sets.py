@@ -126,7 +126,7 @@ def _found(task: Task, length: int, most: int) -> tuple[Instance, ...]:
     """Find all instances of a length by random draws, for a task whose `draw` uses rejection sampling."""
     found, words, space = dict[Instance, None](), RandomSource(task.key("all", length)), task.space(length)
     for index in range(most):
-        found.setdefault(task.draw(words.seat(index), length), None)
+        found.setdefault(task.draw(words.seek(index), length), None)
         if len(found) == space:
             return tuple(found)
     raise SpecError(
@@ -179,7 +179,7 @@ def _of_pool(task: Task, length: int) -> Callable[[int], Instance]:
 
 def _drawn(task: Task, split: str, length: int) -> Callable[[int], Instance]:
     words = RandomSource(task.key("test" if split == "test_unseen" else "pool", length))
-    return lambda index: task.draw(words.seat(index), length)
+    return lambda index: task.draw(words.seek(index), length)
 
 
 def _bounded(
@@ -195,11 +195,11 @@ def _bounded(
 
 def _by_rejection(task: Task, split: str, length: int, seed: int) -> Callable[[int], Instance]:
     words = RandomSource(task.key(split, length, seed=seed))
-    seat, draw, bucket, mine = words.seat, task.draw, task.bucket, frozenset(BUCKETS[split])
+    seek, draw, bucket, mine = words.seek, task.draw, task.bucket, frozenset(BUCKETS[split])
 
     def make(index: int) -> Instance:
         for attempt in range(_ATTEMPTS):
-            instance = draw(seat(index, attempt), length)
+            instance = draw(seek(index, attempt), length)
             if bucket(length, instance) in mine:
                 return instance
         raise _empty(task, split, length)

@@ -74,8 +74,10 @@ class Sort(Stepwise):
     def render(self, instance: tuple[int, ...]) -> Example:
         body, answer = self._row(instance), self._row(sorted(instance))
         if self.protocol == "paper":
-            return self.told(instance, ("Sort", "the", "following", "list", "[", *body, "]", "##."), answer)
-        return self.told(instance, (*body, SEP), answer)
+            return self.make_example(
+                instance, ("Sort", "the", "following", "list", "[", *body, "]", "##."), answer
+            )
+        return self.make_example(instance, (*body, SEP), answer)
 
     def right(self, instance: tuple[int, ...], answer: tuple[str, ...]) -> bool:
         """Check the definition of sorted: no item is smaller than the one before, and the items are the same."""

@@ -43,7 +43,7 @@ class Summation(Stepwise):
     def render(self, instance: tuple[int, ...]) -> Example:
         body = between("+", [(str(addend),) for addend in instance])
         prompt = ("Compute:", *body, ".", f"##{SEP}") if self.protocol == "paper" else (*body, "=")
-        return self.told(instance, prompt, (str(sum(instance) % 10),))
+        return self.make_example(instance, prompt, (str(sum(instance) % 10),))
 
     def right(self, instance: tuple[int, ...], answer: tuple[str, ...]) -> bool:
         """Check by adding one addend at a time and subtracting 10 when the sum reaches it."""

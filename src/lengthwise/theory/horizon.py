@@ -19,7 +19,7 @@ from lengthwise.model.layout import lay_out
 from lengthwise.spec import SpecError
 from lengthwise.theory.hinges import squares
 from lengthwise.theory.theorem1 import FIRST, POSITION, Constructed, NormKind, construct
-from lengthwise.theory.theorem2 import relate
+from lengthwise.theory.theorem2 import construct_relative
 
 BITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
 """The number of bits of the significand, the implicit one included."""
@@ -120,7 +120,7 @@ def head_far(dtype: torch.dtype, start: int, count: int) -> list[float]:
 @torch.no_grad()
 def by_count(dtype: torch.dtype, start: int = 1, end: int | None = None) -> int | None:
     """Return up to which t the second layer's keys differ between t and t + 1 if its input holds t, in `dtype`."""
-    made = relate(1, 4, heads=1, head_width=2, content=0.0, dtype=dtype)
+    made = construct_relative(1, 4, heads=1, head_width=2, content=0.0, dtype=dtype)
     end = predicted_from_count(dtype) + 4 if end is None else end
 
     def keys(t_N: Tensor) -> Tensor:

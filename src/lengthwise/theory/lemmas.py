@@ -11,9 +11,9 @@ import numpy as np
 from lengthwise.spec import SpecError
 from lengthwise.theory.variance import (
     DRAWS,
+    Initialisation,
     Mask,
     Row,
-    Start,
     Tell,
     band,
     coordinates,
@@ -25,9 +25,9 @@ from lengthwise.theory.variance import (
     slope,
 )
 
-CHI = Start(768, 12, 0.02)
+CHI = Initialisation(768, 12, 0.02)
 """The setting of Chi et al. 2023."""
-SWEPT = Start(256, 4, 0.05)
+SWEPT = Initialisation(256, 4, 0.05)
 """The setting of the sweeps over heads, σ and far positions: its floor is reached early, and a draw is cheap."""
 HEADS = (1, 2, 4, 8, 16)
 SIGMAS = (0.015, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.08, 0.095, 0.11)
@@ -42,7 +42,7 @@ def powers(tokens: int) -> list[int]:
 
 def row(
     part: str,
-    start: Start,
+    start: Initialisation,
     values: np.ndarray,
     predicted: Mapping[str, float],
     *,
@@ -71,7 +71,13 @@ def row(
 
 
 def decay(
-    start: Start, tokens: int, *, mask: Mask = "causal", count: int = DRAWS, seed: int = 0, tell: Tell | None = None
+    start: Initialisation,
+    tokens: int,
+    *,
+    mask: Mask = "causal",
+    count: int = DRAWS,
+    seed: int = 0,
+    tell: Tell | None = None,
 ) -> list[Row]:
     """Lemmas 1 to 3 at positions 1, 2, 4, ..., `tokens`, and the exponent of the decay."""
     positions = powers(tokens)
@@ -95,12 +101,14 @@ def decay(
     return [*rows, row("exponent", start, slopes, lines, mask=mask)]
 
 
-def _third(start: Start, m: int, mask: str, tokens: int) -> dict[str, float]:
+def _third(start: Initialisation, m: int, mask: str, tokens: int) -> dict[str, float]:
     seen = m if mask == "causal" else tokens
     return {form: lemma3(start, seen, form) for form in ("as_published", "corrected", "exact")}
 
 
-def far(start: Start, tokens: int, *, count: int = DRAWS, seed: int = 0, tell: Tell | None = None) -> list[Row]:
+def far(
+    start: Initialisation, tokens: int, *, count: int = DRAWS, seed: int = 0, tell: Tell | None = None
+) -> list[Row]:
     """Return rows of lemma 3 alone, at large m, where the floor is visible."""
     positions = powers(tokens)
     found = draws(start, positions, count=count, seed=seed, tell=tell)["output"]
@@ -111,7 +119,7 @@ def far(start: Start, tokens: int, *, count: int = DRAWS, seed: int = 0, tell: T
 
 
 def head_sweep(
-    start: Start, heads: Sequence[int] = HEADS, *, count: int = DRAWS, seed: int = 0, tell: Tell | None = None
+    start: Initialisation, heads: Sequence[int] = HEADS, *, count: int = DRAWS, seed: int = 0, tell: Tell | None = None
 ) -> list[Row]:
     """Return rows of lemma 2, scaled, by number of heads: d²σ⁴/H as published, d²σ⁴ for every H by the correction."""
     rows = []
@@ -123,7 +131,7 @@ def head_sweep(
 
 
 def sigma_sweep(
-    start: Start,
+    start: Initialisation,
     sigmas: Sequence[float] = SIGMAS,
     m: int = 512,
     *,
@@ -142,7 +150,7 @@ def sigma_sweep(
 
 
 def coordinate_rows(
-    start: Start, positions: Sequence[int], *, count: int = DRAWS, seed: int = 0, tell: Tell | None = None
+    start: Initialisation, positions: Sequence[int], *, count: int = DRAWS, seed: int = 0, tell: Tell | None = None
 ) -> list[Row]:
     """Return rows of lemma 4: the slope of measured on predicted differences between coordinates (1 is right)."""
     drawn = list(coordinates(start, positions, count=count, seed=seed, tell=tell))
@@ -154,8 +162,8 @@ def coordinate_rows(
     return rows
 
 
-def every_lemma(
-    start: Start = CHI, tokens: int = 512, *, count: int = DRAWS, seed: int = 0, tell: Tell | None = None
+def lemma_rows(
+    start: Initialisation = CHI, tokens: int = 512, *, count: int = DRAWS, seed: int = 0, tell: Tell | None = None
 ) -> list[Row]:
     """Return all rows of `lengthwise theory variance`: the given setting, then sweeps of heads, floor and σ."""
     rows = decay(start, tokens, count=count, seed=seed, tell=tell)

@@ -17,7 +17,7 @@ from torch import Tensor
 from lengthwise.model import Decoder, preset
 from lengthwise.model.taps import Recorder
 from lengthwise.theory.theorem1 import ONE, POSITION, Constructed, NormKind, construct
-from lengthwise.theory.theorem2 import relate, second
+from lengthwise.theory.theorem2 import construct_relative, second
 
 
 def diagonal(
@@ -26,7 +26,9 @@ def diagonal(
     """Return a NoPE decoder whose second layer attends to the query's own token, the more the larger β."""
     head_width = 4
     slope = beta * math.sqrt(head_width)  # attention is scaled by 1/√h
-    return relate(tokens, width, norm=norm, heads=1, head_width=head_width, slopes=[slope], content=0.0, dtype=dtype)
+    return construct_relative(
+        tokens, width, norm=norm, heads=1, head_width=head_width, slopes=[slope], content=0.0, dtype=dtype
+    )
 
 
 def diagonal_weight(beta: float, t: int) -> float:

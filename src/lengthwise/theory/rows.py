@@ -15,8 +15,8 @@ from lengthwise.theory import horizon, objection
 from lengthwise.theory.theorem1 import Constructed, NormKind, beyond, construct
 from lengthwise.theory.theorem2 import (
     alibi_slopes,
+    construct_relative,
     distances,
-    relate,
     scores,
     shift_kernel,
     t5_bias,
@@ -103,7 +103,10 @@ def broken(tokens: int = 64, width: int = 16, seed: int = 0) -> Rows:
 
 
 def changes(tokens: int = 64, width: int = 16, seed: int = 0) -> Rows:
-    """Return the largest error of t in float64 after each of several changes, to see which the count depends on."""
+    """Change the constructed decoder or its input in several ways; return the largest error of its position t for each.
+
+    Errors are in float64; they show what the construction depends on.
+    """
     t_T = torch.arange(1, tokens + 2, dtype=torch.float64)
     built = construct(tokens, width, seed=seed)
     ids = built.draw(4, seed=seed)
@@ -149,7 +152,9 @@ def theorem2(
     for norm in norms:
         for precision in precisions:
             tell(f"theorem 2: {norm}, {precision}")
-            made = relate(tokens, width, norm=norm, scaled=scaled, seed=seed, dtype=horizon.dtype_named(precision))
+            made = construct_relative(
+                tokens, width, norm=norm, scaled=scaled, seed=seed, dtype=horizon.dtype_named(precision)
+            )
             found = scores(made, made.draw(1, seed=seed))
             scale = made.decoder.config.scale
             error_HQK = (found.relative_BHQK[0].double() + distances(tokens + 1) * scale).tril().abs()
@@ -179,7 +184,7 @@ def remark(tokens: int = 64, width: int = 16) -> tuple[Rows, Rows]:
     """Test the remark after Theorem 2: the spread of g(i) − g(t) at equal distance for each g, and figure points."""
     table, points = [], []
     for name, g in FUNCTIONS.items():
-        made = relate(
+        made = construct_relative(
             tokens, width, heads=1, head_width=2, content=0.0, scaled=False, g=lambda t, g=g: g(t, tokens + 1)
         )
         logits_QK = scores(made, made.draw(1)).relative_BHQK[0, 0]
@@ -215,7 +220,7 @@ def imitations(tokens: int = 127, heads: int = 8) -> tuple[Rows, Rows]:
             )
 
     slopes = alibi_slopes(heads)
-    made = relate(tokens, 16, heads=heads, head_width=2, slopes=slopes, content=0.0, scaled=False)
+    made = construct_relative(tokens, 16, heads=heads, head_width=2, slopes=slopes, content=0.0, scaled=False)
     slope_H1 = torch.tensor(slopes, dtype=torch.float64)[:, None]
     add("alibi", scores(made, made.draw(1)).logits_BHQK[0], -slope_H1 * torch.arange(n))
     bias_HN = t5_bias(tokens)

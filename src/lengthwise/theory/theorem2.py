@@ -42,7 +42,7 @@ class Scores:
         return self.logits_BHQK - self.content_BHQK
 
 
-def relate(
+def construct_relative(
     tokens: int = 512,
     width: int = 64,
     *,

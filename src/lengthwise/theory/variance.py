@@ -41,7 +41,7 @@ LEVEL = 0.99
 
 
 @dataclass(frozen=True)
-class Start:
+class Initialisation:
     """An initialisation: `Start(768, 12, 0.02)` is Chi et al.'s, `Start.pytorch(64, 4)` is PyTorch's default."""
 
     width: int
@@ -58,7 +58,7 @@ class Start:
             raise SpecError(f"σ is above 0, not {self.sigma if self.sigma <= 0 else self.inputs}")
 
     @classmethod
-    def pytorch(cls, width: int, heads: int) -> Start:
+    def pytorch(cls, width: int, heads: int) -> Initialisation:
         """Return PyTorch's default: linear layers U(−1/√d, 1/√d), of variance 1/(3d), embeddings N(0, 1): s = 1/9."""
         return cls(width, heads, (3 * width) ** -0.5, "uniform", 1.0)
 
@@ -111,17 +111,17 @@ class Start:
 # --- what is predicted -----------------------------------------------------------------------------------------------
 
 
-def lemma1(start: Start) -> float:
+def lemma1(start: Initialisation) -> float:
     """Return the variance of a coordinate of q, k or v: dσ², e.g. 0.3072 for (768, 12, 0.02)."""
     return start.width * start.sigma**2
 
 
-def lemma2(start: Start, form: Literal["as_published", "corrected"] = "corrected") -> float:
+def lemma2(start: Initialisation, form: Literal["as_published", "corrected"] = "corrected") -> float:
     """Return the variance of a logit q·k before scaling: d³σ⁴/H, e.g. 6.04; as published d³σ⁴/H², 0.503."""
     return start.width**3 * start.sigma**4 / start.heads ** (2 if form == "as_published" else 1)
 
 
-def lemma3(start: Start, m: int, form: Literal["as_published", "corrected", "exact"] = "corrected") -> float:
+def lemma3(start: Initialisation, m: int, form: Literal["as_published", "corrected", "exact"] = "corrected") -> float:
     """Return the variance of a coordinate of the attention's output over m visible keys.
 
     `as_published` s/m; `corrected` s (e^s/m + dσ⁴), for m ≫ e^s; `exact` for every m and s, softmax included.
@@ -136,7 +136,7 @@ def lemma3(start: Start, m: int, form: Literal["as_published", "corrected", "exa
     return start.width * start.sigma**4 * (start.width * share + pull)
 
 
-def crossover(start: Start) -> float:
+def crossover(start: Initialisation) -> float:
     """Return the m at which the floor equals the decaying part: e^s/(dσ⁴), e.g. 8.9e3 for (768, 12, 0.02)."""
     return exp(start.spread) / (start.width * start.sigma**4)
 
@@ -216,7 +216,7 @@ def through_taps(decoder: Decoder, x_RTD: Tensor, places: Sequence[int]) -> tupl
 
 @torch.no_grad()
 def draws(
-    start: Start,
+    start: Initialisation,
     positions: Sequence[int],
     *,
     count: int = DRAWS,
@@ -278,7 +278,7 @@ def exponent(positions: Sequence[int], variances: Sequence[float] | np.ndarray) 
 
 
 @torch.no_grad()
-def lemma4(decoder: Decoder, start: Start, positions: Sequence[int]) -> dict[str, Tensor]:
+def lemma4(decoder: Decoder, start: Initialisation, positions: Sequence[int]) -> dict[str, Tensor]:
     """Return the variance over inputs of each coordinate of LayerNorm(x_m + o_m), for these weights: (M, J) by form.
 
     `as_published`: (mσ_x² + Σ_i (W_o W_v)_ji²) / (mσ_x² + d²σ⁴). `corrected` treats each head separately, because
@@ -308,7 +308,7 @@ def lemma4(decoder: Decoder, start: Start, positions: Sequence[int]) -> dict[str
 
 @torch.no_grad()
 def coordinates(
-    start: Start,
+    start: Initialisation,
     positions: Sequence[int],
     *,
     count: int = DRAWS,
