@@ -29,13 +29,13 @@ USUAL = (
 )
 """The fields to read if none are named: the first of these combinations that is complete in the file."""
 
-Told = Callable[[tuple[str, ...]], None] | None
+OnFields = Callable[[tuple[str, ...]], None] | None
 """An optional callback that gets the fields that are read."""
 
 _ROWS = 8192  # rows of a parquet file read at once: half a gigabyte if a document has 10,000 words
 
 
-def texts(path: Path, fields: Sequence[str] | None = None, told: Told = None) -> Iterator[str]:
+def texts(path: Path, fields: Sequence[str] | None = None, told: OnFields = None) -> Iterator[str]:
     """Yield the text of each document of a file.
 
     `.jsonl`, `.ndjson` and `.json` hold an object or a string per line, `.parquet` a document per row, anything else a
@@ -93,7 +93,7 @@ def _lines(path: Path) -> Iterator[tuple[str, str]]:
         raise SpecError(f"'{path}' cannot be read after line {number}: {error}") from error
 
 
-def _json(path: Path, fields: Sequence[str] | None, told: Told) -> Iterator[str]:
+def _json(path: Path, fields: Sequence[str] | None, told: OnFields) -> Iterator[str]:
     chosen: tuple[str, ...] | None = None
     for where, line in _lines(path):
         try:
@@ -121,7 +121,7 @@ def _one_per_line(path: Path, line: str) -> str:
     return f"; write an object per line: jq -c . {path.name} > lines.jsonl" if line.strip() == "{" else ""
 
 
-def _parquet(path: Path, fields: Sequence[str] | None, told: Told) -> Iterator[str]:
+def _parquet(path: Path, fields: Sequence[str] | None, told: OnFields) -> Iterator[str]:
     import polars as pl
 
     try:

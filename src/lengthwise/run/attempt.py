@@ -41,7 +41,7 @@ from lengthwise.training.batches import Supply, inline, windows
 from lengthwise.training.checkpoint import newest, pack, save, unpack
 from lengthwise.training.health import Diverged
 from lengthwise.training.loggers import Loggers, Progress
-from lengthwise.training.loop import Loop, Told
+from lengthwise.training.loop import Loop, StepMetrics
 from lengthwise.training.parallel import Team
 
 STAGE_EXAMPLES = 32
@@ -159,7 +159,7 @@ class Attempt:
         finally:
             lines.flush()
 
-    def _tell(self, told: Told, tokens: int, seconds: float, first: int, lines: _Lines) -> None:
+    def _tell(self, told: StepMetrics, tokens: int, seconds: float, first: int, lines: _Lines) -> None:
         here = seconds - self.before[1]
         speed = (tokens - self.before[0]) / max(here, 1e-9)
         left = (self.plan.training.steps - told.step) * here / max(told.step - first, 1)

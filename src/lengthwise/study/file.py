@@ -339,7 +339,7 @@ class StudyFile(Part):
         try:
             return cls.model_validate(content)
         except ValidationError as error:
-            raise SpecError("\n".join(f"{where}: {line}" for line in told(error))) from None
+            raise SpecError("\n".join(f"{where}: {line}" for line in error_lines(error))) from None
         except RecursionError:
             raise SpecError(f"{where} is no study: it is nested too deeply") from None
 
@@ -363,7 +363,7 @@ _PATTERNS = {
 }
 
 
-def told(error: ValidationError) -> list[str]:
+def error_lines(error: ValidationError) -> list[str]:
     """Return each mistake with its place and what to write instead."""
     found: dict[str, None] = {}
     for one in error.errors(include_url=False):

@@ -78,9 +78,7 @@ class Lego(Stepwise):
         if self.protocol == "paper":
             ask = ("##.", "Then,", "what", "is", "the", "value", "of", names[query], "##?")
             return self.make_example(instance, ("If", *between("##,", clauses), *ask), (VALUES[values[query]],))
-        return self.make_example(
-            instance, (*between(",", clauses), ";", names[query], "="), (VALUES[values[query]],)
-        )
+        return self.make_example(instance, (*between(",", clauses), ";", names[query], "="), (VALUES[values[query]],))
 
     def right(self, instance: Chain, answer: tuple[str, ...]) -> bool:
         """Check by parsing the clauses of the prompt and multiplying the signs from the query back to the start."""

@@ -41,9 +41,7 @@ class Polynomial(Stepwise):
         answer = str(sum(coefficient * x**degree for coefficient, degree in terms) % 10)
         if self.protocol == "paper":
             body = between("+", [_term(*term) for term in terms])
-            return self.make_example(
-                instance, ("Evaluate", "at", "x", "=", *signed(x), "in", *body, "?"), (answer,)
-            )
+            return self.make_example(instance, ("Evaluate", "at", "x", "=", *signed(x), "in", *body, "?"), (answer,))
         body = between("+", [(str(coefficient), f"x^{degree}") for coefficient, degree in terms])
         return self.make_example(instance, (str(x), ":", *body, "="), (answer,))
 

@@ -74,9 +74,7 @@ class Sort(Stepwise):
     def render(self, instance: tuple[int, ...]) -> Example:
         body, answer = self._row(instance), self._row(sorted(instance))
         if self.protocol == "paper":
-            return self.make_example(
-                instance, ("Sort", "the", "following", "list", "[", *body, "]", "##."), answer
-            )
+            return self.make_example(instance, ("Sort", "the", "following", "list", "[", *body, "]", "##."), answer)
         return self.make_example(instance, (*body, SEP), answer)
 
     def right(self, instance: tuple[int, ...], answer: tuple[str, ...]) -> bool:

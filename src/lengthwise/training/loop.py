@@ -25,7 +25,7 @@ from lengthwise.training.settings import Seeds, Training
 
 
 @dataclass(frozen=True)
-class Told:
+class StepMetrics:
     """The metrics of one step."""
 
     step: int
@@ -74,14 +74,14 @@ class Loop:
             fused=not self.team.shard,
         )
 
-    def __iter__(self) -> Iterator[Told]:
+    def __iter__(self) -> Iterator[StepMetrics]:
         """Train to the end and yield the metrics of each step."""
         for feed in batches(self.supply, self.training, self.positions, self.seeds, self.step):
             yield self.advance(self.team.mine(feed), feed)
         if (name := self._first_bad(list(self.decoder.named_parameters()))) is not None:  # after the last update
             raise Diverged(self.step, name, self._last_loss)
 
-    def advance(self, mine: Batch, whole: Batch | None = None) -> Told:
+    def advance(self, mine: Batch, whole: Batch | None = None) -> StepMetrics:
         """Take one step on the batch `whole`, of which this process computes `mine`."""
         whole = mine if whole is None else whole
         if not self.module.training:  # an evaluation set eval mode
@@ -103,7 +103,7 @@ class Loop:
             raise Diverged(self.step + 1, self._culprit(mine, isfinite(loss)), self._last_loss)
         self.optimizer.step()
         self.step, self._last_loss = self.step + 1, loss
-        return Told(self.step, loss, rate, norm, int(whole.tokens_B.sum()) - len(whole.tokens_B))
+        return StepMetrics(self.step, loss, rate, norm, int(whole.tokens_B.sum()) - len(whole.tokens_B))
 
     def _clipped(self) -> float:
         """Clip the gradient to the largest norm allowed, unless it is not finite; returns its norm before clipping."""
