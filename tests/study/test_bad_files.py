@@ -86,9 +86,10 @@ CASES = {
         with_(base={"encoding": "rope"}, vary={"tsk": ["copy"]}),
         ["vary.tsk: there is no such field. Did you mean 'task'?"],
     ),
-    "unknown in pair": (
-        with_(pair=[{"task": "copy", "seed": 1}]),
-        ["pair.0.seed: there is no such field. Did you mean 'seeds'?"],
+    "an old name": (with_(pair=[{"task": "copy"}]), ["pair: there is no such field. It is called 'linked' now."]),
+    "unknown in linked": (
+        with_(linked=[{"task": "copy", "seed": 1}]),
+        ["linked.0.seed: there is no such field. Did you mean 'seeds'?"],
     ),
     "unknown in rate": (
         with_(lr={"chose": [0.1, 0.2]}),
@@ -105,12 +106,12 @@ CASES = {
     # --- missing
     "no name": (with_(name=None), ["name: is missing"]),
     "no question": (with_(question=None), ["question: is missing"]),
-    "no task": (with_(base={"encoding": "rope"}), ["no task is named: put it into base, vary or pair"]),
-    "no encoding": (with_(base={"task": "copy"}), ["no encoding is named: put it into base, vary or pair"]),
+    "no task": (with_(base={"encoding": "rope"}), ["no task is named: put it into base, vary or linked"]),
+    "no encoding": (with_(base={"task": "copy"}), ["no encoding is named: put it into base, vary or linked"]),
     "neither": (with_(base=None), ["no task is named", "no encoding is named"]),
     "a pair without a task": (
-        with_(base={"encoding": "rope"}, pair=[{"task": "copy"}, {"training": "laptop:steps=3"}]),
-        ["pair.1 has no task, and base has none"],
+        with_(base={"encoding": "rope"}, linked=[{"task": "copy"}, {"training": "laptop:steps=3"}]),
+        ["linked.1 has no task, and base has none"],
     ),
     # --- names
     "capitals": (with_(name="Good"), ["name: write lower-case letters, digits, - and _, a letter first"]),
@@ -152,13 +153,13 @@ CASES = {
     "an enormous seed": (with_(seeds=[2**31]), ["whole numbers from 0, not '[2147483648]'"]),
     "the tuning seed": (with_(seeds=[0, 1000], lr={}), ["seeds: 1000 is the tuning seed, which no run may use"]),
     "more seeds in a pair": (
-        with_(pair=[{"training": "laptop:steps=3", "seeds": 5}]),
-        ["pair.0.seeds: the study has 2 seeds, not 5; write fewer"],
+        with_(linked=[{"training": "laptop:steps=3", "seeds": 5}]),
+        ["linked.0.seeds: the study has 2 seeds, not 5; write fewer"],
     ),
     # --- what varies
     "in vary and pair": (
-        with_(base={"encoding": "rope"}, vary={"task": ["copy"]}, pair=[{"task": "sort"}]),
-        ["task is in vary and in pair; it can be in one of them"],
+        with_(base={"encoding": "rope"}, vary={"task": ["copy"]}, linked=[{"task": "sort"}]),
+        ["task is in vary and in linked; it can be in one of them"],
     ),
     "in base and vary": (
         with_(vary={"encoding": ["nope", "t5"]}),
@@ -170,7 +171,7 @@ CASES = {
         ["vary: encoding 'rope:fraction=0.5' is listed twice"],
     ),
     "a pair twice": (
-        with_(pair=[{"training": "laptop"}, {"training": "laptop"}]),
+        with_(linked=[{"training": "laptop"}, {"training": "laptop"}]),
         ["the study has a run twice: copy:longest=4:variant=same, rope, seed 0"],
     ),
     "a run twice by a default": (
@@ -300,7 +301,7 @@ CASES = {
     "a group whose first has other encodings": (
         with_(
             base={},
-            pair=[{"task": "copy", "encoding": "rope"}, {"task": "sort", "encoding": "nope"}],
+            linked=[{"task": "copy", "encoding": "rope"}, {"task": "sort", "encoding": "nope"}],
             lr={"groups": [["copy", "sort"]]},
         ),
         ["lr.groups: the rate of 'sort' is chosen on 'copy', which has no run with encoding 'nope'"],
@@ -482,7 +483,7 @@ COMMANDS = {
 COPY = "copy:longest=4"
 FOREIGN = {
     "a task": with_(base={"encoding": "rope"}, vary={"task": [COPY, "evil.py:Evil"]}),
-    "a task in a pair": with_(base={"encoding": "rope"}, pair=[{"task": COPY}, {"task": "evil.py:Evil"}]),
+    "a task in a pair": with_(base={"encoding": "rope"}, linked=[{"task": COPY}, {"task": "evil.py:Evil"}]),
     "an encoding": with_(base={"task": COPY}, vary={"encoding": ["rope", "evil.py:Evil:strength=2"]}),
     "an encoding of a layer": with_(base={"task": COPY, "encoding": ["rope", "evil.py:Evil"]}),
     "a file without its class": with_(base={"task": COPY, "encoding": "evil.py"}),
@@ -585,7 +586,7 @@ VALID = [
         **{"name": "all", "question": "Everything?", "seeds": [0, 3], "quick": [COPY], "checkpoint_every": 10},
         "base": {"model": {"name": "laptop", "layers": 2}, "training": "laptop:steps=20"},
         "vary": {"encoding": ["rope:fraction=0.5", {"name": "t5"}, ["nope", "rope"]]},
-        "pair": [{"task": COPY}, {"task": "sort:longest=4", "seeds": 1, "positions": "randomized:limit=256"}],
+        "linked": [{"task": COPY}, {"task": "sort:longest=4", "seeds": 1, "positions": "randomized:limit=256"}],
         "lr": {"choose": [0.001, 0.002], "groups": [[COPY]], "seed": 99},
         "evaluations": [{"lengths": "5-8,12"}, {"temperature": "log-n", "checkpoint": "best"}, {"encoding": "alibi"}],
         "resources": {"cpus": 1, "gpus": 0, "memory": "2 GiB", "threads": 2, "custom": {"a100": 1}},

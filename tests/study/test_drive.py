@@ -286,7 +286,7 @@ def test_between_encodings_only_the_encoding_differs_and_a_planted_difference_is
     assert proof.holds and proof.groups == 2 and proof.encodings == 2 and "has one hash" in proof.sentence
     paired = tiny(
         vary={},
-        pair=[
+        linked=[
             {"encoding": "nope", "training": "laptop:steps=4:batch_size=4"},
             {"encoding": "alibi", "training": "laptop:steps=9:batch_size=4"},
         ],

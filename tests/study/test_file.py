@@ -28,7 +28,7 @@ question: Is it the same?
 base: {model: "laptop:layers=2", training: {name: laptop, steps: 20}}
 vary:
   encoding: [nope, {name: rope, fraction: 0.25}, [nope, rope]]
-pair:
+linked:
   - task: copy:variant=same:longest=4
   - {task: {name: sort, longest: 4}, seeds: 1}
 seeds: [0, 7]
@@ -57,7 +57,7 @@ def test_yaml_and_python_give_the_same(tmp_path):
         question="Is it the same?",
         base=Base(model="laptop:layers=2", training="laptop:steps=20"),
         vary=CrossedOptions(encoding=["nope", "rope:fraction=0.25", "nope,rope"]),
-        pair=[LinkedOptions(task="copy:variant=same:longest=4"), LinkedOptions(task="sort:longest=4", seeds=1)],
+        linked=[LinkedOptions(task="copy:variant=same:longest=4"), LinkedOptions(task="sort:longest=4", seeds=1)],
         seeds=[0, 7],
         lr=LearningRateRule(choose=[0.001, 0.002, 0.004], groups=[["copy:longest=4:variant=same", "sort:longest=4"]]),
         evaluations=[{"lengths": "5-7,12"}],

@@ -55,7 +55,7 @@ def _names(study: StudyFile, points: Iterable[GridPoint], errors: list[str]) -> 
     """Report each invalid name with its place in the file, and return the (axis, name) pairs."""
     used = {label for point in points for label in point.labels().items()}
     parts: list[tuple[str, object]] = [("base", study.base)]
-    parts += [(f"pair.{number}", entry) for number, entry in enumerate(study.pair)]
+    parts += [(f"linked.{number}", entry) for number, entry in enumerate(study.linked)]
     written = [(f"{place}.{axis}", axis, getattr(part, axis)) for place, part in parts for axis in AXES]
     for axis in AXES:
         listed = enumerate(getattr(study.vary, axis) or [])

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from lengthwise.spec import Spec, SpecError, did_you_mean, show, specs
-from lengthwise.study.reading import cut, lengths_of, load
+from lengthwise.study.reading import Wrong, cut, lengths_of, load
 
 AXES = ("task", "encoding", "positions", "model", "training")
 """The axes that can vary. Runs are listed in `ORDER`, slowest axis first, so that encodings are side by side."""
@@ -21,20 +21,6 @@ TUNING_SEED = 1000
 RATES = (1e-3, 2e-3, 4e-3)
 RUNS, SHOWN = 100_000, 50
 """The maximal number of runs of a study, and of reported mistakes."""
-
-
-class Wrong(ValueError):
-    """Several mistakes in one part of the file."""
-
-    def __init__(self, mistakes: Iterable[str]) -> None:
-        self.mistakes = list(mistakes)
-        super().__init__("; ".join(self.mistakes))
-
-    @classmethod
-    def any(cls, mistakes: Iterable[str]) -> None:
-        """Raise if there are any mistakes."""
-        if found := list(mistakes):
-            raise cls(found)
 
 
 def _twice(values: Iterable[object]) -> list[Any]:
@@ -235,7 +221,7 @@ class StudyFile(Part):
     """The question it answers, in a sentence."""
     base: Base = Base()
     vary: CrossedOptions = CrossedOptions()
-    pair: list[LinkedOptions] = []
+    linked: list[LinkedOptions] = []
     """Each entry is a set of things that go together; the entries are crossed with what varies."""
     seeds: Annotated[
         Annotated[int, Field(ge=1, le=1000)] | Annotated[list[Seed], Field(min_length=1, max_length=1000)],
@@ -260,21 +246,21 @@ class StudyFile(Part):
 
     def _mistakes(self) -> Iterable[str]:
         for axis in AXES:
-            paired = [getattr(entry, axis) is not None for entry in self.pair]
+            paired = [getattr(entry, axis) is not None for entry in self.linked]
             crossed, base = getattr(self.vary, axis) is not None, getattr(self.base, axis)
             if any(paired) and crossed:
-                yield f"{axis} is in vary and in pair; it can be in one of them"
+                yield f"{axis} is in vary and in linked; it can be in one of them"
             elif crossed and base != Base.model_fields[axis].default:
                 yield f"{axis} is in base and in vary, where base.{axis} would be ignored; leave it out of base"
             if any(paired) and not all(paired) and not (base or crossed):
-                yield f"pair.{paired.index(False)} has no {axis}, and base has none"
+                yield f"linked.{paired.index(False)} has no {axis}, and base has none"
             if not (any(paired) or crossed or base):
-                yield f"no {axis} is named: put it into base, vary or pair"
+                yield f"no {axis} is named: put it into base, vary or linked"
         seeds, tasks = self.seed_list, {task for task in self.tasks if task}
         yield from (f"seeds: {one} is listed twice" for one in _twice(seeds))
-        for number, entry in enumerate(self.pair):
+        for number, entry in enumerate(self.linked):
             if entry.seeds is not None and entry.seeds > len(seeds):
-                yield f"pair.{number}.seeds: the study has {len(seeds)} seeds, not {entry.seeds}; write fewer"
+                yield f"linked.{number}.seeds: the study has {len(seeds)} seeds, not {entry.seeds}; write fewer"
         marks = [(str(one.model_dump(exclude_defaults=True)), number) for number, one in enumerate(self.evaluations)]
         for mark in _twice(mark for mark, _ in marks):
             yield f"evaluations.{max(number for one, number in marks if one == mark)} is listed twice; leave it out"
@@ -297,7 +283,7 @@ class StudyFile(Part):
         """The number of runs, computed without planning them."""
         many = len(self.seed_list)
         crossed = prod(len(getattr(self.vary, axis) or [None]) for axis in AXES)
-        return crossed * sum(min(entry.seeds or many, many) for entry in self.pair or [LinkedOptions()])
+        return crossed * sum(min(entry.seeds or many, many) for entry in self.linked or [LinkedOptions()])
 
     @property
     def seed_list(self) -> list[int]:
@@ -320,7 +306,7 @@ class StudyFile(Part):
         return self._values("positions")
 
     def _values(self, axis: str) -> list[str]:
-        listed = getattr(self.vary, axis) or [getattr(entry, axis) or getattr(self.base, axis) for entry in self.pair]
+        listed = getattr(self.vary, axis) or [getattr(entry, axis) or getattr(self.base, axis) for entry in self.linked]
         return list(dict.fromkeys(listed or [getattr(self.base, axis)]))
 
     # --- reading -----------------------------------------------------------------------------------------------------
@@ -357,6 +343,7 @@ _WORDS = {
     "float_type": "write a number",
     "finite_number": "write a finite number",
 }
+_RENAMED = {"pair": "linked"}
 _PATTERNS = {
     "name": "write lower-case letters, digits, - and _, a letter first, at most 64",
     "memory": "write a number and a unit, e.g. 2 GiB",
@@ -372,7 +359,10 @@ def error_lines(error: ValidationError) -> list[str]:
         if kind == "value_error":
             words = cause.mistakes if isinstance(cause, Wrong) else [str(cause)]
         elif kind == "extra_forbidden":
-            words = [f"there is no such field.{did_you_mean(str(one['loc'][-1])[:80], _fields(one['loc']))}"]
+            name = str(one["loc"][-1])[:80]
+            renamed = f" It is called {_RENAMED[name]!r} now." if name in _RENAMED else ""
+            hint = renamed or did_you_mean(name, _fields(one["loc"]))
+            words = [f"there is no such field.{hint}"]
         elif kind == "missing":
             words = [_WORDS[kind]]
         else:
@@ -386,8 +376,8 @@ def error_lines(error: ValidationError) -> list[str]:
 
 def _fields(place: tuple[int | str, ...]) -> list[str]:
     """Return the valid field names at a place."""
-    parts: dict[str, type[Part]] = {"base": Base, "vary": CrossedOptions, "pair": LinkedOptions, "lr": LearningRateRule}
-    parts |= {"evaluations": Evaluation, "resources": Resources}
+    parts: dict[str, type[Part]] = {"base": Base, "vary": CrossedOptions, "linked": LinkedOptions}
+    parts |= {"lr": LearningRateRule, "evaluations": Evaluation, "resources": Resources}
     return list(parts.get(str(place[0]), StudyFile).model_fields if len(place) > 1 else StudyFile.model_fields)
 
 

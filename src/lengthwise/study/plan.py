@@ -106,7 +106,7 @@ class Planned:
         study, found = self.study, []
         crossed = {axis: listed for axis in ORDER if (listed := getattr(study.vary, axis)) is not None}
         for number, seed in enumerate(study.seed_list):
-            for entry in study.pair or [None]:
+            for entry in study.linked or [None]:
                 if entry is not None and entry.seeds is not None and number >= entry.seeds:
                     continue
                 fixed: dict[str, Any] = {axis: getattr(study.base, axis) for axis in AXES}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,6 +16,20 @@ from lengthwise.spec import SpecError, did_you_mean, one_line
 
 SIZE, DEPTH, LENGTHS = 2**20, 32, 10_000
 """The maximal bytes and nesting depth of a file, and number of lengths of an evaluation."""
+
+
+class Wrong(ValueError):
+    """Several mistakes in one part of the file."""
+
+    def __init__(self, mistakes: Iterable[str]) -> None:
+        self.mistakes = list(mistakes)
+        super().__init__("; ".join(self.mistakes))
+
+    @classmethod
+    def any(cls, mistakes: Iterable[str]) -> None:
+        """Raise if there are any mistakes."""
+        if found := list(mistakes):
+            raise cls(found)
 
 
 def load(where: str | Path) -> object:
