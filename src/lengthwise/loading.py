@@ -188,7 +188,7 @@ def _imported(importer: str, statements: list[ast.stmt]) -> set[str]:
 
 
 def files_of(cls: type) -> dict[str, bytes]:
-    """Return the files a worker needs to load a class from outside: its own first, then modules beside it."""
+    """Return path → content of the files a worker needs to import a class: its own, then modules beside it."""
     if (path := _file_of(cls)) is None:
         return {"notebook.py": gathered(cls).encode()}
     loaded = sys.modules[load_class(str(path), cls.__qualname__).__module__]

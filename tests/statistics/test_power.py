@@ -7,7 +7,7 @@ import pytest
 from scipy.special import stdtrit
 
 from lengthwise.statistics.intervals import these_tasks
-from lengthwise.statistics.seeds import MOST, needed, needed_over_tasks, ruled_out, smallest
+from lengthwise.statistics.seeds import MOST, needed_over_tasks, ruled_out, seeds_needed, smallest
 from tests.statistics import simulated as sim
 
 
@@ -34,7 +34,7 @@ def test_the_number_of_seeds_keeps_its_promise(kind, figure):
             pilot = sim.accuracies(kind, dice, n)
             fresh = plug_in(pilot, 0.05)
             plain.append(narrow(sim.accuracies(kind, dice, fresh), 0.05))
-            need = needed(pilot.tolist())
+            need = seeds_needed(pilot.tolist())
             if need.total is None:  # all agree: nothing is promised
                 assert need.rules_out == ruled_out(n) and need.more is None
                 agree += 1
@@ -68,16 +68,16 @@ def test_the_number_of_seeds_over_tasks_keeps_its_promise(figure):
 
 def test_agreeing_seeds_never_need_none():
     for n in range(2, 12):
-        need = needed([1.0] * n)
+        need = seeds_needed([1.0] * n)
         assert need.more is None and need.total is None and need.rules_out == pytest.approx(1 - 0.05 ** (1 / n))
         assert f"all {n} seeds agree" in need.words and f"{100 * need.rules_out:.0f} %" in need.words
     assert round(ruled_out(3), 2) == 0.63 and round(ruled_out(5), 2) == 0.45
-    assert needed([0.98, 1.0, 0.97]).rules_out is not None  # within δ of each other
+    assert seeds_needed([0.98, 1.0, 0.97]).rules_out is not None  # within δ of each other
     assert needed_over_tasks({"a": [1.0, 1.0], "b": [0.0, 0.0]}).rules_out is not None
 
 
 def test_one_seed_needs_at_least_a_second():
-    assert needed([0.5]).total is None and "one seed" in needed([0.5]).words
+    assert seeds_needed([0.5]).total is None and "one seed" in seeds_needed([0.5]).words
     assert needed_over_tasks({"a": [0.1, 0.9], "b": [0.5]}).total is None
 
 

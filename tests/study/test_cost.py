@@ -19,7 +19,7 @@ from lengthwise.model import Decoder, attention, preset
 from lengthwise.run import Plan, train
 from lengthwise.spec import Spec, SpecError
 from lengthwise.study.cost import ACCELERATORS, Machine, accelerator, calibrate, cost_of, total
-from lengthwise.study.counting import Body, Shape
+from lengthwise.study.counting import Body, Workload
 from lengthwise.task.block import training_block
 from lengthwise.training.batches import Batch, batches, inline
 from lengthwise.training.loop import Loop
@@ -81,7 +81,7 @@ def test_flops_are_those_pytorch_counts(encoding, model, figure):
     # PyTorch does not count its fused attention on a CPU, so it is written out here.
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         loop.advance(feed)
-    shape = Shape(1, rows * tokens, rows * tokens**2, int(loss_BT.sum()))
+    shape = Workload(1, rows * tokens, rows * tokens**2, int(loss_BT.sum()))
     _, flops = Body.of(config, (Spec.of(encoding),)).amounts(shape, training=True)
     figure(f"flops of {encoding} {model}: {flops:.4g} predicted, {counter.get_total_flops():.4g} by PyTorch")
     assert flops == counter.get_total_flops()

@@ -105,11 +105,11 @@ def _llama3(wavelength: float, s: float, variant: RopeVariant) -> float:
 def _yarn(wavelength: float, s: float, k: int, turned: int, variant: RopeVariant) -> float:
     """As in the authors' code, the interpolation weight is a linear ramp over the pair index."""
 
-    def dimension(turns: float) -> float:
+    def pair_index(turns: float) -> float:
         return turned * math.log((variant.trained or 1) / (turns * 2 * math.pi)) / (2 * math.log(variant.theta))
 
-    low = max(math.floor(dimension(variant.fast or 32.0)), 0)
-    high: float = min(math.ceil(dimension(variant.slow or 1.0)), turned - 1)
+    low = max(math.floor(pair_index(variant.fast or 32.0)), 0)
+    high: float = min(math.ceil(pair_index(variant.slow or 1.0)), turned - 1)
     high += 0.001 if low == high else 0
     share = min(max((k - low) / (high - low), 0.0), 1.0)
     return 1 / (share / (s * wavelength) + (1 - share) / wavelength)

@@ -225,7 +225,7 @@ def constructed(vocabulary: int, start: int, tokens: int) -> Read:
 
 
 def table(rows: Rows, task: str, source: str) -> Rows:
-    """A line for each encoding and probe: the error in each layer, and the controls at the layer it is smallest in."""
+    """One row for each encoding and probe: the error at each layer, and controls at the best layer after layer 0."""
     own = [row for row in rows if row["task"] == task and row["documents"] == source and row["model"] != "constructed"]
     layers = sorted({row["layer"] for row in own})
     lines = Rows()

@@ -90,7 +90,7 @@ def accuracy_curves(
     return Drawing(name, f"Exact match against length on {task}, trained up to {trained} {unit}. {words}", data, paint)
 
 
-def is_map(labels: Sequence[str]) -> bool:
+def use_heat_map(labels: Sequence[str]) -> bool:
     """Return whether these encodings are drawn as a heat map and not as curves."""
     return len(labels) > CURVES
 

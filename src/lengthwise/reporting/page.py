@@ -177,7 +177,7 @@ class Page(Tables):
     def _main_words(self) -> str:
         if not self.alone:
             return _MEANS
-        return _MAP if figures.is_map(self.found.encodings) else _CURVES
+        return _MAP if figures.use_heat_map(self.found.encodings) else _CURVES
 
     def _proof(self) -> str:
         """Return the sentence about what differs between the runs."""

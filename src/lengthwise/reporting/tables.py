@@ -14,7 +14,7 @@ from lengthwise.reporting.words import number, span
 from lengthwise.statistics.estimate import Estimate
 from lengthwise.statistics.learned import RULE, WEAK
 from lengthwise.statistics.reach import WORDS as REACH
-from lengthwise.statistics.seeds import needed
+from lengthwise.statistics.seeds import seeds_needed
 
 ANSWERS = 6
 """The number of wrong answers shown for each task."""
@@ -276,7 +276,7 @@ class Tables(Comparisons):
 
 def _more(seeds: Sequence[float]) -> str:
     """Say briefly how many more seeds are needed."""
-    need = needed(seeds)
+    need = seeds_needed(seeds)
     if need.rules_out is not None:
         return f"agree: up to {100 * need.rules_out:.0f} % may fail"
     return f"{need.more}" if need.more is not None else "at least two" if need.n < 2 else need.words

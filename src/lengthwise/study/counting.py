@@ -33,7 +33,7 @@ WIDTHS = (64, 256, 768)
 
 
 @dataclass(frozen=True)
-class Shape:
+class Workload:
     """The tokens that go through a model, summed over forward calls."""
 
     calls: float
@@ -46,12 +46,12 @@ class Shape:
     said: float = 0.0
     """Tokens that are decoded."""
 
-    def __add__(self, other: Shape) -> Shape:
-        return Shape(*(a + b for a, b in zip(self.sums(), other.sums(), strict=True)))
+    def __add__(self, other: Workload) -> Workload:
+        return Workload(*(a + b for a, b in zip(self.sums(), other.sums(), strict=True)))
 
-    def times(self, factor: float) -> Shape:
-        """Return the shape with every count multiplied by `factor`."""
-        return Shape(*(factor * part for part in self.sums()))
+    def times(self, factor: float) -> Workload:
+        """Return the workload with all its counts (calls, tokens, pairs, ...) multiplied by `factor`."""
+        return Workload(*(factor * part for part in self.sums()))
 
     def sums(self) -> tuple[float, ...]:
         """Return the fields in order."""
@@ -74,7 +74,7 @@ class Body:
         """Build from a config and one encoding for all layers, or one for each layer; no decoder is built."""
         return body_of(config, specs)
 
-    def amounts(self, shape: Shape, training: bool) -> tuple[dict[str, float], float]:
+    def amounts(self, shape: Workload, training: bool) -> tuple[dict[str, float], float]:
         """Return the priced amounts, and the FLOPs of all matrix products: in training, backward is twice forward."""
         config, passes = self.config, 3 if training else 1
         inner, matrices = config.heads * config.head_width, 3 if config.feed_forward == "swiglu" else 2
@@ -152,7 +152,7 @@ def body_of(config: DecoderConfig, specs: tuple[Spec, ...]) -> Body:
 class Fed:
     """The size of a training step: its mean, and the largest part of a batch."""
 
-    step: Shape
+    step: Workload
     counted: float
     """Tokens without padding."""
     most: tuple[float, float, float]
@@ -198,7 +198,7 @@ def fed_by(
             targets = [int((block.tokens_N - block.prompts_N)[part].sum()) for part in parts]
             sums = [(b * t, b * t * t, n) for (b, t), n in zip(wide, targets, strict=True)]
             most = max(most, *((float(t), float(p), float(n)) for t, p, n in sums))
-            shapes.append(Shape(len(parts), *map(float, np.sum(sums, axis=0))))
+            shapes.append(Workload(len(parts), *map(float, np.sum(sums, axis=0))))
         if (len(shapes) + training.span) * training.batch_size > SAMPLE:
             break
     # Lengths are cheap to draw and examples are not: weighting the mean tokens per length by many drawn lengths gives
@@ -208,7 +208,7 @@ def fed_by(
     true = statistics.fmean(means[length] for length in many if length in means) - 1
     better = true * len(shapes) * training.batch_size / counted
     mean = sum(shapes[1:], shapes[0]).times(1 / len(shapes))
-    step = Shape(mean.calls, *(better * larger * part for part in (mean.tokens, mean.pairs, mean.targets)))
+    step = Workload(mean.calls, *(better * larger * part for part in (mean.tokens, mean.pairs, mean.targets)))
     return Fed(step, true * batch, (larger * most[0], larger * most[1], larger * most[2]), min(seconds))
 
 
@@ -284,7 +284,7 @@ def tested_by(task: Spec) -> tuple[Tested, ...]:
     return tuple(found)
 
 
-def one_pass(tests: Iterable[Tested], most: int) -> tuple[Shape, float]:
+def one_pass(tests: Iterable[Tested], most: int) -> tuple[Workload, float]:
     """Return the shape and example count of a pass over up to `most` examples per length, in 16,384-token batches."""
     from lengthwise.evaluation.onepass import TOKENS
 
@@ -292,24 +292,24 @@ def one_pass(tests: Iterable[Tested], most: int) -> tuple[Shape, float]:
     tokens = sum(one.tokens * cases for one, cases in listed)
     pairs = sum(one.tokens**2 * cases for one, cases in listed)
     answers = sum(one.answer * cases for one, cases in listed)
-    return Shape(ceil(tokens / TOKENS), tokens, pairs, answers), sum(cases for _, cases in listed)
+    return Workload(ceil(tokens / TOKENS), tokens, pairs, answers), sum(cases for _, cases in listed)
 
 
-def decoded(tests: Iterable[Tested], most: int) -> Shape:
+def decoded(tests: Iterable[Tested], most: int) -> Workload:
     """Return the shape of decoding a sample from its prompts, and all failures from their first wrong token."""
     from lengthwise.evaluation.decoding import ROWS
     from lengthwise.evaluation.result import CHECKED
 
-    listed, found = list(tests), Shape(0, 0, 0, 0)
+    listed, found = list(tests), Workload(0, 0, 0, 0)
     wrong = [(one, min(one.cases, most), FAILED_AT) for one in listed if one.split in UNSEEN]
     for group in ([(one, min(one.cases, CHECKED), 0.0) for one in listed], wrong):
         remaining: list[float] = []
         for one, cases, done in group:
             before, calls = one.tokens - one.answer + 1 + done * one.answer, one.limit - done * one.answer
             said = calls * cases
-            found += Shape(0, cases * before + said, cases * before**2 + said * (before + calls / 2), said, said)
+            found += Workload(0, cases * before + said, cases * before**2 + said * (before + calls / 2), said, said)
             remaining += [calls] * cases
         # Examples decoded in one batch have about as many tokens left; the longest one decides the number of calls.
         remaining.sort(reverse=True)
-        found += Shape(sum(remaining[::ROWS]), 0, 0, 0)
+        found += Workload(sum(remaining[::ROWS]), 0, 0, 0)
     return found

@@ -77,7 +77,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 class Part(BaseModel):
-    """What all parts of a study file have in common: nothing unknown is accepted."""
+    """Base class of the parts of a study file: unknown keys are an error."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
@@ -132,7 +132,9 @@ class CrossedOptions(Part):
 
     @model_validator(mode="after")
     def _once(self) -> CrossedOptions:
-        Wrong.any(f"{axis} {one!r} is listed twice" for axis in AXES for one in _twice(getattr(self, axis) or []))
+        Wrong.raise_if_any(
+            f"{axis} {one!r} is listed twice" for axis in AXES for one in _twice(getattr(self, axis) or [])
+        )
         return self
 
 
@@ -154,7 +156,7 @@ class LearningRateRule(Part):
     def _sound(self) -> LearningRateRule:
         found = [f"{one} is listed twice in choose" for one in _twice(self.choose)]
         found += [f"task {one!r} is in groups twice" for one in _twice(task for group in self.groups for task in group)]
-        Wrong.any(found)
+        Wrong.raise_if_any(found)
         return self
 
 
@@ -241,7 +243,7 @@ class StudyFile(Part):
 
     @model_validator(mode="after")
     def _sound(self) -> StudyFile:
-        Wrong.any(self._mistakes())
+        Wrong.raise_if_any(self._mistakes())
         return self
 
     def _mistakes(self) -> Iterable[str]:

@@ -12,7 +12,7 @@ from lengthwise.study.drive import Driver, Tally, kind_of, probed
 from lengthwise.study.executors import Executor, InProcess, Processes
 from lengthwise.study.file import Resources
 from lengthwise.study.plan import Item, Planned
-from lengthwise.study.ray_executor import RayExecutor, installed
+from lengthwise.study.ray_executor import RayExecutor, ray_is_installed
 from lengthwise.study.status import status
 from lengthwise.study.store import Store
 
@@ -27,7 +27,7 @@ def executor_of(
         raise SpecError(f"executor is auto, ray, processes or inline, not {name!r}")
     if name == "inline":
         return InProcess()
-    if name == "ray" or address is not None or (name == "auto" and installed()):
+    if name == "ray" or address is not None or (name == "auto" and ray_is_installed()):
         return RayExecutor(resources, address=address, workers=workers)
     return Processes(workers or os.cpu_count() or 1)
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from lengthwise.spec import Spec, SpecError, did_you_mean
-from lengthwise.study.counting import Body, Shape
+from lengthwise.study.counting import Body, Workload
 
 if TYPE_CHECKING:
     from lengthwise.task.block import Block
@@ -240,7 +240,7 @@ def _stepping(
     ids_BT = torch.randint(1, _VOCABULARY, (rows, tokens + 1), generator=torch.Generator().manual_seed(0))
     loss_BT = (torch.arange(tokens + 1) > tokens // 2).expand(rows, -1)
     feed = Batch(ids_BT, np.full(rows, tokens + 1), loss_BT, None, np.full(rows, tokens))
-    shape = Shape(1, rows * tokens, rows * tokens**2, float(loss_BT.sum()))
+    shape = Workload(1, rows * tokens, rows * tokens**2, float(loss_BT.sum()))
     amounts, _ = Body.of(loop.decoder.config, (Spec(encoding),)).amounts(shape, training=True)
     if short:
         amounts = {f"bf16 {name}" if name.startswith("linear") else name: count for name, count in amounts.items()}
@@ -271,9 +271,9 @@ def _looking(
         decoder.eval()
         say(cases, [[]] * rows)
 
-    shape = Shape(1, rows * tokens, rows * tokens**2, float(only_BT.sum()))
+    shape = Workload(1, rows * tokens, rows * tokens**2, float(only_BT.sum()))
     if tokens == 1:
-        shape = Shape(_SAID, rows * (_SAID + 1), rows * _SAID**2 / 2, rows * _SAID, rows * _SAID)
+        shape = Workload(_SAID, rows * (_SAID + 1), rows * _SAID**2 / 2, rows * _SAID, rows * _SAID)
     amounts, _ = Body.of(decoder.config, (Spec(encoding),)).amounts(shape, training=False)
     return amounts, look if tokens > 1 else decode
 

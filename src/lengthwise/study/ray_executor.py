@@ -28,7 +28,7 @@ _watch = Watch()
 """The leases of other owners that this worker process has observed."""
 
 
-def installed() -> bool:
+def ray_is_installed() -> bool:
     """Return whether ray is installed, without importing it."""
     return importlib.util.find_spec("ray") is not None
 
@@ -48,7 +48,7 @@ class RayExecutor:
         workers: int | None = None,
         do: Callable[[Job], Outcome] = _work,
     ) -> None:
-        if not installed():
+        if not ray_is_installed():
             raise SpecError("ray is not installed; pip install 'lengthwise[study]', or leave --address out")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

@@ -26,7 +26,7 @@ class Wrong(ValueError):
         super().__init__("; ".join(self.mistakes))
 
     @classmethod
-    def any(cls, mistakes: Iterable[str]) -> None:
+    def raise_if_any(cls, mistakes: Iterable[str]) -> None:
         """Raise if there are any mistakes."""
         if found := list(mistakes):
             raise cls(found)

@@ -18,7 +18,7 @@ _DEEPEST = 100_000
 
 
 class RandomSource:
-    """The random values of one set of examples, seated at one example: `RandomSource(key).seat(index=7)`.
+    """The random values of one set of examples, at the position of one example: `RandomSource(key).seek(index=7)`.
 
     There is one Philox generator per key; example i, attempt a, starts at counter (0, i, a, 0). A value below n is a
     64-bit word modulo n, so its bias is less than n / 2^64.
