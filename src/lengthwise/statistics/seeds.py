@@ -47,8 +47,8 @@ def ruled_out(n: int) -> float:
 def seeds_needed(seeds: Sequence[float], delta: float = DELTA) -> Need:
     """Return the seeds needed for a half-width of at most `delta` in one cell, or of paired differences on one task.
 
-    The plan is for the t interval of the mean. Seeds agree if all are within δ of each other: `seeds_needed([1., 1., 1.])`
-    says that 3 agreeing seeds leave open a failure rate of up to 63 %.
+    The plan is for the t interval of the mean. Seeds agree if all are within δ of each other:
+    `seeds_needed([1., 1., 1.])` says that 3 agreeing seeds leave open a failure rate of up to 63 %.
     """
     n = len(seeds)
     if n < 2:
