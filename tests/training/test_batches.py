@@ -1,5 +1,11 @@
 """What a model sees: a pure function of task, training, seeds and step."""
 
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections import Counter
 from itertools import islice
 
@@ -136,3 +142,28 @@ def test_no_loss_on_the_prompt_and_all_of_the_answer():
             said = task.vocabulary.read(ids[:count].tolist())
             begin = said.index("=") + 1
             assert not mask[:begin].any() and mask[begin:count].all() and not mask[count:].any()
+
+
+def test_a_prefetcher_that_is_stopped_and_continued_while_it_writes_loses_nothing():
+    """With PYTHONUNBUFFERED a signal once cut a write short, and the training process waited for the rest forever."""
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, "-m", "lengthwise.task.prefetch", "copy:longest=16", "0"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+    try:
+        process.stdin.write(b"0 20000\n")
+        process.stdin.flush()
+        header = json.loads(process.stdout.readline())  # from now on it writes, and soon waits for a reader
+        for _ in range(3):
+            time.sleep(0.3)
+            process.send_signal(signal.SIGSTOP)
+            time.sleep(0.1)
+            process.send_signal(signal.SIGCONT)
+            process.stdout.read(100_000)
+        process.stdin.close()  # it ends when it has answered
+        rest = process.stdout.read()
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    size = sum(np.dtype(kind).itemsize * count for kind, count in header.values())
+    assert size > 1_000_000 and len(rest) == size - 300_000

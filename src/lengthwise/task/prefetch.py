@@ -104,7 +104,8 @@ if __name__ == "__main__":
     from lengthwise.task import build_task
 
     os.nice(5)  # the training process has priority
-    answers, sys.stdout = sys.stdout.buffer, sys.stderr  # a user's task may print, which must not mix with answers
+    # Always buffered: with PYTHONUNBUFFERED, a write to sys.stdout.buffer that a signal interrupts loses its rest.
+    answers, sys.stdout = os.fdopen(os.dup(1), "wb"), sys.stderr  # a user's task may print, which is no answer
     try:
         serve(build_task(sys.argv[1]), int(sys.argv[2]), sys.stdin.buffer, answers)
     except (SpecError, OSError) as error:
