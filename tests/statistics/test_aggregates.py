@@ -13,12 +13,16 @@ from scipy import stats
 from lengthwise.spec import SpecError
 from lengthwise.statistics.aggregates import aggregates, differences, task_difference
 from lengthwise.statistics.estimate import OTHER_TASKS, THESE_TASKS
-from lengthwise.statistics.flips import _VALUES, EXACT, _signs, holm, sign_flips
+from lengthwise.statistics.flips import _VALUES, EXACT, _signs, holm, sign_flips_of_each
 from lengthwise.statistics.intervals import FAMILIES, family, other_tasks, these_tasks
 from lengthwise.statistics.outcomes import example_variance, outcomes
 from lengthwise.statistics.table import scores
 from lengthwise.task import PUBLISHED
 from tests.statistics.planted import L, made, named, predictions, run
+
+
+def sign_flips(differences):
+    return sign_flips_of_each([differences])[0]
 
 
 def table(values: dict[tuple[str, str, int], float | None]) -> pl.DataFrame:

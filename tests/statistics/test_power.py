@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import stdtrit
 
-from lengthwise.statistics.intervals import these_tasks
-from lengthwise.statistics.seeds import MOST, needed_over_tasks, ruled_out, seeds_needed, smallest
+from lengthwise.statistics.seeds import MOST, ruled_out, seeds_needed, smallest
 from tests.statistics import simulated as sim
 
 
@@ -51,21 +50,6 @@ def test_the_number_of_seeds_keeps_its_promise(kind, figure):
         assert np.mean(plain) < 0.8
 
 
-@pytest.mark.slow
-def test_the_number_of_seeds_over_tasks_keeps_its_promise(figure):
-    dice, tasks = np.random.default_rng(7), [sim.KINDS[number % 5] for number in range(10)]
-    for n in (3, 5):
-        kept, asked = [], []
-        for _ in range(400):
-            need = needed_over_tasks({str(at): sim.accuracies(kind, dice, n).tolist() for at, kind in enumerate(tasks)})
-            assert need.total is not None
-            asked.append(need.total)
-            fresh = {str(at): sim.accuracies(kind, dice, need.total).tolist() for at, kind in enumerate(tasks)}
-            kept.append((these_tasks(fresh).half or 0) <= 0.05)
-        figure(f"± .05 over 10 tasks from {n} seeds: kept {np.mean(kept):.3f}; median {np.median(asked):.0f} seeds")
-        assert np.mean(kept) >= 0.8
-
-
 def test_agreeing_seeds_never_need_none():
     for n in range(2, 12):
         need = seeds_needed([1.0] * n)
@@ -73,12 +57,10 @@ def test_agreeing_seeds_never_need_none():
         assert f"all {n} seeds agree" in need.words and f"{100 * need.rules_out:.0f} %" in need.words
     assert round(ruled_out(3), 2) == 0.63 and round(ruled_out(5), 2) == 0.45
     assert seeds_needed([0.98, 1.0, 0.97]).rules_out is not None  # within δ of each other
-    assert needed_over_tasks({"a": [1.0, 1.0], "b": [0.0, 0.0]}).rules_out is not None
 
 
 def test_one_seed_needs_at_least_a_second():
     assert seeds_needed([0.5]).total is None and "one seed" in seeds_needed([0.5]).words
-    assert needed_over_tasks({"a": [0.1, 0.9], "b": [0.5]}).total is None
 
 
 def test_the_smallest_number_is_the_smallest():
@@ -93,10 +75,3 @@ def test_the_smallest_number_is_the_smallest():
             n += 1
         assert smallest(variance, df, there, delta) == n
     assert smallest(0.01, 4, 5, 0.05) == 47  # as its docstring says
-
-
-def test_noise_of_the_test_sets_is_not_lowered_by_seeds():
-    need = needed_over_tasks({"a": [0.1, 0.5, 0.3], "b": [0.2, 0.6, 0.9]}, noise=0.03**2)
-    assert need.total is None and "more examples" in need.words
-    with_noise = needed_over_tasks({"a": [0.1, 0.5, 0.3], "b": [0.2, 0.6, 0.9]}, noise=0.01**2)
-    assert with_noise.total > needed_over_tasks({"a": [0.1, 0.5, 0.3], "b": [0.2, 0.6, 0.9]}).total

@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 
 from lengthwise.run.lease import read
-from lengthwise.study.add import read as read_study
 from lengthwise.study.drive import Driver
 from lengthwise.study.executors import InProcess
+from lengthwise.study.file import StudyFile
 from lengthwise.study.plan import Planned
 from lengthwise.study.store import Store
 
@@ -111,7 +111,7 @@ def alone(tmp_path_factory):
     file = home / "hosts.yaml"
     file.write_text(STUDY)
     store = Store(home / "store")
-    assert len(Driver(Planned(read_study(str(file), [])), store, InProcess()).run().done) == 12
+    assert len(Driver(Planned(StudyFile.read(str(file))), store, InProcess()).run().done) == 12
     return file, store
 
 

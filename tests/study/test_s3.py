@@ -56,13 +56,13 @@ def bucket(door, request):
 @pytest.fixture(scope="module")
 def grid(tmp_path_factory):
     """The quickstart's grid with three steps each: its file, and what it leaves on this disk."""
-    from lengthwise.study.add import read
+    from lengthwise.study.file import StudyFile
 
     home = tmp_path_factory.mktemp("grid")
     file = home / "grid.yaml"
     file.write_text(STUDY.format(name="grid", encodings=FIVE, seeds=3))
     store = Store(home / "store")
-    assert len(Driver(Planned(read(str(file), [])), store, InProcess()).run().done) == 15
+    assert len(Driver(Planned(StudyFile.read(str(file))), store, InProcess()).run().done) == 15
     return file, store
 
 
@@ -174,9 +174,9 @@ def test_a_run_whose_record_cannot_be_written_has_failed_and_is_held_by_nobody(d
 
 
 def _read(file):
-    from lengthwise.study.add import read
+    from lengthwise.study.file import StudyFile
 
-    return read(str(file), [])
+    return StudyFile.read(str(file))
 
 
 # --- a study ---------------------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from lengthwise.theory.lemmas import coordinate_rows, powers
 from lengthwise.theory.variance import (
     Initialisation,
     band,
-    crossover,
     draws,
     exponent,
     lemma1,
@@ -86,7 +85,7 @@ def test_the_decay_has_a_floor(figure):
     mean, low, high = band(draws(start, [4096], count=50)["output"][:, 0])
     figure(
         f"floor, {start}, m=4096: {mean:.4g} [{low:.4g}, {high:.4g}], corrected {lemma3(start, 4096):.4g}, "
-        f"published {lemma3(start, 4096, 'as_published'):.4g}; crossover at m={crossover(start):.0f}"
+        f"published {lemma3(start, 4096, 'as_published'):.4g}"
     )
     assert mean == pytest.approx(lemma3(start, 4096), rel=0.1)
     assert mean == pytest.approx(lemma3(start, 4096, "exact"), rel=0.1)

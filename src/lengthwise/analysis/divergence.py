@@ -33,25 +33,6 @@ HEADS = {
 """The ways of pairing heads, with a description."""
 
 
-def jensen_shannon(p_NK: Tensor, q_NK: Tensor) -> Tensor:
-    """½ [KL(P‖M) + KL(Q‖M)] of each row, in nats; p = (.97, .01, .01, .01) and q reversed give .623.
-
-    It equals H(M) − ½ H(P) − ½ H(Q); a weight of 0 contributes 0. Lin 1991.
-    """
-    entropy_N = torch.special.entr((p_NK + q_NK) / 2).sum(-1)
-    own_N = (torch.special.entr(p_NK).sum(-1) + torch.special.entr(q_NK).sum(-1)) / 2
-    return (entropy_N - own_N).clamp(0, math.log(2))
-
-
-def as_published(p_NK: Tensor, q_NK: Tensor) -> Tensor:
-    """½ [KL(M‖P) + KL(M‖Q)] of each row, what the publication's code computes; the same p and q give 1.572.
-
-    Zeros are treated as in that code: infinite if one of two weights is 0, NaN if both are.
-    """
-    m_NK = (p_NK + q_NK) / 2
-    return (torch.xlogy(m_NK, m_NK) - m_NK * ((p_NK.log() + q_NK.log()) / 2)).sum(-1)
-
-
 def _information(x: Tensor) -> Tensor:
     """Return x ln x, and 0 at 0; three times as fast as `xlogy` or `entr`."""
     return x * x.clamp(min=1e-300).log()

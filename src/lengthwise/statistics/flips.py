@@ -43,16 +43,12 @@ class SignFlips:
     recipe: str = RECIPE
 
 
-def sign_flips(differences: Mapping[str, Sequence[float]]) -> SignFlips:
-    """Return the share of sign patterns whose mean is at least as far from 0; input: task → differences by seed.
-
-    e.g. two tasks with three seeds each, all positive, give 2/64. A single task raises an error.
-    """
-    return sign_flips_of_each([differences])[0]
-
-
 def sign_flips_of_each(many: Sequence[Mapping[str, Sequence[float]]]) -> list[SignFlips]:
-    """Do `sign_flips` for many comparisons; those with equal numbers of (task, seed) pairs are computed together."""
+    """Return the share of sign patterns whose mean over tasks is at least as far from 0, for each comparison.
+
+    A comparison is task → a difference for each seed; e.g. two tasks with three seeds each, all positive, give 2/64.
+    A single task is refused. Comparisons with equal numbers of (task, seed) pairs are computed together.
+    """
     weighted = [_weighted(one) for one in many]
     found: dict[int, SignFlips] = {}
     for n in sorted({len(one) for one in weighted}):

@@ -9,7 +9,7 @@ nothing about rare failures; then no number is given, but the failure rate that 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 DELTA = 0.05
@@ -58,29 +58,7 @@ def seeds_needed(seeds: Sequence[float], delta: float = DELTA) -> Need:
     return _told(smallest(_variance(seeds), n - 1, n, delta), n, delta)
 
 
-def needed_over_tasks(values: Mapping[str, Sequence[float]], delta: float = DELTA, noise: float = 0.0) -> Need:
-    """Return the seeds needed per task for a half-width of at most `delta` of the mean over tasks.
-
-    `values` maps task → a value per seed. `noise` is the variance of the mean due to the test sets, which only more
-    examples reduce.
-    """
-    names = sorted(values)
-    n = min((len(values[name]) for name in names), default=0)
-    if n < 2:
-        return Need(None, None, n, delta, "a task with one seed says nothing about the spread of seeds")
-    if all(max(values[name]) - min(values[name]) <= delta + 1e-12 for name in names):
-        return _agree(n, delta, "of each task ")
-    parts = [(_variance(values[name]), len(values[name]) - 1) for name in names]
-    total = math.fsum(part for part, _ in parts)
-    df = total**2 / math.fsum(part**2 / free for part, free in parts)
-    found = smallest(total / len(names) ** 2, df, n, delta, noise)
-    if found is None and noise > 0:
-        words = f"the test sets alone leave ± {1.96 * math.sqrt(noise):.3f}: more examples are needed, not more seeds"
-        return Need(None, None, n, delta, words)
-    return _told(found, n, delta)
-
-
-def smallest(variance: float, df: float, there: int, delta: float, noise: float = 0.0) -> int | None:
+def smallest(variance: float, df: float, there: int, delta: float) -> int | None:
     """Return the smallest number of seeds whose half-width is at most `delta` with 80 % assurance; None above 100,000.
 
     `variance` is that of one seed, estimated with `df` degrees of freedom from `there` seeds; with n seeds these become
@@ -93,7 +71,7 @@ def smallest(variance: float, df: float, there: int, delta: float, noise: float 
     def wide(n: int) -> bool:
         free = df * (n - 1) / (there - 1)
         unlucky = upper * float(chdtri(free, 1 - ASSURANCE)) / free
-        return float(stdtrit(free, (1 + LEVEL) / 2)) * math.sqrt(unlucky / n + noise) > delta
+        return float(stdtrit(free, (1 + LEVEL) / 2)) * math.sqrt(unlucky / n) > delta
 
     if wide(MOST):
         return None

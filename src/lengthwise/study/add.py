@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lengthwise.run.identity import Plan
 from lengthwise.spec import SpecError, digest, specs
-from lengthwise.study.file import StudyFile, load
+from lengthwise.study.file import StudyFile
 from lengthwise.study.plan import Item, Planned
 from lengthwise.study.store import Bundle, Store
 
@@ -216,9 +216,3 @@ def _mean(rows: pl.DataFrame, key: str, seen: bool) -> float:
     by = kept.group_by("length").agg((pl.col("correct").sum() / pl.col("examples").sum()).alias("share"))
     found: Any = by["share"].mean()
     return 0.0 if found is None else float(found)
-
-
-def read(where: str | Path, encodings: Iterable[str] = ()) -> StudyFile:
-    """Read a study from its file and add these encodings."""
-    study = StudyFile.of(load(where), str(where))
-    return added(study, encodings) if encodings else study

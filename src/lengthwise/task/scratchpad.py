@@ -208,16 +208,6 @@ class Stepwise(Task):
             return Fault(None, "answer", self.render(instance).answer, self.extract(said) or ())
         return None
 
-    def step_accuracy(self, instance: Instance, said: Sequence[str]) -> dict[str, float] | None:
-        """Return the share of correct steps per component; None if the number of steps is wrong."""
-        if self.pad is None:
-            return None
-        gold, told = self.pad.read(self.render(instance).steps), self.pad.read(said)
-        if len(gold) != len(told):
-            return None
-        pairs = list(zip(gold, told, strict=True))
-        return {name: sum(here.get(name) == right[name] for right, here in pairs) / len(pairs) for name in self.pad.on}
-
 
 def between(separator: str, parts: Sequence[Sequence[str]]) -> tuple[str, ...]:
     """Join the parts with a separator: `between("+", [("1",), ("2",)])` is `("1", "+", "2")`."""

@@ -136,11 +136,6 @@ def lemma3(start: Initialisation, m: int, form: Literal["as_published", "correct
     return start.width * start.sigma**4 * (start.width * share + pull)
 
 
-def crossover(start: Initialisation) -> float:
-    """Return the m at which the floor equals the decaying part: e^s/(dσ⁴), e.g. 8.9e3 for (768, 12, 0.02)."""
-    return exp(start.spread) / (start.width * start.sigma**4)
-
-
 @lru_cache(maxsize=4096)
 def _softmax_moments(m: int, s: float, width: int, head_width: int) -> tuple[float, float]:
     """(E Σ a_n², E Σ_{n≠n'} a_n a_n' z_n z_n') for weights a ∝ e^{τz} of m independent z.
