@@ -41,7 +41,9 @@ def head_rows(heads: Heads, **labels: object) -> list[dict[str, object]]:
     """
     means = {name: heads.mean_LH(name) for name in MEANS}
     modes = {
-        f"{mode}_{how}": getattr(heads, f"{mode}_LH")(how) for mode in ("near", "far") for how in ("argmax", "weight")
+        f"{mode}_{how}": share(how)
+        for mode, share in (("near", heads.near_share_LH), ("far", heads.far_share_LH))
+        for how in ("argmax", "weight")
     }
     return [
         {
