@@ -88,7 +88,7 @@ def test_the_claims_that_ship_are_sound():
 
 
 def test_a_rule_is_one_rule(tmp_path):
-    with pytest.raises(ValueError, match="one of above"):
+    with pytest.raises(ValueError, match="exactly one of: above"):
         Rule(above=0, below=1)
     file = tmp_path / "claims.yaml"
     file.write_text("claims:\n  - {id: a}\n")
