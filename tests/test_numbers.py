@@ -2,7 +2,11 @@
 
 import pytest
 
-from tests.numbers import BLOCK, PAGES, ROOT, SENTENCES, TABLES, written
+from lengthwise.statistics.learned import by_length, learned_runs, scored
+from lengthwise.study.file import StudyFile
+from lengthwise.study.plan import Planned
+from lengthwise.study.store import Bundle
+from tests.numbers import BLOCK, PAGES, RESULTS, ROOT, SENTENCES, TABLES, written
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -29,3 +33,20 @@ def test_a_wrong_number_is_found(tmp_path):
     number = next(word for word in block.split() if word[0].isdigit() and "." in word)
     planted = text.replace(block, block.replace(number, "9.99", 1))
     assert planted != text and written(planted) == text
+
+
+def test_every_task_is_learned_at_its_default_by_four_encodings_in_four_minutes(figure):
+    """Or its plan says before training that it is not learned. The rule is the one that reports print."""
+    bundle, planned = Bundle(RESULTS / "defaults"), Planned(StudyFile.read("defaults"))
+    learned = dict(learned_runs(by_length(bundle.rows.filter(scored()))).select("run", "learned").iter_rows())
+    cautioned = set()
+    for task in planned.study.tasks:
+        items = [item for item in planned.items({})[0] if item.point.task == task]
+        seconds = {one.key: bundle.records[one.key]["done"]["cpu_seconds"] for one in items if one.key in learned}
+        enough = [key for key, taken in seconds.items() if learned[key] and taken <= 240]
+        figure(f"{task}: {len(enough)} of {len(seconds)} runs learned in at most 240 CPU-seconds")
+        if items[0].plan.caution:
+            cautioned.add(task)
+        else:
+            assert len(enough) >= 4, task
+    assert cautioned == {"modular"}
