@@ -124,3 +124,50 @@ def test_the_script_is_typed_and_nonsense_is_an_error(tmp_path, checker):
     (tmp_path / "wrong.py").write_text("import lengthwise as lw\n\nlw.nonsense\nlw.train(3.5, steps='many')\n")
     bad = check()
     assert bad.returncode != 0 and "nonsense" in bad.stdout and "steps" in bad.stdout
+
+
+NOTEBOOK = [
+    "import lengthwise as lw\nSLOPE = 0.5\ndef slope(x):\n    return SLOPE * x",
+    "class Mine(lw.Encoding):\n    def by_distance(self, distances_N):\n"
+    "        return -slope(distances_N.abs()).expand(self.geometry.heads, -1)",
+    "study = lw.Study(task='copy:variant=same:longest=4:alphabet=40', encoding=[Mine, 'nope'], seeds=1,\n"
+    "    model='laptop:width=32:heads=2:feed_forward_width=64', training='laptop:steps=6')\n"
+    "study.run(store='store', workers=2, executor='{executor}')",
+    "study.report('out')",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("executor", ["processes", "ray"])
+def test_a_class_of_a_notebook_cell_is_trained_by_workers(tmp_path, executor):
+    """A real Jupyter kernel executes the cells; results are shown as text and as HTML."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    cells = [nbformat.v4.new_code_cell(text.replace("{executor}", executor)) for text in NOTEBOOK]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    ran, reported = (cell["outputs"][-1]["data"] for cell in notebook.cells[2:])
+    assert ran["text/plain"] == "2 of 2 runs done in store" and "2 of 2 runs done" in ran["text/html"]
+    assert reported["text/html"].startswith("<!doctype html>") and (tmp_path / "out" / "index.html").exists()
+
+
+def test_results_are_shown_as_text_and_as_html():
+    """Whatever a public function returns has a readable repr, and one for notebooks."""
+    from lengthwise.conformance.check import Report
+    from lengthwise.display import Table
+    from lengthwise.evaluation.result import EvaluationResult
+    from lengthwise.interface import results
+    from lengthwise.interface.attention import AttentionAnalysis
+    from lengthwise.interface.probing import ProbeResults
+    from lengthwise.publication import Table as PublishedTable
+
+    shown = [lw.Comparison, lw.Run, AttentionAnalysis, EvaluationResult, ProbeResults, PublishedTable, Report, Table]
+    shown += [getattr(results, name) for name in ("StudyPlan", "StudyCost", "StudyReport", "StudyResult")]
+    for one in shown:
+        assert one.__str__ is not object.__str__ and callable(one._repr_html_), one.__name__
+    row = {"task": "copy", "encoding": "<b>", "length": 4, "split": "test_seen", "examples": 4, "correct": 3}
+    row |= {"correct_content": 3, "early": 0, "late": 0, "wrong": 1, "cut": 0}
+    found = EvaluationResult(pl.DataFrame([row]), pl.DataFrame(), None, [])
+    assert "0.75" in repr(found) and "<td>0.75</td>" in found._repr_html_()

@@ -358,6 +358,15 @@ def test_a_bundle_is_checked_against_its_study_and_some_of_its_runs_are_executed
     (tmp_path / "bundle" / "runs.jsonl").write_text(runs.replace('"lr": ', '"lr": 1', 1))
     (mistake,) = study.check_against(tmp_path / "bundle").mistakes
     assert "its options give the id" in mistake
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    options = json.loads(runs.splitlines()[0])["run"]["options"]["encoding"]
+    foreign = runs.replace(json.dumps(options), json.dumps([f"{tmp_path / 'evil.py'}:Evil"]), 1)
+    (tmp_path / "bundle" / "runs.jsonl").write_text(foreign)
+    (mistake,) = study.check_against(tmp_path / "bundle").mistakes
+    assert "its options name copy, consecutive, " in mistake and not (tmp_path / "ran").exists()
+    (tmp_path / "bundle" / "runs.jsonl").write_text(runs.replace('"lr": ', '"learning_rate": ', 1))
+    (mistake,) = study.check_against(tmp_path / "bundle").mistakes
+    assert "its options cannot be read" in mistake
 
 
 @pytest.mark.parametrize("name", sorted(path.parent.name for path in (ROOT / "results").glob("*/bundle.json")))

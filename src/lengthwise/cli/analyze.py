@@ -50,12 +50,16 @@ def analyze(
         raise SpecError("--against goes with runs: lengthwise analyze RUN --against RUN")
     from lengthwise.interface.attention import AttentionAnalysis
     from lengthwise.interface.attention import analyze as analyzed
+    from lengthwise.interface.study import Study
     from lengthwise.study.reading import lengths_of
 
     if rows is not None:
         found = AttentionAnalysis.read(rows, reference)
     else:
-        names = list(runs or []) if study is None else finished_runs(study, store, allow_code)
+        names = list(runs or [])
+        if study is not None:
+            asked = Study.read(study, allow_code=allow_code)
+            names = asked.finished_runs(store, say=lambda words: print(words, file=sys.stderr))
         found = analyzed(
             names,
             against=against,
@@ -90,23 +94,6 @@ def attention(
     Folder(to.parent).write(to.name, drawing.svg())
     layers, heads, tokens, _ = found.weights_LHQK.shape
     say(f"{' '.join(found.tokens)}\n{found.title}: {layers} layers × {heads} heads, {tokens} tokens: {to}")
-
-
-def finished_runs(study: str, store: str, allow_code: bool = False) -> list[str]:
-    """The runs of a study that are finished in a store; says how many are not."""
-    from lengthwise.cli.study import opened
-
-    asked = opened(study, allow_code=allow_code)
-    found = asked.status(store)
-    wanted = list(dict.fromkeys(item.run for item in found.items if item.kind == "run"))
-    done = {item.key for item in found.done}
-    there = [name for name in wanted if name in done]
-    if not there:
-        raise SpecError(f"nothing of {asked.name} is done in {store}; lengthwise study run {study} does it")
-    if len(there) < len(wanted):
-        told = f"{len(there)} of {len(wanted)} runs of {asked.name} are done; only these are analysed"
-        print(told, file=sys.stderr)
-    return there
 
 
 def _show(found: AttentionAnalysis, to: Path, as_json: bool) -> None:

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 import typer
 
 from lengthwise.cli.runs import STORE, Store
-from lengthwise.cli.study import opened
 from lengthwise.cli.terminal import Json, app, console, escape, print_table
 from lengthwise.folder import OUTPUT
 from lengthwise.spec import SpecError
@@ -88,21 +87,15 @@ def probe(
 
 
 def _names(runs: list[str], study: str | None, encodings: str | None, store: str) -> list[str]:
-    from lengthwise.encoding.signature import canonical_encoding
-    from lengthwise.spec import specs
-
-    if not runs and study is None:
-        raise SpecError("name runs, or a study: lengthwise probe copy-nope-s0, or --study attention")
-    only = None if encodings is None else {str(canonical_encoding(spec)) for spec in specs(encodings)}
-    names = list(runs)
     if study is not None:
-        done = opened(study).status(store).done
-        names += [item.key for item in done if item.kind == "run" and (only is None or item.point.encoding in only)]
-    elif only is not None:
+        from lengthwise.interface.study import Study
+
+        return list(dict.fromkeys([*runs, *Study.read(study).finished_runs(store, encodings)]))
+    if not runs:
+        raise SpecError("name runs, or a study: lengthwise probe copy-nope-s0, or --study attention")
+    if encodings is not None:
         raise SpecError("--encodings chooses among the runs of a study; give --study, or name the runs alone")
-    if not names:
-        raise SpecError(f"no run of {study} is finished in {store}")
-    return list(dict.fromkeys(names))
+    return list(dict.fromkeys(runs))
 
 
 def _beside(lines: Rows) -> Rows:

@@ -218,14 +218,10 @@ def evaluate(
         )
     if save:
         opened.keep(found)
-    rows = found.rows.to_dicts()
     if as_json:
-        print(json.dumps(rows, indent=2))
+        print(json.dumps(found.rows.to_dicts(), indent=2))
         return
-    named = ("length", "split", "examples", "correct", "correct_content", "early", "late", "wrong", "cut")
-    shown = [{"accuracy": row["correct"] / row["examples"]} | {key: row[key] for key in named} for row in rows]
-    order = ["length", "accuracy", *named[1:]]
-    print_table([{key: row[key] for key in order} for row in shown], False)
+    print_table(found.table, False)
     told = f"{opened.id}, {found.rows['evaluation'][0]}, {checkpoint}"
     say(told if lengths is not None else f"{told}: reach {reach(found.rows)}")
     if encoding is not None:

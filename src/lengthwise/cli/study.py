@@ -62,7 +62,7 @@ def check(
     add: Add = None,
     tasks: Tasks = None,
     against: Annotated[Path | None, typer.Option(help="a bundle whose ids are recomputed, e.g. results/glance")] = None,
-    rerun: Annotated[int, typer.Option(min=0, help="so many of its runs are executed again and compared")] = 0,
+    rerun: Annotated[int, typer.Option(min=0, help="how many of its runs to execute again and compare")] = 0,
     store: StoreName = STORE,
     workers: Workers = None,
     allow_code: AllowCode = False,

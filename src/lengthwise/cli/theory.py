@@ -110,7 +110,7 @@ def horizon(
 ) -> None:
     """How far theorem 1 counts at a given precision and width.
 
-    The horizon is the last t that can be told from t + 1.
+    The horizon is the largest t that can be distinguished from t + 1.
     """
     from lengthwise.theory import rows
 

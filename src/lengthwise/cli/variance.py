@@ -33,7 +33,7 @@ def variance(
 ) -> None:
     """Measure the variance of activations at initialisation.
 
-    These are lemmas 1 to 4 of Chi et al. 2023. The published formulas and corrected ones stand beside what is measured.
+    Lemmas 1 to 4 of Chi et al. 2023: the measured values next to the published and the corrected formulas.
     """
     from lengthwise.reporting.variance import lemma_table
     from lengthwise.reporting.variance import variance as draw

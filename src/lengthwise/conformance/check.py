@@ -11,6 +11,7 @@ from html import escape
 from typing import Literal
 
 from lengthwise.conformance.subject import Subject
+from lengthwise.display import Display
 from lengthwise.spec import SpecError, did_you_mean
 
 
@@ -76,8 +77,8 @@ class Result:
     """The failed check that probably explains this one."""
 
 
-@dataclass(frozen=True)
-class Report:
+@dataclass(frozen=True, repr=False)
+class Report(Display):
     """The results of all checks of one encoding."""
 
     encoding: str

@@ -35,14 +35,14 @@ OnFields = Callable[[tuple[str, ...]], None] | None
 _ROWS = 8192  # rows of a parquet file read at once: half a gigabyte if a document has 10,000 words
 
 
-def texts(path: Path, fields: Sequence[str] | None = None, told: OnFields = None) -> Iterator[str]:
+def texts(path: Path, fields: Sequence[str] | None = None, on_fields: OnFields = None) -> Iterator[str]:
     """Yield the text of each document of a file.
 
     `.jsonl`, `.ndjson` and `.json` hold an object or a string per line, `.parquet` a document per row, anything else a
     document per line; `.gz` may follow. The texts of `fields` are joined by a space, e.g. "2 + 2 = 4" of
     {"prompt": "2 + 2 =", "answer": 4}; empty ones and null add nothing. A list becomes its items, a message its
     content, without role, tool calls or chat template. If `fields` is None, the first of `USUAL` that the first object
-    has is used for the whole file; `told` is called with the fields.
+    has is used for the whole file; `on_fields` is called with the fields.
     """
     if not path.exists():
         raise SpecError(f"there is no file '{path}'; give its path from the current directory")
@@ -55,9 +55,9 @@ def texts(path: Path, fields: Sequence[str] | None = None, told: OnFields = None
         raise SpecError("no field is named; name at least one, e.g. prompt,answer")
     kind = path.name.lower().removesuffix(".gz")
     if kind.endswith(".parquet"):
-        return _some(path, _parquet(path, fields, told))
+        return _some(path, _parquet(path, fields, on_fields))
     if kind.endswith((".jsonl", ".ndjson", ".json")):
-        return _some(path, _json(path, fields, told))
+        return _some(path, _json(path, fields, on_fields))
     if fields:
         raise SpecError(f"'{path}' is read as text, a document per line, and has no fields; leave {fields[0]!r} out")
     return _some(path, (text for _, text in _lines(path)))
@@ -93,7 +93,7 @@ def _lines(path: Path) -> Iterator[tuple[str, str]]:
         raise SpecError(f"'{path}' cannot be read after line {number}: {error}") from error
 
 
-def _json(path: Path, fields: Sequence[str] | None, told: OnFields) -> Iterator[str]:
+def _json(path: Path, fields: Sequence[str] | None, on_fields: OnFields) -> Iterator[str]:
     chosen: tuple[str, ...] | None = None
     for where, line in _lines(path):
         try:
@@ -103,8 +103,8 @@ def _json(path: Path, fields: Sequence[str] | None, told: OnFields) -> Iterator[
         if isinstance(value, dict):
             if chosen is None:
                 chosen = _choose(value, fields, where)
-                if told is not None:
-                    told(chosen)
+                if on_fields is not None:
+                    on_fields(chosen)
             yield _join(value, chosen, where)
         elif isinstance(value, str) and not fields:
             yield value
@@ -121,15 +121,15 @@ def _one_per_line(path: Path, line: str) -> str:
     return f"; write an object per line: jq -c . {path.name} > lines.jsonl" if line.strip() == "{" else ""
 
 
-def _parquet(path: Path, fields: Sequence[str] | None, told: OnFields) -> Iterator[str]:
+def _parquet(path: Path, fields: Sequence[str] | None, on_fields: OnFields) -> Iterator[str]:
     import polars as pl
 
     try:
         table = pl.scan_parquet(path, glob=False)
         names = table.collect_schema().names()
         chosen = _choose(names, fields, f"'{path}'")
-        if told is not None:
-            told(chosen)
+        if on_fields is not None:
+            on_fields(chosen)
         rows = table.select(chosen)
         for start in range(0, table.select(pl.len()).collect().item(), _ROWS):
             # Slices are as fast as `collect_batches`, which polars marks as unstable.

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from lengthwise.display import Display, Table
 from lengthwise.encoding.positions import Positions
 from lengthwise.evaluation.cases import Case, cases, grid
 from lengthwise.evaluation.decoding import ROWS
@@ -64,16 +65,32 @@ class Judged:
     loss: float
 
 
-@dataclass(frozen=True)
-class EvaluationResult:
+@dataclass(frozen=True, repr=False)
+class EvaluationResult(Display):
     """The results of an evaluation."""
 
     rows: pl.DataFrame
     predictions: pl.DataFrame
     checks: Checks
-    judged: list[Judged] = field(repr=False)
-    effective: list[str] = field(default_factory=list, repr=False)
+    judged: list[Judged]
+    effective: list[str] = field(default_factory=list)
     """Each encoding that was used, with its options as the modules have them; where a run was evaluated."""
+
+    @property
+    def table(self) -> Table:
+        """A line for each length: accuracy, and how many answers failed in which way."""
+        named = ("split", "examples", "correct_content", "early", "late", "wrong", "cut")
+        return Table(
+            {"length": row["length"], "accuracy": round(row["correct"] / row["examples"], 4)}
+            | {key: row[key] for key in named}
+            for row in self.rows.iter_rows(named=True)
+        )
+
+    def __str__(self) -> str:
+        return str(self.table)
+
+    def _repr_html_(self) -> str:
+        return self.table._repr_html_()
 
 
 def evaluate_decoder(

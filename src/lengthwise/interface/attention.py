@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lengthwise.display import Display, Table
 from lengthwise.folder import Folder
 from lengthwise.progress import Say, progress
 from lengthwise.reporting.divergences import differences, markdown, over_lengths, sentence, summary, table, tasks_of
@@ -27,8 +28,8 @@ FILES = ("divergence", "heads", "distances")
 """The rows of an analysis; each is written as a parquet file."""
 
 
-@dataclass(frozen=True)
-class AttentionAnalysis:
+@dataclass(frozen=True, repr=False)
+class AttentionAnalysis(Display):
     """The attention of some runs as rows; `print` it, or `write` tables and figures into a folder."""
 
     divergence: Rows
@@ -59,10 +60,19 @@ class AttentionAnalysis:
         return over_lengths(self.divergence, False)
 
     @cached_property
+    def near_seen(self) -> Rows:
+        """Divergence averaged over seen lengths only."""
+        return over_lengths(self.divergence, True)
+
+    @cached_property
     def tasks(self) -> dict[str, str]:
         """Each task → its short name, or its full name if two short names would be equal."""
         names = {task: short(task) for task in tasks_of(self.heads)}
         return names if len(set(names.values())) == len(names) else {task: task for task in names}
+
+    def __str__(self) -> str:
+        parts = [f"{task}\n{Table(self.head_table(task))}\n{self.verdict(task)}".rstrip() for task in self.tasks]
+        return "\n\n".join(parts)
 
     def head_table(self, task: str) -> Rows:
         """What heads do, one line for each encoding: near or far attention, entropy, the first token."""
@@ -80,12 +90,13 @@ class AttentionAnalysis:
 
     def plain(self) -> dict[str, Any]:
         """All tables as plain data that JSON can hold."""
-        told = {name: [_finite(row) for row in rows] for name, rows in self._summaries().items()}
+        told = {name: [_finite(row) for row in rows] for name, rows in self._summaries.items()}
         heads = {task: self.head_table(task) for task in self.tasks}
         return {"divergence": told["summary"], "differences": told["differences"], "heads": heads}
 
+    @cached_property
     def _summaries(self) -> dict[str, Rows]:
-        parts = {"seen and unseen": self.near, "seen": over_lengths(self.divergence, True)}
+        parts = {"seen and unseen": self.near, "seen": self.near_seen}
         return {
             "summary": [{"lengths": lengths, **one} for lengths, part in parts.items() for one in summary(part)],
             "differences": [
@@ -105,14 +116,16 @@ class AttentionAnalysis:
         folder = Folder(to)
         for name in FILES:  # first: they took minutes, and everything below can be made again from them
             folder.write(f"{name}.parquet", to_parquet(pl.DataFrame(getattr(self, name), infer_schema_length=None)))
-        for name, rows in self._summaries().items():
+        for name, rows in self._summaries.items():
             if rows:
                 frame = pl.DataFrame(rows, infer_schema_length=None)
                 folder.write(f"{name}.csv", frame.write_csv(float_precision=6))
         if self.near:
-            seen = over_lengths(self.divergence, True)
             pages = [markdown(self.near, task, self.reference) for task in tasks_of(self.near)]
-            pages += [markdown(seen, task, self.reference, ", seen lengths alone") for task in tasks_of(seen)]
+            pages += [
+                markdown(self.near_seen, task, self.reference, ", seen lengths alone")
+                for task in tasks_of(self.near_seen)
+            ]
             folder.write("summary.md", "\n".join(pages))
         made = drawings(self.near, self.heads, self.distances, self.tasks)
         return [path for drawing in made for path in drawing.write(to)]

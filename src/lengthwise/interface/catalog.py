@@ -2,56 +2,20 @@
 
 from __future__ import annotations
 
-import html
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lengthwise.display import Table
 from lengthwise.encoding import ENCODINGS, POSITIONS
 from lengthwise.interface.study import Say, Study, StudyCost, StudyReport
-from lengthwise.spec import options, resolve, show
+from lengthwise.spec import options, resolve
 from lengthwise.task import PUBLISHED, TASKS
 
 if TYPE_CHECKING:
     from lengthwise.publication import Table as PublishedTable
 
 _COMMON = ("protocol", "bos", "tokenizer")  # every task has these
-
-
-class Table(list[dict[str, object]]):
-    """A list of rows that prints as a table in terminals and notebooks; `table.names` has the names to use."""
-
-    @property
-    def names(self) -> list[str]:
-        """The first column."""
-        return [str(next(iter(row.values()))) for row in self]
-
-    def __str__(self) -> str:
-        if not self:
-            return "(empty)"
-        cells = [list(self[0]), *([_text(value) for value in row.values()] for row in self)]
-        wide = [min(48, max(len(line[column]) for line in cells)) for column in range(len(cells[0]))]
-        lines = (
-            "  ".join(_cut(cell, size).ljust(size) for cell, size in zip(line, wide, strict=True)) for line in cells
-        )
-        return "\n".join(line.rstrip() for line in lines)
-
-    def _repr_html_(self) -> str:
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in (self[0] if self else ()))
-        rows = ["".join(f"<td>{html.escape(_text(value))}</td>" for value in row.values()) for row in self]
-        return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
-
-
-def _text(value: object) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key}={show(item)}" for key, item in value.items())
-    if isinstance(value, list | tuple):
-        return ", ".join(map(str, value))
-    return "" if value is None else str(value)
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def encodings() -> Table:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lengthwise.display import Display
 from lengthwise.folder import Folder
 from lengthwise.interface.study import Named, Study
 from lengthwise.progress import Say
@@ -29,8 +31,8 @@ if TYPE_CHECKING:
     from lengthwise.task.base import Task
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(Display):
     """A comparison of runs on one task: `print(c.verdict, c.table)`, `c.plot()`, `c.draw("figures")`."""
 
     page: Page
@@ -63,6 +65,12 @@ class Comparison:
                 }
             )
         return pl.DataFrame(lines)
+
+    def __str__(self) -> str:
+        return f"{self.table}\n{self.verdict}"
+
+    def _repr_html_(self) -> str:
+        return f"{self.table._repr_html_()}<p>{html.escape(self.verdict)}</p>"
 
     def plot(self) -> Figure:
         """Accuracy against length as a matplotlib figure."""

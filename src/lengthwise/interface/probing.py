@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
+from lengthwise.display import Display, Table
 from lengthwise.progress import Say, progress
 from lengthwise.run.lease import STORE
 from lengthwise.spec import SpecError, did_you_mean, suggests
@@ -25,8 +26,8 @@ SOURCES = ("task", "random", "random-no-start")
 ROWS, SPREAD = "probe.parquet", "probe-spread.parquet"
 
 
-@dataclass(frozen=True)
-class ProbeResults:
+@dataclass(frozen=True, repr=False)
+class ProbeResults(Display):
     """The errors of probes as rows; `tables` sums them up, `write` draws them."""
 
     rows: Rows
@@ -46,6 +47,13 @@ class ProbeResults:
         """(task, documents) → a line for each encoding and probe."""
         places = dict.fromkeys((row["task"], row["documents"]) for row in self.rows)
         return {place: table(self.rows, *place) for place in places}
+
+    def __str__(self) -> str:
+        parts = [
+            f"{task}, {documents} documents: mean error of the position, in tokens, by layer\n{Table(lines)}"
+            for (task, documents), lines in self.tables.items()
+        ]
+        return "\n\n".join(parts)
 
     @property
     def exponents(self) -> Rows:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lengthwise.run.stop import STOPPED
+from lengthwise.display import Display
 from lengthwise.study.add import Guard
 from lengthwise.study.drive import Tally
 from lengthwise.study.file import StudyFile
@@ -21,16 +21,8 @@ if TYPE_CHECKING:
     from lengthwise.study.cost import Cost, Total
 
 
-class StudyStopped(SystemExit):
-    """The study was stopped; running jobs have saved checkpoints, and the same call resumes."""
-
-    def __init__(self, done: int, total: int) -> None:
-        super().__init__(STOPPED)
-        self.words = f"stopped with {done} of {total} done; what was running is saved, the same command goes on"
-
-
-@dataclass(frozen=True)
-class StudyPlan:
+@dataclass(frozen=True, repr=False)
+class StudyPlan(Display):
     """The runs of a study, which of them are done, and the proof that only the encoding differs."""
 
     study: StudyFile
@@ -58,8 +50,8 @@ class StudyPlan:
         return self.table._repr_html_()
 
 
-@dataclass(frozen=True)
-class StudyCost:
+@dataclass(frozen=True, repr=False)
+class StudyCost(Display):
     """The estimated cost of a study on a machine."""
 
     on: str
@@ -90,8 +82,8 @@ class StudyCost:
         return self.table._repr_html_()
 
 
-@dataclass(frozen=True)
-class StudyReport:
+@dataclass(frozen=True, repr=False)
+class StudyReport(Display):
     """Verdict, tables and page of a study."""
 
     page: Page
@@ -120,8 +112,8 @@ class StudyReport:
         return self.page.html()
 
 
-@dataclass(frozen=True)
-class StudyResult:
+@dataclass(frozen=True, repr=False)
+class StudyResult(Display):
     """What a call of `Study.run` came to."""
 
     study: Study

@@ -10,23 +10,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lengthwise.encoding import ENCODINGS, POSITIONS
+from lengthwise.encoding.signature import canonical_encoding
 from lengthwise.folder import OUTPUT
-from lengthwise.interface.results import StudyCost, StudyPlan, StudyReport, StudyResult, StudyStopped
+from lengthwise.interface.results import StudyCost, StudyPlan, StudyReport, StudyResult
 from lengthwise.loading import named
 from lengthwise.progress import Say, progress
 from lengthwise.run.lease import STORE
 from lengthwise.spec import Spec, SpecError, specs
 from lengthwise.study.add import (
+    GUARDS,
     Guard,
     ResultsCheck,
     added,
-    check_results,
     chosen_tasks,
     committed,
     counted_as_done,
     guard_store,
     guarded,
     guards,
+    mistakes,
     written,
 )
 from lengthwise.study.check import check, refuse_outside_code
@@ -79,9 +81,10 @@ class Study:
         }
         # Even a single encoding goes into `vary`, so that others can be added.
         varied = {axis: values for axis, values in axes.items() if len(values) > 1 or axis == "encoding"}
+        carried = axes["task"][0] if len(axes["task"]) == 1 else "each task"
         content: dict[str, Any] = {
             "name": name,
-            "question": question or _question(axes["task"]),
+            "question": question or f"How far beyond its training length does each encoding carry {carried}?",
             "base": {axis: values[0] for axis, values in axes.items() if axis not in varied and values},
             "vary": varied,
             "seeds": seeds if isinstance(seeds, int) else list(seeds),
@@ -163,10 +166,14 @@ class Study:
 
         The rows of runs that are executed again are compared bit for bit with those of the bundle.
         """
-        beside = guard_store(Store(store or self.store))
+        bundle = Bundle(results)
+        wrong = mistakes(self.before_adding, bundle)
+        if wrong or not rerun:
+            return ResultsCheck(len(bundle.records), wrong)
         with progress() if say is None else nullcontext(say) as tell:
             how: dict[str, Any] = {"executor": executor, "workers": workers, "tell": tell}
-            return check_results(self.before_adding, Bundle(results), rerun, beside, **how)
+            again = self._rerun(Store(store or self.store), bundle, rerun, how)
+        return ResultsCheck(len(bundle.records), [], again)
 
     def plan(self, store: str | None = None) -> StudyPlan:
         """Return the runs, which of them are done in a store, and the proof that only the encoding differs."""
@@ -216,43 +223,37 @@ class Study:
         planned, guard = self.planned, None
         with progress() if say is None else nullcontext(say) as tell:
             if verify:
-                self._verified(tell)
+                self._verify_added(tell)
             how: dict[str, Any] = {"executor": executor, "workers": workers, "address": address, "tell": tell}
             if self.add and bundle is not None:
                 planned = Planned(self.file, self.planned.tasks, map(written, self.add))
-                guard = self._guarded(kept, bundle, accept, how)
+                guard = self._rerun(kept, bundle, GUARDS, how)
+                guard.refuse_if_different(accept)
             tally = drive(planned, kept, given={} if bundle is None else bundle.summaries, retry=retry, **how)
-        if tally is None:
-            found = status(planned, kept, {} if bundle is None else bundle.summaries)
-            raise StudyStopped(len(found.done), found.total)
         return StudyResult(self, self.store, tally, guard)
 
-    def _verified(self, tell: Say) -> None:
+    def _verify_added(self, tell: Say) -> None:
         """Raise if an added encoding from outside the package fails the conformance tests."""
         from lengthwise.conformance import verify
 
         for spec in dict.fromkeys(spec for text in self.add for spec in specs(text) if spec.name not in ENCODINGS):
             tell(f"verifying {spec}")
-            found = verify(spec)
-            if found.failed:
-                raise SpecError(
-                    f"{spec} does not conform, so it is not trained:\n{found}\nmend it, or skip the check "
-                    "(verify=False, --skip-verify)"
-                )
+            if (found := verify(spec)).failed:
+                told = f"{spec} does not conform, so it is not trained:\n{found}\n"
+                raise SpecError(f"{told}mend it, or skip the check (verify=False, --skip-verify)")
 
-    def _guarded(self, store: Store, bundle: Bundle, accept: bool, how: Mapping[str, Any]) -> Guard:
-        beside, again = guard_store(store), guards(self.before_adding, bundle)
+    def _rerun(self, store: Store, bundle: Bundle, many: int, how: Mapping[str, Any]) -> Guard:
+        """Execute some runs of a bundle again, in a store of their own, and compare their rows."""
+        beside, again = guard_store(store), guards(self.before_adding, bundle, many)
         if not again:
             raise SpecError(
                 f"{bundle.folder} has no run of this study as it is now (another version?), so nothing guards the "
                 "comparison; run the whole study here instead, without --with"
             )
-        how["tell"](f"{len(again)} committed runs are made again first, as a guard")
-        if drive(self.before_adding, beside, only=again, **how) is None:
-            raise StudyStopped(0, len(self.planned.points))
+        how["tell"](f"{len(again)} committed {'run is' if len(again) == 1 else 'runs are'} executed again first")
+        drive(self.before_adding, beside, only=again, **how)
         found = guarded(again, bundle, beside)
         how["tell"](found.sentence)
-        found.refuse_if_different(accept)
         return found
 
     def guard_status(self, store: str | None = None) -> Status | None:
@@ -279,31 +280,45 @@ class Study:
         """Return all known items, and the points whose learning rate waits for tuning runs."""
         bundle = self._bundle()
         keys = [item.key for tried in self.planned.tuning.values() for item in tried]
-        return self.planned.items(
-            {**Store(store or self.store).summaries(keys), **({} if bundle is None else bundle.summaries)}
-        )
+        there = {} if bundle is None else bundle.summaries
+        return self.planned.items({**Store(store or self.store).summaries(keys), **there})
 
     def status(self, store: str | None = None) -> Status:
         """Return the status in a store: done, running, failed, missing."""
         bundle = self._bundle()
         return status(self.planned, Store(store or self.store), None if bundle is None else bundle.summaries)
 
+    def finished_runs(
+        self, store: str | None = None, encodings: str | None = None, say: Say | None = None
+    ) -> list[str]:
+        """Return the ids of the runs that are finished in a store; `encodings` selects some, e.g. `nope,t5`."""
+        found = self.status(store)
+        only = None if encodings is None else {str(canonical_encoding(spec)) for spec in specs(encodings)}
+        done = {item.key for item in found.done}
+        wanted = [item for item in found.items if item.kind == "run" and (only is None or item.point.encoding in only)]
+        there = [item.key for item in wanted if item.key in done]
+        if not there:
+            raise self._nothing_done(store)
+        if say is not None and len(there) < len(wanted):
+            say(f"{len(there)} of {len(wanted)} runs of {self.name} are done; only these are used")
+        return there
+
     def rows(self, store: str | None = None, say: Say | None = None) -> pl.DataFrame:
         """Return the rows of all finished runs and evaluations, in the store and in the bundle."""
         import polars as pl
 
-        items, _ = self.items(store)
-        found, bundle = (
-            Store(store or self.store).rows([item.key for item in items if item.kind != "tuning"], say),
-            self._bundle(),
-        )
+        items, bundle = [item for item in self.items(store)[0] if item.kind != "tuning"], self._bundle()
+        found = Store(store or self.store).rows([item.key for item in items], say)
         if bundle is not None:
-            wanted = {item.run for item in items if item.kind != "tuning"} - set(found["run"].to_list())
+            wanted = {item.run for item in items} - set(found["run"].to_list())
             found = pl.concat([found, bundle.rows.filter(pl.col("run").is_in(list(wanted)))])
         if not found.height:
-            again = f"lengthwise study run {self.source}" if self.source else "run() on it"
-            raise SpecError(f"nothing of {self.name} is done in {store or self.store}; {again} does it")
+            raise self._nothing_done(store)
         return found
+
+    def _nothing_done(self, store: str | None) -> SpecError:
+        again = f"lengthwise study run {self.source}" if self.source else "run() on it"
+        return SpecError(f"nothing of {self.name} is done in {store or self.store}; {again} does it")
 
     def report(
         self,
@@ -383,9 +398,3 @@ def _names(given: Any, table: Mapping[str, str]) -> list[str]:  # noqa: ANN401
     """Convert a name, mapping, spec or class, or a list of them, to names as in a study file."""
     listed = [given] if isinstance(given, str | Mapping | Spec | type) else list(given)
     return [one if isinstance(one, str) else str(named(one, table)) for one in listed]
-
-
-def _question(tasks: Sequence[str]) -> str:
-    """Return the default question of a study."""
-    carried = tasks[0] if len(tasks) == 1 else "each task"
-    return f"How far beyond its training length does each encoding carry {carried}?"

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.resources import files
 
+from lengthwise.display import Display
+from lengthwise.display import Table as RowTable
 from lengthwise.spec import Spec, SpecError, did_you_mean
 
 PAPER = "Kazemnejad et al. 2023, arXiv:2305.19466"
@@ -70,8 +72,8 @@ CATEGORIES = {
 }
 
 
-@dataclass(frozen=True)
-class Table:
+@dataclass(frozen=True, repr=False)
+class Table(Display):
     """Published numbers that belong together."""
 
     name: str
@@ -83,6 +85,9 @@ class Table:
     """Known defects of these numbers."""
     digits: int = 4
     """The number of digits that the source has."""
+
+    def __str__(self) -> str:
+        return f"{self.what} ({self.unit}; {self.source})\n{RowTable(self.rows)}"
 
 
 TOPICS = {

@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -106,6 +106,11 @@ class Plan:
         listed = list(self.encoding_specs)
         return listed * self.model.layers if len(listed) == 1 else listed
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the task, the positions and the encodings, without their options."""
+        return tuple(spec.name for spec in (self.task_spec, self.positions_spec, *self.encoding_specs))
+
     def decoder(self) -> Decoder:
         """Return the decoder at initialisation."""
         from lengthwise.model import Decoder
@@ -187,6 +192,13 @@ class Plan:
         self.positions.at_test().places(ids[:prompt], [], 0, prompt + self.task.answer_limit(length))
 
     # --- identity ----------------------------------------------------------------------------------------------------
+
+    def with_seed(self, seed: int) -> Plan:
+        """Return the same plan with another seed, without resolving its options again."""
+        made = replace(self, seed=seed)
+        if not self._depends_on_files() and not self.streams:
+            made.__dict__["_fixed_identity"] = {**self._fixed_identity, "seed": seed}
+        return made
 
     def identity(self) -> dict[str, Any]:
         """Return what the id is a hash of: non-default values, versions, and the source of code from outside."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from lengthwise.display import Display
 from lengthwise.encoding.positions import Positions
 from lengthwise.evaluation.result import AS_TRAINED, EvaluationResult, evaluate_decoder
 from lengthwise.evaluation.rows import from_parquet, to_parquet
@@ -32,7 +33,7 @@ def load_run(where: str, store: str = STORE) -> Run:
 
 
 @dataclass(frozen=True, repr=False)
-class Run:
+class Run(Display):
     """One attempt's folder, read: `Run.open("lengthwise-store/runs/copy-rope-s0-...")`."""
 
     folder: Folder
@@ -88,7 +89,7 @@ class Run:
         """The run's name."""
         return self.record["id"]
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
         state = f"{self.plan.training.steps} steps" if self.done else "not finished"
         names = ",".join(map(str, self.plan.encoding_specs))
         return f"Run({self.id}: {names} on {self.plan.task_spec}, seed {self.plan.seed}, {state}, in {self.folder})"

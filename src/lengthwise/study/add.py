@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -110,7 +110,9 @@ class Guard:
     @property
     def sentence(self) -> str:
         """The result in words, for the report."""
-        many = f"{len(self.runs)} committed runs were made again here"
+        count = len(self.runs)
+        many = "1 committed run was" if count == 1 else f"{count} committed runs were"
+        many = f"{many} made again here"
         if self.equal:
             return f"{many}: every row is bit-equal to the committed one."
         return (
@@ -170,36 +172,36 @@ class ResultsCheck:
         return found | ({} if self.again is None else {"rerun": self.again.runs, "equal": self.again.equal})
 
     def __str__(self) -> str:
-        wrong = f"{len(self.mistakes)} mistakes" if self.mistakes else "the options of each give its id"
+        many = "1 mistake" if len(self.mistakes) == 1 else f"{len(self.mistakes)} mistakes"
+        wrong = many if self.mistakes else "the options of each give its id"
         return f"{self.runs} runs of the bundle: {wrong}." + ("" if self.again is None else f" {self.again.sentence}")
 
 
-def check_results(planned: Planned, bundle: Bundle, rerun: int, store: Store, **how: Any) -> ResultsCheck:  # noqa: ANN401
-    """Compare a bundle with its study: ids, rows and, for `rerun` runs that are executed again, every row's bits."""
-    from lengthwise.study.launch import drive
-
-    mistakes, chosen = _mistakes(planned, bundle), guards(planned, bundle, rerun)
-    if mistakes or not rerun:
-        return ResultsCheck(len(bundle.records), mistakes)
-    if drive(planned, store, only=chosen, **how) is None:
-        raise KeyboardInterrupt
-    return ResultsCheck(len(bundle.records), [], guarded(chosen, bundle, store))
-
-
-def _mistakes(planned: Planned, bundle: Bundle) -> list[str]:
-    """Ids that are not what their options give, runs that are not of the study, runs without rows and the reverse."""
-    known = {item.key for item in planned.items(bundle.summaries)[0]}
+def mistakes(planned: Planned, bundle: Bundle) -> list[str]:
+    """Return what is wrong with a bundle: ids that do not follow from the options, foreign runs, missing rows."""
+    known = {item.key: item for item in planned.items(bundle.summaries)[0]}
     found, with_rows = [], set(bundle.rows["run"].unique().to_list())
-    for key, line in bundle.records.items():
-        plan = Plan.read(line["run"]["options"])
-        if plan.id != line["run"]["id"] or key.partition("~")[0] != plan.id:
-            found.append(f"{key}: its options give the id {plan.id}")
-        elif key not in known:
-            found.append(f"{key} is no run of {planned.study.name}")
-        elif plan.id not in with_rows:
+    for key, record in bundle.records.items():
+        if key not in known:
+            found.append(f"{key} is no run of {planned.study.name} as it is now")
+        elif wrong := _wrong_options(known[key].plan, record):
+            found.append(f"{key}: {wrong}")
+        elif known[key].run not in with_rows:
             found.append(f"{key} has no rows")
     without = with_rows - {key.partition("~")[0] for key in bundle.records}
     return found + [f"{run} has rows, and is not among the runs" for run in sorted(without)]
+
+
+def _wrong_options(expected: Plan, record: Mapping[str, Any]) -> str:
+    """Return why a record's options do not give the expected run; empty if they do."""
+    try:
+        plan = Plan.read(record["run"]["options"])
+        # Computing an id imports the code that a plan names, so only names of the study itself get that far.
+        if plan.names != expected.names:
+            return f"its options name {', '.join(plan.names)} instead of {', '.join(expected.names)}"
+        return "" if plan.id == expected.id == record["run"]["id"] else f"its options give the id {plan.id}"
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return f"its options cannot be read: {type(error).__name__}: {error}"
 
 
 def _mean(rows: pl.DataFrame, key: str, seen: bool) -> float:

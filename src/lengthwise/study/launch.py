@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from lengthwise.run.stop import when_asked_to_stop
+from lengthwise.run.stop import STOPPED, when_asked_to_stop
 from lengthwise.spec import SpecError
 from lengthwise.study.drive import Driver, Tally, kind_of, probed
 from lengthwise.study.executors import Executor, InProcess, Processes
@@ -17,6 +17,14 @@ from lengthwise.study.status import status
 from lengthwise.study.store import Store
 
 ExecutorName = Literal["auto", "ray", "processes", "inline"]
+
+
+class StudyStopped(SystemExit):
+    """The study was stopped; running jobs have saved checkpoints, and the same call resumes."""
+
+    def __init__(self, done: int, total: int) -> None:
+        super().__init__(STOPPED)
+        self.words = f"stopped with {done} of {total} done; what was running is saved, the same command goes on"
 
 
 def executor_of(
@@ -43,8 +51,8 @@ def drive(
     retry: bool = False,
     only: Sequence[Item] | None = None,
     tell: Callable[[str], None] = lambda words: None,
-) -> Tally | None:
-    """Run what is missing and return the tally, or None if stopped. `given` are summaries of runs of a bundle."""
+) -> Tally:
+    """Run what is missing and return the tally. `given` are the summaries of a bundle's runs, which count as done."""
     given = given or {}
     if only is None and not retry:
         found = status(planned, store, given)
@@ -62,7 +70,8 @@ def drive(
         with when_asked_to_stop(_interrupt):
             return Driver(planned, store, made, given=given, retry=retry, expected=expected, tell=tell).run()
     except KeyboardInterrupt:
-        return None
+        found = status(planned, store, given)
+        raise StudyStopped(len(found.done), found.total) from None
 
 
 def _expected(planned: Planned, only: Sequence[Item] | None) -> Mapping[tuple[str, ...], float]:

@@ -132,7 +132,7 @@ class Planned:
             like = (*(getattr(point, axis) for axis in AXES), key[1])
             if like not in self._plans_without_seed:
                 self._plans_without_seed[like] = self._plan(point, training)
-            self._plans[key] = replace(self._plans_without_seed[like], seed=point.seed)
+            self._plans[key] = self._plans_without_seed[like].with_seed(point.seed)
         return self._plans[key]
 
     def _plan(self, point: GridPoint, training: Mapping[str, object]) -> Plan:
@@ -250,9 +250,8 @@ class Planned:
         points = self.points
         if study.lr is not None:  # a rate may be chosen on a task that is not selected
             points = [*points, *dict.fromkeys(self._tuned_on(point) for point in points)]
-        listed = [
-            (axis, getattr(point, axis)) for axis in ("task", "positions", "encoding", "model") for point in points
-        ]
+        axes = ("task", "positions", "encoding", "model")
+        listed = [(axis, value) for axis in axes for value in dict.fromkeys(getattr(point, axis) for point in points)]
         listed += [("encoding", one.encoding) for one in study.evaluations if one.encoding is not None]
         listed += [("temperature", one.temperature) for one in study.evaluations if one.temperature is not None]
         tables: dict[str, Mapping[str, str]] = {"task": TASKS, "positions": POSITIONS, "encoding": ENCODINGS}
