@@ -33,7 +33,7 @@ LAPTOP = {
     "parity": Setting(10, {"layers": 2}, {"steps": 2000, "batch_size": 128, "lr": 1e-3}),
     "count": Setting(8, {"layers": 2}, {"steps": 2000, "batch_size": 64, "lr": 2e-3}),
     "addition": Setting(
-        4, {"layers": 4}, {"steps": 3000, "batch_size": 64, "lr": 2e-3}, {"padded": True, "reversed": "all"}
+        4, {"layers": 4}, {"steps": 4000, "batch_size": 64, "lr": 2e-3}, {"padded": True, "reversed": "all"}
     ),
     "multiplication": Setting(
         4, {"layers": 3}, {"steps": 4000, "batch_size": 64, "lr": 2e-3}, {"by": 1, "padded": True, "reversed": "all"}
