@@ -36,11 +36,11 @@ MAY_IMPORT = {
     "reporting": {"statistics", "study", "publication", "encoding", "training"},
     "interface": {
         *("run", "study", "reporting", "statistics", "encoding", "task", "conformance", "model", "publication"),
-        *("analysis", "theory", "evaluation"),
+        *("analysis", "theory", "evaluation", "corpora", "hf", "timing", "training"),
     },
     "hf": {"model", "encoding", "task"},
     "timing": {"model", "encoding"},
-    "cli": None,  # the verbs may import anything, inside the verb
+    "cli": set(),  # only the public names of `lengthwise`
     "__main__": {"cli"},
     "__init__": None,  # for type checkers alone; at run time names are imported when asked for
 }
@@ -77,7 +77,7 @@ def imported(path: Path) -> set[str]:
             assert node.level == 0, f"{path}: relative imports hide the direction"
             names = [node.module or ""]
             if node.module == "lengthwise":
-                names = [f"lengthwise.{alias.name}" for alias in node.names if alias.name != "__version__"]
+                names = [f"lengthwise.{alias.name}" for alias in node.names if alias.name not in lengthwise.__all__]
         found |= {name.split(".")[1] for name in names if name.startswith("lengthwise.")}
     return found
 
@@ -149,3 +149,64 @@ def test_the_readme_draws_the_tree_that_is_there():
     drawn = set(re.findall(r"^  (\w+)(?:/|\.py)\s", readme, re.MULTILINE))
     there = {part(path) for path in MODULES} - {"__init__", "__main__"}
     assert drawn == there
+
+
+def verbs() -> dict[str, ast.FunctionDef]:
+    """Each verb of the command line, e.g. `study plan`, with its function."""
+    found, groups = {}, {"app": "", "study": "study ", "theory": "theory ", "bench": "bench "}
+    for path in sorted((ROOT / "cli").glob("*.py")):
+        tree = ast.parse(path.read_text())
+        for node in tree.body:
+            for mark in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
+                if isinstance(mark, ast.Call) and isinstance(mark.func, ast.Attribute) and mark.func.attr == "command":
+                    name = mark.args[0].value if mark.args else node.name
+                    found[groups[mark.func.value.id] + name] = node
+    return found
+
+
+def public_calls(path_or_node: ast.AST) -> list[str]:
+    """The public names of lengthwise that a verb uses, and the methods of a study or a run that it calls."""
+    found = []
+    for node in ast.walk(path_or_node):
+        if isinstance(node, ast.Attribute):
+            if isinstance(node.value, ast.Name) and node.value.id == "lw":
+                found.append(f"lw.{node.attr}")
+            elif (isinstance(node.value, ast.Call) and getattr(node.value.func, "id", "") == "_read") or (
+                isinstance(node.value, ast.Name) and node.value.id == "asked"
+            ):
+                found.append(f"lw.Study.{node.attr}")
+    return sorted(set(found))
+
+
+CALLS = {
+    "analyze": ["lw.AttentionAnalysis", "lw.analyze"],  # the first reads what the second left
+    "probe": ["lw.ProbeResults", "lw.probe"],
+    "published": ["lw.published", "lw.published_figure", "lw.published_topics"],
+    "train": ["lw.compare", "lw.train"],  # a run is shown as a comparison of one
+    "evaluate": ["lw.load_run", "lw.reach"],  # and `Run.evaluate`
+    "list": ["lw.encodings"],  # and the table that is named
+}
+"""Verbs that use more than one public name."""
+
+
+def test_each_verb_calls_one_public_function(figure):
+    from typer.main import get_command
+
+    import lengthwise.cli
+
+    top, known = get_command(lengthwise.cli.app), verbs()
+    there = set()
+    for name, command in top.commands.items():
+        there |= {f"{name} {inner}" for inner in command.commands} if hasattr(command, "commands") else {name}
+    assert set(known) == there - {"study retry"}  # the same function as `study run`
+    for name, node in sorted(known.items()):
+        calls = public_calls(node)
+        figure(f"lengthwise {name}: {', '.join(calls)}")
+        assert calls == CALLS.get(name, calls[:1]) and calls, name
+        for call in calls:
+            assert call.split(".")[1] in lengthwise.__all__, call
+
+
+def test_the_command_line_only_parses_and_prints():
+    lines = sum(len(path.read_text().splitlines()) for path in (ROOT / "cli").glob("*.py"))
+    assert lines <= 1500

@@ -8,11 +8,37 @@ if TYPE_CHECKING:
     from lengthwise.conformance import assert_conforms, verify
     from lengthwise.encoding.base import Encoding, Geometry
     from lengthwise.evaluation.interface import evaluate
-    from lengthwise.interface.attention import analyze
-    from lengthwise.interface.catalog import cost, encodings, positions, presets, published, report, studies, tasks
+    from lengthwise.interface.attention import AttentionAnalysis, analyze
+    from lengthwise.interface.bundles import export_bundle, study_schema, write_rows
+    from lengthwise.interface.catalog import (
+        checks,
+        cost,
+        describe,
+        encodings,
+        positions,
+        presets,
+        report,
+        studies,
+        tasks,
+    )
     from lengthwise.interface.comparison import Comparison, compare
-    from lengthwise.interface.probing import probe
+    from lengthwise.interface.data import audit, examples, export_task, text_lengths
+    from lengthwise.interface.literature import cite, claims, published, published_figure, published_topics
+    from lengthwise.interface.new import write_template
+    from lengthwise.interface.probing import ProbeResults, probe
+    from lengthwise.interface.prompts import ask, attention, export_model
     from lengthwise.interface.study import Study
+    from lengthwise.interface.theorems import (
+        Demonstration,
+        heads,
+        horizon,
+        order,
+        theorem1,
+        theorem2,
+        theory_claims,
+        variance,
+    )
+    from lengthwise.interface.timing import bench
     from lengthwise.model import Decoder, preset
     from lengthwise.run.execute import train
     from lengthwise.run.run import Run, load_run
@@ -25,19 +51,47 @@ else:
         "Encoding": "encoding.base",
         "Geometry": "encoding.base",
         "evaluate": "evaluation.interface",
+        "AttentionAnalysis": "interface.attention",
         "analyze": "interface.attention",
+        "export_bundle": "interface.bundles",
+        "study_schema": "interface.bundles",
+        "write_rows": "interface.bundles",
+        "checks": "interface.catalog",
         "cost": "interface.catalog",
+        "describe": "interface.catalog",
         "encodings": "interface.catalog",
         "positions": "interface.catalog",
         "presets": "interface.catalog",
-        "published": "interface.catalog",
         "report": "interface.catalog",
         "studies": "interface.catalog",
         "tasks": "interface.catalog",
         "Comparison": "interface.comparison",
         "compare": "interface.comparison",
+        "audit": "interface.data",
+        "examples": "interface.data",
+        "export_task": "interface.data",
+        "text_lengths": "interface.data",
+        "cite": "interface.literature",
+        "claims": "interface.literature",
+        "published": "interface.literature",
+        "published_figure": "interface.literature",
+        "published_topics": "interface.literature",
+        "write_template": "interface.new",
+        "ProbeResults": "interface.probing",
         "probe": "interface.probing",
+        "ask": "interface.prompts",
+        "attention": "interface.prompts",
+        "export_model": "interface.prompts",
         "Study": "interface.study",
+        "Demonstration": "interface.theorems",
+        "heads": "interface.theorems",
+        "horizon": "interface.theorems",
+        "order": "interface.theorems",
+        "theorem1": "interface.theorems",
+        "theorem2": "interface.theorems",
+        "theory_claims": "interface.theorems",
+        "variance": "interface.theorems",
+        "bench": "interface.timing",
         "Decoder": "model",
         "preset": "model",
         "train": "run.execute",
@@ -60,30 +114,58 @@ else:
 
 
 __all__ = [
+    "AttentionAnalysis",
     "Comparison",
     "Decoder",
+    "Demonstration",
     "Encoding",
     "Geometry",
+    "ProbeResults",
     "Run",
     "Study",
     "Task",
     "__version__",
     "analyze",
+    "ask",
     "assert_conforms",
+    "attention",
+    "audit",
+    "bench",
+    "checks",
+    "cite",
+    "claims",
     "compare",
     "cost",
+    "describe",
     "encodings",
     "evaluate",
+    "examples",
+    "export_bundle",
+    "export_model",
+    "export_task",
+    "heads",
+    "horizon",
     "load_run",
+    "order",
     "positions",
     "preset",
     "presets",
     "probe",
     "published",
+    "published_figure",
+    "published_topics",
     "reach",
     "report",
     "studies",
+    "study_schema",
     "tasks",
+    "text_lengths",
+    "theorem1",
+    "theorem2",
+    "theory_claims",
     "train",
+    "variance",
     "verify",
+    "write_rows",
+    "write_template",
 ]

@@ -1,53 +1,113 @@
-"""How results are shown: as text in a terminal, as HTML in a notebook."""
+"""How results are shown: a result lists its parts once; terminals, notebooks and `str` print the same ones."""
 
 from __future__ import annotations
 
 import html
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from lengthwise.spec import show
 
+Rows = Sequence[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A line of text, or a table."""
+
+    content: str | Rows
+    style: str = ""
+    """How a terminal shows text: bold, dim, yellow, ..."""
+    wrap: bool = True
+    """Whether the line may be broken; False for paths and specs."""
+
 
 class Display:
-    """A result whose `str` is shown wherever Python would show its fields, and in notebooks."""
+    """A result that is shown in a terminal, in a notebook, and as JSON."""
+
+    def parts(self, width: int = 80) -> Iterable[Part]:
+        """Return what is shown, in order; `width` is the number of columns."""
+        raise NotImplementedError
+
+    def plain(self) -> object:
+        """Return the result as data that JSON can hold."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return "\n".join(
+            part.content if isinstance(part.content, str) else _text_table(part.content) for part in self.parts()
+        ).rstrip()
 
     def __repr__(self) -> str:
         return str(self)
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
+        return "".join(
+            f"<p>{html.escape(part.content)}</p>" if isinstance(part.content, str) else _html_table(part.content)
+            for part in self.parts()
+            if part.content
+        )
 
 
-class Table(list[dict[str, object]]):
-    """A list of rows that prints as a table in terminals and notebooks; `table.names` has the names to use."""
+class Table(Display, list[dict[str, Any]]):
+    """Rows that are shown as a table; `table.names` has the values of the first column."""
 
     @property
     def names(self) -> list[str]:
         """The first column."""
         return [str(next(iter(row.values()))) for row in self]
 
-    def __str__(self) -> str:
-        if not self:
-            return "(empty)"
-        cells = [list(self[0]), *([_text(value) for value in row.values()] for row in self)]
-        wide = [min(48, max(len(line[column]) for line in cells)) for column in range(len(cells[0]))]
-        lines = (
-            "  ".join(_cut(cell, size).ljust(size) for cell, size in zip(line, wide, strict=True)) for line in cells
-        )
-        return "\n".join(line.rstrip() for line in lines)
+    def parts(self, width: int = 80) -> Iterable[Part]:
+        """The table."""
+        return [Part(self) if self else Part("(empty)")]
 
-    def _repr_html_(self) -> str:
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in (self[0] if self else ()))
-        rows = ["".join(f"<td>{html.escape(_text(value))}</td>" for value in row.values()) for row in self]
-        return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+    def plain(self) -> object:
+        """The rows."""
+        return list(self)
 
 
-def _text(value: object) -> str:
+class Facts(Display, dict[str, Any]):
+    """Names and values that are shown as a table of two columns."""
+
+    def parts(self, width: int = 80) -> Iterable[Part]:
+        """A line for each name."""
+        return [Part([{"field": key, "value": value} for key, value in self.items()])]
+
+    def plain(self) -> object:
+        """The names and values."""
+        return dict(self)
+
+
+def cell(value: object) -> str:
+    """Format a value for a person."""
     if isinstance(value, dict):
-        return ", ".join(f"{key}={show(item)}" for key, item in value.items())
+        return ", ".join(f"{key}={show(item)}" for key, item in value.items())  # as they are typed
     if isinstance(value, list | tuple):
-        return ", ".join(map(str, value))
-    return "" if value is None else str(value)
+        return ", ".join(cell(item) for item in value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return "none" if value is None else str(value)
 
 
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 1]}…"
+def _text_table(rows: Rows) -> str:
+    lines = [list(rows[0]), *([cell(row.get(column)) for column in rows[0]] for row in rows)]
+    wide = [min(48, max(len(line[column]) for line in lines)) for column in range(len(lines[0]))]
+    return "\n".join(
+        "  ".join(_cut(text, size).ljust(size) for text, size in zip(line, wide, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def _cut(text: str, size: int) -> str:
+    return text if len(text) <= size else f"{text[: size - 1]}…"
+
+
+def _html_table(rows: Rows) -> str:
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in rows[0])
+    lines = ["".join(f"<td>{html.escape(cell(row.get(column)))}</td>" for column in rows[0]) for row in rows]
+    return f"<table><tr>{head}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"

@@ -44,6 +44,12 @@ def named(value: str | Mapping[str, object] | Spec | type, table: Mapping[str, s
     return Spec(where)
 
 
+def names_of(given: Any, table: Mapping[str, str]) -> list[str]:  # noqa: ANN401
+    """Convert a name, mapping, spec or class, or a list of them, to names as in a study file."""
+    listed = [given] if isinstance(given, str | Mapping | Spec | type) else list(given)
+    return [one if isinstance(one, str) else str(named(one, table)) for one in listed]
+
+
 def load_class(where: str, name: str) -> type:
     """Load the class `name` from a file, `where.py`, or from a module."""
     if not where.endswith(".py"):

@@ -13,18 +13,24 @@ _EVERY = 10.0
 
 
 @contextmanager
-def progress() -> Iterator[Say]:
-    """A line on stderr that says what is being done; in a log, one every ten seconds, and none of what is quick."""
+def progress(say: Say | None = None) -> Iterator[Say]:
+    """A line on stderr that says what is being done; in a log, one every ten seconds, and none of what is quick.
+
+    Where the caller has a `say` of its own, that is used.
+    """
+    if say is not None:
+        yield say
+        return
     if not sys.stderr.isatty():
         last = time.monotonic()
 
-        def say(words: str) -> None:
+        def log(words: str) -> None:
             nonlocal last
             if time.monotonic() - last >= _EVERY:
                 last = time.monotonic()
                 print(words, file=sys.stderr, flush=True)  # noqa: T201
 
-        yield say
+        yield log
         return
     from rich.console import Console
     from rich.markup import escape

@@ -182,7 +182,7 @@ def test_a_crash_of_the_encoding_is_a_finding_with_its_line():
 
 def test_the_report_is_plain_data():
     report = verify("rope", only=["T12", "T15"])
-    data = json.loads(json.dumps(report.to_json()))
+    data = json.loads(json.dumps(report.plain()))
     assert [row["status"] for row in data["results"]] == ["pass", "not applicable"]
     assert data["results"][1]["detail"] == "because it does not claim to be alibi"
 

@@ -121,7 +121,7 @@ def test_ask_shows_where_answers_part(place):
     assert "asked  a a a [SEP]  (length 3, as in training)" in done.stdout and "right  a a a" in done.stdout
     told = json.loads(cli("ask", "copy-rope-s0", "aaaaaa", "--json", cwd=place).stdout)
     assert told["right"] == ["a"] * 6 and told["where"] == "length 6, trained up to 4"
-    assert told["correct"] == (told["said"] == told["right"]) == (told["parts"] is None)
+    assert told["correct"] == (told["said"] == told["right"]) == (told["first_difference"] is None)
 
 
 @pytest.mark.slow

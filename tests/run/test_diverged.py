@@ -162,6 +162,6 @@ def test_compare_goes_on_and_tells(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "Shrinking power" in done.stdout or "Shrinks" in done.stdout
-    assert "2 runs diverged" in done.stdout and "diverged at step" in done.stderr
+    assert "2 runs diverged" in done.stdout and "diverged at step" in done.stdout
     alone = cli("train", "copy:variant=same:longest=3", "--encoding", "shrinks.py:Shrinks", *fast, cwd=tmp_path)
     assert alone.returncode == 3 and "It would diverge again" in alone.stderr

@@ -340,39 +340,40 @@ def test_a_bundle_is_checked_against_its_study_and_some_of_its_runs_are_executed
     _, apart = undisturbed
     apart.export(tmp_path / "bundle", study="tiny")
     study = lw.Study.read(written())
-    found = study.check_against(tmp_path / "bundle", rerun=1, store=str(tmp_path / "s"), executor="inline")
-    assert found.runs == 4 and not found.errors and len(found.again.runs) == 1 and "bit-equal" in str(found)
+    found = study.check(tmp_path / "bundle", rerun=1, store=str(tmp_path / "s"), executor="inline")
+    assert not found.errors and "bit-equal" in str(found)
+    assert found.against.runs == 4 and len(found.against.again.runs) == 1
 
     rows = pl.read_parquet(tmp_path / "bundle" / "rows.parquet")
     shutil.copytree(tmp_path / "bundle", tmp_path / "rows")
-    (again,) = found.again.runs
+    (again,) = found.against.again.runs
     here = pl.when(pl.col("run").cast(pl.String) == again).then(pl.col("correct") ^ 1).otherwise(pl.col("correct"))
     rows.with_columns(here.alias("correct")).write_parquet(tmp_path / "rows" / "rows.parquet")
-    assert not study.check_against(tmp_path / "rows").errors, "without executing anything a changed row is not seen"
-    changed = study.check_against(tmp_path / "rows", rerun=1, store=str(tmp_path / "s"), executor="inline")
-    assert not changed.again.equal and "not bit-equal" in changed.errors[0]
+    assert not study.check(tmp_path / "rows").errors, "without executing anything a changed row is not seen"
+    changed = study.check(tmp_path / "rows", rerun=1, store=str(tmp_path / "s"), executor="inline")
+    assert not changed.against.again.equal and "not bit-equal" in changed.errors[0]
     rows.filter(pl.col("run").cast(pl.String) != again).write_parquet(tmp_path / "rows" / "rows.parquet")
-    assert study.check_against(tmp_path / "rows").mistakes == [f"{again} has no rows"]
+    assert study.check(tmp_path / "rows").errors == [f"{again} has no rows"]
 
     runs = (tmp_path / "bundle" / "runs.jsonl").read_text()
     (tmp_path / "bundle" / "runs.jsonl").write_text(runs.replace('"lr": ', '"lr": 1', 1))
-    (mistake,) = study.check_against(tmp_path / "bundle").mistakes
+    (mistake,) = study.check(tmp_path / "bundle").errors
     assert "its options give the id" in mistake
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     options = json.loads(runs.splitlines()[0])["run"]["options"]["encoding"]
     foreign = runs.replace(json.dumps(options), json.dumps([f"{tmp_path / 'evil.py'}:Evil"]), 1)
     (tmp_path / "bundle" / "runs.jsonl").write_text(foreign)
-    (mistake,) = study.check_against(tmp_path / "bundle").mistakes
+    (mistake,) = study.check(tmp_path / "bundle").errors
     assert "its options name copy, consecutive, " in mistake and not (tmp_path / "ran").exists()
     (tmp_path / "bundle" / "runs.jsonl").write_text(runs.replace('"lr": ', '"learning_rate": ', 1))
-    (mistake,) = study.check_against(tmp_path / "bundle").mistakes
+    (mistake,) = study.check(tmp_path / "bundle").errors
     assert "its options cannot be read" in mistake
 
 
 @pytest.mark.parametrize("name", sorted(path.parent.name for path in (ROOT / "results").glob("*/bundle.json")))
 def test_the_id_of_every_committed_run_is_what_its_options_give(name):
-    found = lw.Study.read(name).check_against(ROOT / "results" / name)
-    assert found.runs >= 15 and not found.errors
+    found = lw.Study.read(name).check(ROOT / "results" / name)
+    assert found.against.runs >= 15 and not found.errors
 
 
 MINE = '''

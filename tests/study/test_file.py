@@ -11,12 +11,12 @@ import pytest
 import yaml
 
 import lengthwise
+from lengthwise.evaluation.cases import parse_lengths
 from lengthwise.spec import Spec
 from lengthwise.study import StudyFile
 from lengthwise.study.check import check
 from lengthwise.study.file import Base, CrossedOptions, LearningRateRule, LinkedOptions, schema
 from lengthwise.study.plan import Planned
-from lengthwise.study.reading import lengths_of
 from tests.study.conftest import tiny
 
 STUDIES = [
@@ -114,9 +114,9 @@ def test_what_is_counted_is_what_is_made(tmp_path):
 
 def test_lengths_are_listed_or_a_range():
     assert (
-        lengths_of("8, 16,32") == [8, 16, 32]
-        and lengths_of("17-19") == [17, 18, 19]
-        and lengths_of("3,5-6") == [3, 5, 6]
+        parse_lengths("8, 16,32") == [8, 16, 32]
+        and parse_lengths("17-19") == [17, 18, 19]
+        and parse_lengths("3,5-6") == [3, 5, 6]
     )
 
 

@@ -73,7 +73,7 @@ def test_an_encoding_that_does_not_conform_is_not_trained(place, tmp_path):
     options = ["--store", str(tmp_path / "store"), "--to", str(tmp_path), "--inline", "--quiet"]
     told = cli("study", "run", "tiny.yaml", "--add", "broken.py:Broken", *options, cwd=place)
     assert told.returncode == 2 and "does not conform, so it is not trained" in told.stderr
-    assert "--skip-verify" in told.stderr and "T06  fail" in told.stderr
+    assert "--skip-verify" in told.stderr and "T06 fail" in told.stderr
     assert not (tmp_path / "store" / "runs").exists()
     anyway = cli("study", "run", "tiny.yaml", "--add", "broken.py:Broken", "--skip-verify", *options, cwd=place)
     assert anyway.returncode == 0, anyway.stderr

@@ -121,7 +121,7 @@ class DecoderSource:
 
 
 def batches(
-    task: Task, lengths: Sequence[int] | None = None, examples: int = 10, limit: int | None = None
+    task: Task, lengths: Sequence[int] | str | None = None, examples: int = 10, limit: int | None = None
 ) -> list[Batch]:
     """Return the first examples of each tested length, with correct answers; queries that predict the answer count.
 

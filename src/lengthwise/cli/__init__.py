@@ -10,43 +10,11 @@ from typing import Annotated
 import typer
 
 from lengthwise import __version__
-from lengthwise.cli import (
-    analyze,
-    bench,
-    encodings,
-    lists,
-    new,
-    probe,
-    published,
-    report,
-    runs,
-    stored,
-    study,
-    tasks,
-    theory,
-    variance,
-)
+from lengthwise.cli import analyze, encodings, published, runs, study, tasks, theory
 from lengthwise.cli.terminal import app
 from lengthwise.spec import SpecError
 
-__all__ = [
-    "analyze",
-    "app",
-    "bench",
-    "encodings",
-    "lists",
-    "main",
-    "new",
-    "probe",
-    "published",
-    "report",
-    "runs",
-    "stored",
-    "study",
-    "tasks",
-    "theory",
-    "variance",
-]
+__all__ = ["analyze", "app", "encodings", "main", "published", "runs", "study", "tasks", "theory"]
 
 
 def main() -> None:

@@ -1,37 +1,34 @@
-"""`lengthwise analyze`: what the heads of trained models attend to, and whose attention resembles whose."""
+"""`lengthwise analyze`, `attention` and `probe`: what heads attend to, and where positions are in hidden states."""
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from lengthwise.cli.terminal import Json, app, console, print_table, say
+import lengthwise as lw
+from lengthwise.cli.runs import STORE, Checkpoint, Lengths, RunName, Store
+from lengthwise.cli.terminal import Json, app, say, show
 from lengthwise.folder import OUTPUT
 from lengthwise.spec import SpecError
 
-if TYPE_CHECKING:
-    from lengthwise.interface.attention import AttentionAnalysis
-
-STORE = "lengthwise-store"
+Runs = Annotated[list[str] | None, typer.Argument(help="runs: their folders, ids, or the beginnings of ids")]
+StudyName = Annotated[str | None, typer.Option("--study", help="all finished runs of this study")]
 
 
 @app.command()
 def analyze(
-    runs: Annotated[list[str] | None, typer.Argument(help="runs: their folders, ids, or beginnings of ids")] = None,
+    runs: Runs = None,
     against: Annotated[str | None, typer.Option(help="the run that each is compared with")] = None,
-    study: Annotated[str | None, typer.Option("--study", help="all finished runs of this study")] = None,
+    study: StudyName = None,
     rows: Annotated[Path | None, typer.Option("--rows", help="draw again from the rows in this folder")] = None,
-    store: Annotated[str, typer.Option(help="where runs are kept: a folder or any fsspec path")] = STORE,
+    store: Store = STORE,
     reference: Annotated[str, typer.Option(help="the encoding that all others are compared with")] = "nope",
-    lengths: Annotated[
-        str | None, typer.Option(help="e.g. 8,16,32 or 17-40; all that are tested, unless given")
-    ] = None,
+    lengths: Lengths = None,
     examples: Annotated[int, typer.Option(min=1, help="of each length")] = 10,
-    checkpoint: Annotated[str, typer.Option(help="last, best, earliest_best, 25%, 50% or 75%")] = "last",
+    checkpoint: Checkpoint = "last",
     to: Annotated[Path, typer.Option("--to", help="the folder of rows and figures")] = OUTPUT / "attention",
     allow_code: Annotated[bool, typer.Option("--allow-code", help="the study may run code from outside")] = False,
     as_json: Json = False,
@@ -48,82 +45,97 @@ def analyze(
         raise SpecError("name runs, or a study with --study, or a folder of rows with --rows; one of the three")
     if against is not None and not runs:
         raise SpecError("--against goes with runs: lengthwise analyze RUN --against RUN")
-    from lengthwise.interface.attention import AttentionAnalysis
-    from lengthwise.interface.attention import analyze as analyzed
-    from lengthwise.interface.study import Study
-    from lengthwise.study.reading import lengths_of
-
+    how = {"against": against, "reference": reference, "examples": examples, "checkpoint": checkpoint, "store": store}
     if rows is not None:
-        found = AttentionAnalysis.read(rows, reference)
+        found = lw.AttentionAnalysis.read(rows, reference)
     else:
-        names = list(runs or [])
-        if study is not None:
-            asked = Study.read(study, allow_code=allow_code)
-            names = asked.finished_runs(store, say=lambda words: print(words, file=sys.stderr))
-        found = analyzed(
-            names,
-            against=against,
-            reference=reference,
-            lengths=None if lengths is None else lengths_of(lengths),
-            examples=examples,
-            checkpoint=checkpoint,
-            store=store,
-        )
-    _show(found, to, as_json)
+        names = _names(runs, study, store, allow_code=allow_code)
+        found = lw.analyze(names, lengths=lengths, **how)  # pyrefly: ignore[bad-argument-type]
+    paths = found.write(to)
+    show(found, as_json, figures=[str(path) for path in paths])
+    if not as_json:
+        say(f"rows and figures: {to} ({len(list(to.iterdir()))} files)")
 
 
 @app.command()
 def attention(
-    run: Annotated[str, typer.Argument(help="a run: its folder, its id, or the beginning of its id")],
+    run: RunName,
     prompt: Annotated[str, typer.Argument(help='what to ask, e.g. "3 1 2"')],
     to: Annotated[Path, typer.Option("--to", help="the SVG file")] = OUTPUT / "attention.svg",
-    checkpoint: Annotated[str, typer.Option(help="last, best, earliest_best, 25%, 50% or 75%")] = "last",
-    store: Annotated[str, typer.Option(help="where runs are kept: a folder or any fsspec path")] = STORE,
+    checkpoint: Checkpoint = "last",
+    store: Store = STORE,
 ) -> None:
     """Draw the attention weights of one prompt as heat maps.
 
     There is one heat map for each layer and head, with the tokens of prompt and answer as labels.
     """
-    from lengthwise.folder import Folder
-    from lengthwise.interface.attention import finished
-    from lengthwise.reporting.attention import heat_maps
-    from lengthwise.run.ask import attention as read
-
-    found = read(finished(run, store), prompt, checkpoint)
-    drawing = heat_maps(found.tokens, found.prompt, found.weights_LHQK, found.title)
-    Folder(to.parent).write(to.name, drawing.svg())
-    layers, heads, tokens, _ = found.weights_LHQK.shape
-    say(f"{' '.join(found.tokens)}\n{found.title}: {layers} layers × {heads} heads, {tokens} tokens: {to}")
+    found = lw.attention(run, prompt, checkpoint=checkpoint, store=store)
+    found.write(to)
+    show(found)
+    say(f"figure: {to}")
 
 
-def _show(found: AttentionAnalysis, to: Path, as_json: bool) -> None:
-    from lengthwise.encoding.labels import label_of
-    from lengthwise.reporting.attention import lengths_shown
+@app.command()
+def probe(
+    runs: Runs = None,
+    study: StudyName = None,
+    encodings: Annotated[str | None, typer.Option(help="only runs with these, e.g. nope,t5")] = None,
+    kind: Annotated[Literal["linear", "mlp", "both"], typer.Option(help="the probe")] = "both",
+    lengths: Annotated[str | None, typer.Option(help="test at these, e.g. 8,16,32; seen and unseen ones")] = None,
+    documents: Annotated[
+        str, typer.Option(help="task (its examples), random (tokens), random-no-start (and no start token); commas")
+    ] = "task",
+    root_m: Annotated[
+        bool, typer.Option("--scale-by-root-m", help="probe again with attention's output multiplied by √m")
+    ] = False,
+    one_size: Annotated[
+        bool, typer.Option("--one-size", help="probe again with attention's output of one size at every token")
+    ] = False,
+    spread: Annotated[bool, typer.Option("--spread", help="variance of attention's output by position")] = False,
+    checkpoint: Checkpoint = "last",
+    store: Store = STORE,
+    rows: Annotated[Path | None, typer.Option(help="show the rows of this folder again; no model is read")] = None,
+    to: Annotated[Path, typer.Option(help="the folder of rows and figures")] = OUTPUT,
+    as_json: Json = False,
+) -> None:
+    """Predict token positions from hidden states, layer by layer.
 
-    paths = found.write(to)
-    if as_json:
-        print(json.dumps(found.plain() | {"figures": [str(path) for path in paths]}, indent=2))
-        return
-    screen = console()
-    for task in found.tasks:
-        say(f"{task}: what heads do at {lengths_shown(found.heads, task)}", "bold")
-        print_table(found.head_table(task), False)
-        screen.print(
-            "mean over layers and heads, median and range of seeds; near: closer than .125 of the way back, far: from "
-            ".875; of the largest weight alone, and of all weights",
-            style="dim",
-            highlight=False,
+    Probes are trained on some documents and tested on others, at seen and at unseen lengths; beside each are the same
+    model before training, places dealt out at random, and the embeddings (layer 0).
+    """
+    if rows is not None and (runs or study):
+        raise SpecError("--rows shows rows that are there; leave out the runs, or leave out --rows")
+    if rows is not None:
+        found = lw.ProbeResults.read(rows)
+    else:
+        if not runs and study is None:
+            raise SpecError("name runs, or a study: lengthwise probe copy-nope-s0, or --study attention")
+        if encodings is not None and study is None:
+            raise SpecError("--encodings chooses among the runs of a study; give --study, or name the runs alone")
+        found = lw.probe(
+            _names(runs, study, store, encodings),
+            kind=kind,
+            lengths=lengths,
+            documents=[one.strip() for one in documents.split(",")],
+            root_m=root_m,
+            one_size=one_size,
+            spread=spread,
+            checkpoint=checkpoint,
+            store=store,
+            to=to,
         )
-        screen.print()
-        if lines := found.divergence_table(task):
-            say(f"{task}: divergence from the attention of {label_of(found.reference)}", "bold")
-            print_table(lines, False)
-            if words := found.verdict(task):
-                say(words)
-            screen.print(
-                "nats, mean over layers, examples and these lengths, 95 % for other seeds; the true one ends at .693",
-                style="dim",
-                highlight=False,
-            )
-            screen.print()
-    say(f"rows and figures: {to} ({len(list(to.iterdir()))} files)")
+    paths = [str(path) for path in found.write(to)]
+    show(found, as_json, figures=paths)
+    if not as_json:
+        say(f"figures: {', '.join(paths)}")
+
+
+def _names(
+    runs: list[str] | None, study: str | None, store: str, encodings: str | None = None, allow_code: bool = False
+) -> list[str]:
+    """The runs that were named, and those of the study."""
+    found = list(runs or [])
+    if study is not None:
+        asked = lw.Study.read(study, allow_code=allow_code)
+        found += asked.finished_runs(store, encodings, say=lambda words: print(words, file=sys.stderr))
+    return list(dict.fromkeys(found))

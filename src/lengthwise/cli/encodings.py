@@ -1,17 +1,34 @@
-"""`lengthwise verify` and `lengthwise describe`: encodings and the decoder they meet in."""
+"""`lengthwise list`, `verify`, `describe`, `new` and `bench`: encodings and the decoder they meet in."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from lengthwise.cli.terminal import Json, app, console, escape, print_table, say
-from lengthwise.spec import Spec, SpecError, specs
+import lengthwise as lw
+from lengthwise.cli.terminal import Json, app, print_table, say, show
+from lengthwise.spec import SpecError, did_you_mean, specs
 
-if TYPE_CHECKING:
-    from lengthwise.conformance import Report
+
+@app.command("list")
+def list_(
+    what: Annotated[str, typer.Argument(help="tasks, encodings, positions, presets, checks or studies")],
+    markdown: Annotated[bool, typer.Option("--markdown", help="the encodings as a page of Markdown")] = False,
+    as_json: Json = False,
+) -> None:
+    """List tasks, encodings, presets, checks or studies."""
+    tables = ("tasks", "encodings", "positions", "presets", "checks", "studies")
+    if what not in tables:
+        raise SpecError(f"there is no list of {what!r}.{did_you_mean(what, tables)}")
+    if markdown and what != "encodings":
+        raise SpecError("--markdown writes the catalogue of encodings: lengthwise list encodings --markdown")
+    if markdown:
+        print(lw.encodings().markdown())
+    else:
+        show(getattr(lw, what)(), as_json)
 
 
 @app.command()
@@ -29,76 +46,20 @@ def verify(
     named = specs(encoding)
     if not named:
         raise SpecError("name an encoding, e.g. lengthwise verify rope")
-    from lengthwise.conformance import verify as run
-
     chosen = [id for text in only or () for id in text.replace(",", " ").split()] or None
-    reports = [run(spec, positions=positions, only=chosen) for spec in named]
+    reports = [lw.verify(spec, positions=positions, only=chosen) for spec in named]
     if as_json:
-        print(
-            json.dumps([report.to_json() for report in reports] if len(reports) > 1 else reports[0].to_json(), indent=2)
-        )
-    else:
-        for report in reports:
-            print_verified(report, every or chosen is not None)
+        told = [report.plain() for report in reports]
+        print(json.dumps(told if len(told) > 1 else told[0], indent=2))
+    for report in [] if as_json else reports:
+        show(report)
+        if every or chosen is not None:
+            say(f"{report.encoding}, {report.positions} positions", "bold")
+            print_table(report.table)
+        else:
+            say("--all shows every check", "dim")
     if any(report.failed for report in reports):
         raise typer.Exit(1)
-
-
-def print_verified(report: Report, every: bool = False) -> None:
-    """Failures first, each with its cure, root causes before consequences; then, if asked for, every check."""
-    from lengthwise.conformance import CHECKS
-
-    screen = console()
-    for result in (*report.failed, *report.warned):
-        style = "bold red" if result.status == "fail" else "yellow"
-        screen.print(f"[{style}]{result.id} {result.status}[/] {escape(result.sentence)}", highlight=False)
-        screen.print(f"  found: {result.detail}", markup=False, highlight=False)
-        if result.because:
-            screen.print(f"  probably a consequence of {result.because}", style="dim", markup=False, highlight=False)
-        else:
-            screen.print(f"  mend:  {result.cure}", markup=False, highlight=False)
-    if every:
-        if report.failed or report.warned:
-            screen.print()
-        _print_every(report)
-    counts = {status: sum(result.status == status for result in report.results) for status in _COLOURS}
-    verdict = "does NOT conform" if report.failed else "conforms" if len(report.results) == len(CHECKS) else "passes"
-    warned = f", {counts['warn']} warned" if counts["warn"] else ""
-    told = (
-        f"{report.encoding} {verdict}: {counts['pass']} passed{warned}, {counts['fail']} failed, "
-        f"{counts['not applicable']} not applicable" + _asked(len(report.results), len(CHECKS))
-    )
-    say(told if every else f"{told}; --all shows every check")
-
-
-_COLOURS = {"pass": "green", "warn": "yellow", "fail": "bold red", "not applicable": "dim"}
-
-
-def _print_every(report: Report) -> None:
-    from rich.table import Table
-
-    table = Table(
-        title=escape(f"{report.encoding}, {report.positions} positions"),
-        title_justify="left",
-        box=None,
-        pad_edge=False,
-    )
-    for column in ("check", "", "what must hold", "found"):
-        table.add_column(column, no_wrap=column in {"check", ""}, overflow="fold")
-    for result in report.results:
-        word = "n/a" if result.status == "not applicable" else result.status
-        table.add_row(
-            result.id,
-            f"[{_COLOURS[result.status]}]{word}[/]",
-            escape(result.sentence),
-            escape(result.detail),
-            style="dim" if word == "n/a" else "",
-        )
-    console().print(table)
-
-
-def _asked(run: int, there_are: int) -> str:
-    return "" if run == there_are else f" (of {there_are} checks, {run} asked for)"
 
 
 @app.command()
@@ -112,15 +73,54 @@ def describe(
 
     It also prints the scale of the initial weights and of positions relative to embeddings.
     """
-    from lengthwise.model import Decoder
-    from lengthwise.model import preset as config_of
+    show(lw.describe(preset, encoding, vocabulary), as_json)
 
-    spec = Spec.of(preset)
-    said = dict(spec.options).get("vocabulary")
-    if said is not None and vocabulary is not None:
-        raise SpecError(f"the vocabulary is given twice: in {preset!r} and as --vocabulary {vocabulary}")
-    config = config_of(spec, vocabulary=said or vocabulary or 32_100)
-    named = specs(encoding)
-    decoder = Decoder(config, named if len(named) > 1 else encoding)
-    told = decoder.describe()
-    print_table([{"field": key, "value": value} for key, value in told.items()], as_json, told)
+
+@app.command()
+def new(
+    kind: Annotated[str, typer.Argument(help="encoding or task")],
+    name: Annotated[str, typer.Argument(help="its name, e.g. mine")],
+    to: Annotated[Path, typer.Option(help="the folder to write into")] = Path("."),
+) -> None:
+    """Write a template for a new encoding or task, with its test.
+
+    It also prints the command that compares it with others.
+    """
+    show(lw.write_template(kind, name, to))
+
+
+bench = typer.Typer(help="Measure speed and memory on this machine.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(bench, name="bench")
+
+
+@bench.callback()
+def _top() -> None:
+    pass
+
+
+@bench.command("encodings")
+def bench_encodings(
+    encodings: Annotated[
+        str | None, typer.Option(help="commas separate several; all of the table unless given")
+    ] = None,
+    lengths: Annotated[str, typer.Option(help="tokens per sequence; commas separate several")] = "64,256",
+    model: Annotated[str, typer.Option(help="a preset, e.g. laptop:layers=3")] = "laptop",
+    batch: Annotated[int, typer.Option(help="sequences per call")] = 8,
+    repeat: Annotated[int, typer.Option(help="rounds; medians of them are shown")] = 5,
+    threads: Annotated[int, typer.Option(help="threads of PyTorch")] = 1,
+    limit: Annotated[
+        float, typer.Option(help="seconds for one encoding, length and kind of work; more is skipped")
+    ] = 60,
+    as_json: Json = False,
+) -> None:
+    """Measure time and memory of each encoding against NoPE.
+
+    It times a training step, a forward pass and cached generation.
+    """
+    try:
+        sizes = [int(part) for part in lengths.replace(",", " ").split()]
+    except ValueError:
+        raise SpecError(f"--lengths are whole numbers, e.g. 64,256,1024, not {lengths!r}") from None
+    chosen = None if encodings is None else specs(encodings)
+    how = {"batch": batch, "repeat": repeat, "threads": threads}
+    show(lw.bench(chosen, sizes, model=model, limit=limit, **how), as_json)

@@ -6,16 +6,20 @@ import json
 import os
 import re
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer.core import TyperGroup
 
-from lengthwise.spec import show
+from lengthwise.display import cell
 
 if TYPE_CHECKING:
     from rich.console import Console
     from typer._click import Context, HelpFormatter
+
+    from lengthwise.display import Display, Part, Rows
+    from lengthwise.progress import Say
 
 PANELS = {
     "Start here": ("list", "show", "train", "compare", "ask", "attention"),
@@ -55,11 +59,27 @@ _NUMBER = re.compile(r"[−±≥–-]?\s?[\d,]*\.?\d*(e[+-]\d+)?( ?%)?( \[.*\])?
 Json = Annotated[bool, typer.Option("--json", help="Print plain JSON instead of a table.")]
 
 
-def print_table(rows: list[dict[str, object]], as_json: bool, plain: object = None) -> None:
-    """Rows as a table, or as paragraphs where the screen is too narrow, or as JSON."""
+def show(result: Display, as_json: bool = False, **more: object) -> None:
+    """Print a result, as JSON where asked; `more` are further fields of the JSON."""
     if as_json:
-        print(json.dumps(rows if plain is None else plain, indent=2))
+        plain = result.plain()
+        print(json.dumps({**plain, **more} if isinstance(plain, dict) else plain, indent=2))
         return
+    print_parts(result.parts(console().width))
+
+
+def print_parts(parts: Iterable[Part]) -> None:
+    """Print lines and tables, each in its style."""
+    for part in parts:
+        if isinstance(part.content, str):
+            style = part.style or None
+            console().print(part.content, style=style, markup=False, highlight=False, soft_wrap=not part.wrap)
+        else:
+            print_table(part.content)
+
+
+def print_table(rows: Rows) -> None:
+    """Rows as a table, or as paragraphs where the screen is too narrow."""
     from rich.table import Table
 
     screen = console()
@@ -83,21 +103,6 @@ def print_table(rows: list[dict[str, object]], as_json: bool, plain: object = No
     screen.print(table)
 
 
-def cell(value: object) -> str:
-    """A value as a person reads it."""
-    if isinstance(value, dict):
-        return ", ".join(f"{key}={show(item)}" for key, item in value.items())  # as they are typed
-    if isinstance(value, list | tuple):
-        return ", ".join(cell(item) for item in value)
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
-    return "none" if value is None else str(value)
-
-
 def escape(text: str) -> str:
     """Text in which square brackets are only square brackets."""
     from rich.markup import escape as escaped
@@ -117,3 +122,8 @@ def console(stderr: bool = False) -> Console:
 def say(text: str, style: str = "") -> None:
     """Print text as it is: no markup, no colours of numbers, and no line broken inside a path or a spec."""
     console().print(text, style=style or None, markup=False, highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def quietly(quiet: bool) -> Say | None:
+    """What says how far slow work is: nothing if it should be quiet; None leaves it to the function."""
+    return (lambda words: None) if quiet else None

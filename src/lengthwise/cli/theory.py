@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from lengthwise.cli.terminal import Json, app, console, escape, print_table
-from lengthwise.progress import progress
-from lengthwise.spec import SpecError
-
-if TYPE_CHECKING:
-    from lengthwise.reporting.drawing import Drawing
-    from lengthwise.theory.theorem1 import NormKind
+import lengthwise as lw
+from lengthwise.cli.terminal import Json, app, say, show
+from lengthwise.folder import OUTPUT
 
 theory = typer.Typer(
     help="Run the theorems and lemmas about NoPE as code.",
@@ -30,6 +24,7 @@ Norm = Annotated[str, typer.Option(help="none, rms, layer; several with commas")
 Dtype = Annotated[str, typer.Option(help="fp64, fp32, fp16, bf16; several with commas")]
 Seed = Annotated[int, typer.Option(help="of the weights that are free, and of the tokens")]
 To = Annotated[Path | None, typer.Option(help="write the figure and all rows into this folder")]
+Folder = Annotated[Path, typer.Option(help="the folder of the figure and, beside it, its rows")]
 
 
 @theory.command()
@@ -47,26 +42,8 @@ def theorem1(
 
     The weights of the proof are set in the decoder, and the result is measured.
     """
-    from lengthwise.theory import rows
-
-    norms, precisions = _norms(norm), _list(dtype)
-    with progress() as tell:
-        table, curve = rows.theorem1(
-            tokens, width, norms=norms, precisions=precisions, sequences=sequences, seed=seed, tell=tell
-        )
-        small = min(tokens, 64)
-        changes, said = rows.changes(max(small, 2), seed=seed), rows.broken(small, seed=seed)
-    tables = {
-        f"t in the state after layer 1, largest error of {sequences} random sequences": table,
-        f"what it needs (T = {max(small, 2)}, fp64)": changes,
-    }
-    from lengthwise.reporting.theory import theorem1 as drawn
-
-    at = 2 * small + 2
-    end = next(row["says"] for row in said if row["case"] == "as built" and row["t"] == at)
-    note = f"beyond T it fails: built for {small} tokens it calls position {at} {end:.2f}, by 1 + 2T − T(T+1)/n"
-    more = {"curve": curve, "said": said}
-    _show("theorem1", tables, more, lambda: drawn(curve, said), to, as_json, note)
+    names = {"norms": _list(norm), "dtypes": _list(dtype)}
+    _show(lw.theorem1(tokens, width, sequences=sequences, seed=seed, **names), to, as_json)
 
 
 @theory.command()
@@ -84,43 +61,17 @@ def theorem2(
 
     It builds −(t − i) in the scores, an exact ALiBi and an exact T5 bias, and shows where they fail.
     """
-    from lengthwise.theory import rows
-
-    norms, precisions = _norms(norm), _list(dtype)
-    with progress() as tell:
-        table = rows.theorem2(tokens, width, norms=norms, precisions=precisions, scaled=scaled, seed=seed, tell=tell)
-        remark, points = rows.remark()
-        imitated, by_distance = rows.imitations()
-    tables = {
-        "score without its content, layer 2, all pairs t ≥ i": table,
-        "second layers that equal an encoding (fp64)": imitated,
-        "the closing remark: is g(i) − g(t) a function of t − i?": remark,
-    }
-    from lengthwise.reporting.theory import theorem2 as drawn
-
-    more = {"remark": points, "imitations": by_distance}
-    _show("theorem2", tables, more, lambda: drawn(by_distance, points), to, as_json)
+    names = {"norms": _list(norm), "dtypes": _list(dtype)}
+    _show(lw.theorem2(tokens, width, scaled=scaled, seed=seed, **names), to, as_json)
 
 
 @theory.command()
-def horizon(
-    dtype: Dtype = "bf16,fp16,fp32",
-    to: To = None,
-    as_json: Json = False,
-) -> None:
+def horizon(dtype: Dtype = "bf16,fp16,fp32", to: To = None, as_json: Json = False) -> None:
     """How far theorem 1 counts at a given precision and width.
 
     The horizon is the largest t that can be distinguished from t + 1.
     """
-    from lengthwise.theory import rows
-
-    with progress() as tell:
-        reach = rows.horizons(_list(dtype), tell=tell)
-        price = rows.widths()
-    from lengthwise.reporting.theory import horizon as drawn
-
-    tables = {"the largest t that is still told from t + 1": reach, "units of the ReLU layer for T tokens": price}
-    _show("horizon", tables, {}, lambda: drawn(reach, price), to, as_json)
+    _show(lw.horizon(_list(dtype)), to, as_json)
 
 
 @theory.command()
@@ -134,14 +85,45 @@ def heads(
 
     That is to attend to a place, whatever the token there.
     """
-    from lengthwise.theory import rows
+    _show(lw.heads(tokens, beta), to, as_json)
 
-    if beta <= 0:
-        raise SpecError(f"--beta is above 0, not {beta:g}")
-    table, maps = rows.heads(tokens, beta)
-    from lengthwise.reporting.theory import heads as drawn
 
-    _show("heads", {"heads without positions": table}, {"maps": maps}, lambda: drawn(maps), to, as_json)
+@theory.command()
+def variance(
+    width: Annotated[int, typer.Option(help="d, the width of the model")] = 768,
+    heads: Annotated[int, typer.Option(help="H")] = 12,
+    sigma: Annotated[float, typer.Option(help="σ of every matrix and embedding")] = 0.02,
+    pytorch: Annotated[bool, typer.Option("--pytorch", help="PyTorch's default initialisation instead of σ")] = False,
+    tokens: Annotated[int, typer.Option(min=2, help="L, the longest position of lemma 3")] = 512,
+    draws: Annotated[int, typer.Option(min=2, help="initialisations behind every mean")] = 50,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    to: Folder = OUTPUT,
+    as_json: Json = False,
+) -> None:
+    """Measure the variance of activations at initialisation.
+
+    Lemmas 1 to 4 of Chi et al. 2023: the measured values next to the published and the corrected formulas.
+    """
+    made = lw.variance(width, heads, sigma=sigma, pytorch=pytorch, tokens=tokens, draws=draws, seed=seed)
+    _show(made, to, as_json)
+
+
+@theory.command()
+def order(
+    tokens: Annotated[int, typer.Option(min=12, help="tokens of a sequence")] = 24,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    train: Annotated[
+        bool, typer.Option("--train", help="also train three small models without positions (about 3 CPU minutes)")
+    ] = False,
+    store: Annotated[str, typer.Option(help="where the runs of --train are kept")] = "lengthwise-store",
+    to: Folder = OUTPUT,
+    as_json: Json = False,
+) -> None:
+    """What a decoder without positions knows of its input order.
+
+    It depends on the mask and the depth.
+    """
+    _show(lw.order(tokens, train=train, store=store, seed=seed), to, as_json)
 
 
 @theory.command()
@@ -155,66 +137,24 @@ def claims(
 
     They are measured at the size they name; this takes some minutes.
     """
-    from lengthwise.folder import Folder
-    from lengthwise.reporting.claims import judge, measured_as, read_claims
-    from lengthwise.theory.claims import measured
-
-    with progress() as tell:
-        found = measured(draws=draws, seed=seed, tell=tell)
-    if to is not None:
-        Folder(to).write("claims.json", json.dumps({"draws": draws, "seed": seed, "claims": found}, indent=1))
-    values = measured_as(found)
-    made = [judge(claim, None, None, values).line() for claim in read_claims() if claim.id in values]
-    if as_json:
-        print(json.dumps({"rows": found, "claims": made}, indent=2))
-        return
-    print_table(made, False)
-    if to is not None:
-        console().print(f"\nrows: {escape(str(to / 'claims.json'))}", highlight=False)
+    found = lw.theory_claims(draws, seed=seed)
+    written = None if to is None else found.write(to)
+    show(found, as_json)
+    if written is not None and not as_json:
+        say(f"\nrows: {written}")
 
 
 def _list(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _norms(text: str) -> list[NormKind]:
-    found: list[NormKind] = []
-    for part in _list(text):
-        if part == "none" or part == "rms" or part == "layer":
-            found.append(part)
-        else:
-            raise SpecError(f"--norm is none, rms or layer, or several of them with commas, not {part!r}")
-    if not found:
-        raise SpecError("--norm is empty; write none, rms or layer")
-    return found
-
-
-def _show(
-    name: str,
-    tables: dict[str, list[dict[str, Any]]],
-    more: dict[str, list[dict[str, Any]]],
-    draw: Callable[[], Drawing],
-    to: Path | None,
-    as_json: bool,
-    note: str = "",
-) -> None:
-    """Print the tables; write the figure, and every row, where asked."""
+def _show(found: lw.Demonstration, to: Path | None, as_json: bool) -> None:
+    """Print the tables; write the figures, and every row, where asked."""
+    files = [] if to is None else [str(path) for path in found.write(to)]
+    show(found, as_json, **({"files": files} if files else {}))
     if as_json:
-        print(json.dumps(tables, indent=2))
-    else:
-        screen = console()
-        for number, (title, rows) in enumerate(tables.items()):
-            screen.print(f"{chr(10) if number else ''}[bold]{escape(title)}[/]", highlight=False)
-            print_table(rows, False)
-        if note:
-            screen.print(f"\n{note}", highlight=False)
-        if to is None:
-            screen.print("\n--to FOLDER draws the figure and writes all rows", style="dim", highlight=False)
-    if to is None:
         return
-    from lengthwise.folder import Folder
-
-    paths = draw().write(to)
-    Folder(to).write(f"{name}.json", json.dumps({**tables, **more}, indent=1))
-    if not as_json:
-        console().print(f"\nfigure: {paths[0]}\nrows: {to / name}.json", highlight=False)
+    if to is None:
+        say("\n--to FOLDER draws the figure and writes all rows", "dim")
+    else:
+        say(f"\nfigure: {', '.join(files)}\nrows: {to / found.name}.json")

@@ -55,7 +55,7 @@ def verify(
     finally:
         torch.set_num_threads(threads)
     results.sort(key=lambda result: (result.id[0] != "T", result.id))
-    return Report(subject.name, str(subject.positions_spec), _explained(_once(results)))
+    return Report(subject.name, str(subject.positions_spec), _explained(_once(results)), len(CHECKS))
 
 
 def _known(id: str) -> str:
@@ -101,4 +101,4 @@ def assert_conforms(
     report = verify(encoding, positions=positions)
     if report.failed:
         count = f"{len(report.failed)} check{'' if len(report.failed) == 1 else 's'}"
-        raise AssertionError(f"{report.encoding} fails {count}\n{report.text(report.failed)}")
+        raise AssertionError(f"{report.encoding} fails {count}\n{report}")

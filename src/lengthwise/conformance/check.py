@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import math
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from html import escape
 from typing import Literal
 
 from lengthwise.conformance.subject import Subject
-from lengthwise.display import Display
+from lengthwise.display import Display, Part, Table
 from lengthwise.spec import SpecError, did_you_mean
 
 
@@ -84,6 +84,8 @@ class Report(Display):
     encoding: str
     positions: str
     results: list[Result]
+    available: int
+    """How many checks there are; fewer results were asked for by `only`."""
 
     @property
     def failed(self) -> list[Result]:
@@ -108,32 +110,41 @@ class Report(Display):
             raise KeyError(f"no check {id!r} was run.{did_you_mean(id, found)}")
         return found[id]
 
-    def text(self, results: list[Result] | None = None) -> str:
-        """One line per result, and for a failure a second line with its fix or its cause."""
-        chosen = self.results if results is None else results
-        lines = []
-        for item in chosen:
-            lines.append(f"{item.id:4} {item.status:14} {item.sentence} {item.detail}")
-            if item.because:
-                lines.append(f"     probably a consequence of {item.because}")
-            elif item.cure:
-                lines.append(f"     {item.cure}")
-        return "\n".join(lines)
-
-    def __str__(self) -> str:
-        told = f"{self.encoding} {'conforms' if self.passed else 'does NOT conform'}"
-        counts = ", ".join(
-            f"{sum(one.status == status for one in self.results)} {words}"
-            for status, words in (("pass", "passed"), ("warn", "warned"), ("fail", "failed"))
+    @property
+    def table(self) -> Table:
+        """Every check: what must hold, and what was found."""
+        return Table(
+            {
+                "check": one.id,
+                "": "n/a" if one.status == "not applicable" else one.status,
+                "what must hold": one.sentence,
+                "found": one.detail,
+            }
+            for one in self.results
         )
-        return "\n".join([f"{told}: {counts}", self.text([*self.failed, *self.warned])]).rstrip()
 
-    def _repr_html_(self) -> str:
-        lines = [(one.id, one.status, one.sentence, one.detail, one.because or one.cure) for one in self.results]
-        rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in line)}</tr>" for line in lines)
-        return f"<p>{escape(str(self).splitlines()[0])}</p><table>{rows}</table>"
+    def parts(self, width: int = 80) -> Iterator[Part]:
+        """Failures first, each with its fix, root causes before consequences; then the counts."""
+        for one in (*self.failed, *self.warned):
+            style = "bold red" if one.status == "fail" else "yellow"
+            yield Part(f"{one.id} {one.status} {one.sentence}", style)
+            yield Part(f"  found: {one.detail}")
+            if one.because:
+                yield Part(f"  probably a consequence of {one.because}", "dim")
+            else:
+                yield Part(f"  mend:  {one.cure}")
+        counts = Counter(one.status for one in self.results)
+        partial = len(self.results) < self.available
+        verdict = "does NOT conform" if self.failed else "passes" if partial else "conforms"
+        warned = f", {counts['warn']} warned" if counts["warn"] else ""
+        asked = f" (of {self.available} checks, {len(self.results)} asked for)" if partial else ""
+        yield Part(
+            f"{self.encoding} {verdict}: {counts['pass']} passed{warned}, {counts['fail']} failed, "
+            f"{counts['not applicable']} not applicable{asked}",
+            wrap=False,
+        )
 
-    def to_json(self) -> dict[str, object]:
+    def plain(self) -> dict[str, object]:
         """The report as plain data."""
         rows = [asdict(result) for result in self.results]
         for row in rows:

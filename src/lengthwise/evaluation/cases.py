@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,6 +12,8 @@ from lengthwise.encoding.positions import Consecutive, Positions
 from lengthwise.spec import SpecError, digest
 from lengthwise.task.base import Instance, Task
 from lengthwise.task.sets import evaluation, lengths_of
+
+_LENGTHS = 10_000  # the most lengths of an evaluation
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,8 +71,9 @@ def _cases(task: Task, split: str, length: int) -> list[Case]:
     return made
 
 
-def grid(task: Task, lengths: Sequence[int] | None = None) -> list[tuple[str, int]]:
+def grid(task: Task, lengths: Sequence[int] | str | None = None) -> list[tuple[str, int]]:
     """The splits and lengths of an evaluation: all that are tested, or the given lengths, each with its split."""
+    lengths = parse_lengths(lengths) if isinstance(lengths, str) else lengths
     seen = "validation" if task.protocol == "paper" else "test_seen"
     if lengths is None:
         splits = (seen, "test_unseen") if task.protocol == "paper" else (seen, "test_unseen", "test_far")
@@ -83,3 +88,21 @@ def grid(task: Task, lengths: Sequence[int] | None = None) -> list[tuple[str, in
             raise SpecError(f"the original study has no {task.name} of length {length}; use protocol=ours")
         found.append((split if task.protocol == "ours" or split == seen else "test_unseen", length))
     return sorted(found, key=lambda pair: pair[1])
+
+
+def parse_lengths(text: str) -> list[int]:
+    """Return the lengths that `8,16,32` or `17-40` stands for."""
+    found: list[int] = []
+    for part in text.replace(" ", "").split(","):
+        match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part)
+        first, last = (0, -1) if match is None else (int(match[1]), int(match[2] or match[1]))
+        if last < first:
+            raise SpecError(f"lengths are written 8,16,32 or 17-40, not {text!r:.80}")
+        if last > 10**6:
+            raise SpecError(f"a length of {last} is beyond anything that can be tested")
+        if len(found) + last + 1 - first > _LENGTHS:
+            raise SpecError(f"{text!r:.80} are more than {_LENGTHS:,} lengths; write fewer")
+        found += range(first, last + 1)
+    if twice := [length for length, count in Counter(found).items() if count > 1]:
+        raise SpecError(f"length {twice[0]} is listed twice in {text!r:.80}")
+    return found

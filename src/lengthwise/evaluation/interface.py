@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def evaluate(
     model: object,
     task: str | Task | None = None,
-    lengths: Sequence[int] | None = None,
+    lengths: Sequence[int] | str | None = None,
     *,
     another_task: bool = False,
     splits: Iterable[tuple[str, int]] | None = None,

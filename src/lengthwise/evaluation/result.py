@@ -8,11 +8,11 @@ be trusted (the mask leaks, or later tokens change earlier logits), and everythi
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lengthwise.display import Display, Table
+from lengthwise.display import Display, Part, Table
 from lengthwise.encoding.positions import Positions
 from lengthwise.evaluation.cases import Case, cases, grid
 from lengthwise.evaluation.decoding import ROWS
@@ -86,17 +86,21 @@ class EvaluationResult(Display):
             for row in self.rows.iter_rows(named=True)
         )
 
-    def __str__(self) -> str:
-        return str(self.table)
+    def parts(self, width: int = 80) -> Iterator[Part]:
+        """The table, and whether decoding confirmed it."""
+        yield Part(self.table)
+        if not self.checks.holds:
+            yield Part("decoding disagreed with one pass: everything was decoded for real", "bold red")
 
-    def _repr_html_(self) -> str:
-        return self.table._repr_html_()
+    def plain(self) -> list[dict[str, object]]:
+        """The rows."""
+        return self.rows.to_dicts()
 
 
 def evaluate_decoder(
     model: object,
     task: str | Task,
-    lengths: Sequence[int] | None = None,
+    lengths: Sequence[int] | str | None = None,
     *,
     splits: Iterable[tuple[str, int]] | None = None,
     examples: int | None = None,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lengthwise.display import Display, Table
+from lengthwise.display import Display, Part
 from lengthwise.folder import Folder
 from lengthwise.progress import Say, progress
 from lengthwise.reporting.divergences import differences, markdown, over_lengths, sentence, summary, table, tasks_of
@@ -70,9 +69,28 @@ class AttentionAnalysis(Display):
         names = {task: short(task) for task in tasks_of(self.heads)}
         return names if len(set(names.values())) == len(names) else {task: task for task in names}
 
-    def __str__(self) -> str:
-        parts = [f"{task}\n{Table(self.head_table(task))}\n{self.verdict(task)}".rstrip() for task in self.tasks]
-        return "\n\n".join(parts)
+    def parts(self, width: int = 80) -> Iterator[Part]:
+        """For each task what heads do and, where runs are compared, how far their attention is from the reference's."""
+        from lengthwise.encoding.labels import label_of
+        from lengthwise.reporting.attention import lengths_shown
+
+        for task in self.tasks:
+            yield Part(f"{task}: what heads do at {lengths_shown(self.heads, task)}", "bold")
+            yield Part(self.head_table(task))
+            yield Part(
+                "mean over layers and heads, median and range of seeds; near: closer than .125 of the way back, far: "
+                "from .875; of the largest weight alone, and of all weights\n",
+                "dim",
+            )
+            if lines := self.divergence_table(task):
+                yield Part(f"{task}: divergence from the attention of {label_of(self.reference)}", "bold")
+                yield Part(lines)
+                yield from [Part(words)] if (words := self.verdict(task)) else []
+                yield Part(
+                    "nats, mean over layers, examples and these lengths, 95 % for other seeds; the true one ends at "
+                    ".693\n",
+                    "dim",
+                )
 
     def head_table(self, task: str) -> Rows:
         """What heads do, one line for each encoding: near or far attention, entropy, the first token."""
@@ -137,7 +155,7 @@ def analyze(
     *,
     against: Run | str | None = None,
     reference: str = "nope",
-    lengths: Sequence[int] | None = None,
+    lengths: Sequence[int] | str | None = None,
     examples: int = 10,
     checkpoint: str = "last",
     store: str = STORE,
@@ -161,7 +179,7 @@ def analyze(
     torch.set_num_threads(1)  # the models run in threads of their own
     found: dict[str, Rows] = {name: [] for name in FILES}
     try:
-        with progress() if say is None else nullcontext(say) as tell:
+        with progress(say) as tell:
             for own in _by_task(opened, other).values():
                 for name, rows in _analyzed(own, other, reference, lengths, examples, checkpoint, tell).items():
                     found[name] += rows
@@ -198,7 +216,7 @@ def _analyzed(
     runs: Sequence[Run],
     against: Run | None,
     reference: str,
-    lengths: Sequence[int] | None,
+    lengths: Sequence[int] | str | None,
     examples: int,
     checkpoint: str,
     tell: Say,
@@ -226,7 +244,7 @@ def _analyzed(
     elif any(model.encoding == reference for model in trained) and len(trained) > 1:
         pairs = pairings([(model.encoding, model.seed) for model in trained], reference)
     limits = [limit for run in (*runs, *([against] if against else [])) if (limit := run.plan.limit()) is not None]
-    given = batches(runs[0].task, None if lengths is None else list(lengths), examples, min(limits, default=None))
+    given = batches(runs[0].task, lengths, examples, min(limits, default=None))
     heads, distances = describe(trained, given, tell, task=task)
     near = [batch for batch in given if batch.length is None or batch.length <= 2 * runs[0].task.longest]
     divergence = compare({**trained, **first}, pairs, near or given, tell, task=task) if pairs else []

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from lengthwise.display import Table
+from lengthwise.display import Facts, Part, Table
 from lengthwise.encoding import ENCODINGS, POSITIONS
 from lengthwise.interface.study import Say, Study, StudyCost, StudyReport
-from lengthwise.spec import options, resolve
+from lengthwise.spec import Spec, SpecError, options, resolve, show, specs
 from lengthwise.task import PUBLISHED, TASKS
 
 if TYPE_CHECKING:
@@ -18,7 +20,44 @@ if TYPE_CHECKING:
 _COMMON = ("protocol", "bos", "tokenizer")  # every task has these
 
 
-def encodings() -> Table:
+class EncodingTable(Table):
+    """The encodings; `markdown()` writes the catalogue of the docs."""
+
+    def parts(self, width: int = 80) -> Iterator[Part]:
+        """The table, with the claims that hold as a list."""
+        yield Part([{**row, "claims": _claims(row, "{}")} for row in self])
+
+    def markdown(self) -> str:
+        """Return a page: the table of encodings, then the docstring and the options of each."""
+        lines = [
+            "# Catalogue of encodings",
+            "",
+            "Written by `lengthwise list encodings --markdown`; parameters at 12 heads of 64 and width 768, per "
+            "instance.",
+            "",
+            "| encoding | acts on | claims | parameters | paper |",
+            "|---|---|---|---|---|",
+        ]
+        for row in self:
+            cells = (f"[`{row['name']}`](#{row['name']})", ", ".join(row["acts on"]), ", ".join(_claims(row, "`{}`")))
+            lines.append(f"| {' | '.join(cells)} | {row['parameters']:,} | {row['paper']} |")
+        for row in self:
+            words = inspect.getdoc(resolve("encoding", ENCODINGS, str(row["name"]))) or ""
+            lines += ["", f"## {row['name']}", "", words]
+            given = [
+                f"`{key}`" + ("" if value is None else f" = {show(value)}") for key, value in row["options"].items()
+            ]
+            if given:
+                lines += ["", f"Options (and what they are unless given): {', '.join(given)}"]
+        return "\n".join(lines)
+
+
+def _claims(row: dict[str, Any], mark: str) -> list[str]:
+    claims = row["claims"].items()
+    return [f"limit {item:,}" if key == "limit" else mark.format(key) for key, item in claims if item]
+
+
+def encodings() -> EncodingTable:
     """List the positional encodings: what each acts on, its options, parameters, claims and paper.
 
     >>> "rope" in encodings().names
@@ -29,7 +68,7 @@ def encodings() -> Table:
     from lengthwise.model import preset
 
     geometry = preset("paper", vocabulary=1).geometry
-    rows = Table()
+    rows = EncodingTable()
     for name in ENCODINGS:
         encoding = build_encoding(name, geometry)
         rows.append(
@@ -46,14 +85,24 @@ def encodings() -> Table:
     return rows
 
 
-def tasks() -> Table:
+class TaskTable(Table):
+    """The tasks."""
+
+    def parts(self, width: int = 80) -> Iterator[Part]:
+        """The table, and the options that every task has."""
+        yield Part(self)
+        every = "protocol=ours (or paper, where listed), tokenizer=FOLDER, bos=true or false"
+        yield Part(f"\nevery task also takes: {every}; my_task.py:Mine is a task too")
+
+
+def tasks() -> TaskTable:
     """List the tasks: what each is, an example, the unit of its length, its protocols and options.
 
     >>> "addition" in tasks().names
     True
     """
     published = {name.partition(":")[0] for name in PUBLISHED}
-    rows = Table()
+    rows = TaskTable()
     for name in TASKS:
         cls = resolve("task", TASKS, name)
         there = _defaults(cls)
@@ -85,7 +134,15 @@ def positions() -> Table:
     return rows
 
 
-def presets() -> Table:
+class PresetTable(Table):
+    """The presets of models."""
+
+    def parts(self, width: int = 80) -> Iterator[Part]:
+        """A line for each field: there are more fields than a screen is wide."""
+        yield Part([{"field": key, **{row["name"]: row[key] for row in self}} for key in self[0] if key != "name"])
+
+
+def presets() -> PresetTable:
     """List the model presets with all their fields.
 
     >>> presets().names
@@ -93,7 +150,7 @@ def presets() -> Table:
     """
     from lengthwise.model import PRESETS, preset
 
-    rows = Table()
+    rows = PresetTable()
     for name in PRESETS:
         config = preset(name, vocabulary=1)
         fields = {**config.model_dump(exclude={"vocabulary"}), "attention_scale": config.scale}
@@ -101,6 +158,35 @@ def presets() -> Table:
             fields["sigma"] = config.initial_sigma
         rows.append({"name": name, **fields})
     return rows
+
+
+def checks() -> Table:
+    """List the checks of `verify`.
+
+    >>> checks().names[0]
+    'C01'
+    """
+    from lengthwise.conformance import checks
+
+    return Table({"id": id, "sentence": sentence} for id, sentence in sorted(checks().items()))
+
+
+def describe(preset: str = "laptop", encoding: str = "nope", vocabulary: int | None = None) -> Facts:
+    """Return what a model is made of: parameter counts, the scale of its initial weights and of positions.
+
+    >>> describe("laptop", "rope", vocabulary=32)["layers"]
+    2
+    """
+    from lengthwise.model import Decoder
+    from lengthwise.model import preset as config_of
+
+    spec = Spec.of(preset)
+    said = dict(spec.options).get("vocabulary")
+    if said is not None and vocabulary is not None:
+        raise SpecError(f"the vocabulary is given twice: in {preset!r} and as --vocabulary {vocabulary}")
+    config = config_of(spec, vocabulary=said or vocabulary or 32_100)
+    named = specs(encoding)
+    return Facts(Decoder(config, named if len(named) > 1 else encoding).describe())
 
 
 def studies() -> Table:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import html
 import json
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lengthwise.display import Display
+from lengthwise.display import Display, Part
 from lengthwise.folder import Folder
 from lengthwise.interface.study import Named, Study
 from lengthwise.progress import Say
@@ -66,22 +66,41 @@ class Comparison(Display):
             )
         return pl.DataFrame(lines)
 
-    def __str__(self) -> str:
-        return f"{self.table}\n{self.verdict}"
+    def parts(self, width: int = 80) -> Iterator[Part]:
+        """The verdict, the curves and the table; then runs that diverged, and answers that could not be trusted."""
+        from lengthwise.training.health import Diverged
 
-    def _repr_html_(self) -> str:
-        return f"{self.table._repr_html_()}<p>{html.escape(self.verdict)}</p>"
+        yield from self.page.short_parts(width)
+        for key, told in self.page.found.diverged.items():
+            yield Part(str(Diverged.read(told, key)), "bold red")
+        for key, record in self.page.found.records.items():
+            for label, checks in record["ends"].get("checks", {}).items():
+                if checks["differences"]:
+                    yield Part(
+                        f"{key}, {label}: decoding disagreed with one pass in {checks['differences']} of "
+                        f"{checks['decoded']} checks, so everything was decoded; does the encoding pass "
+                        "lengthwise verify?",
+                        "bold red",
+                    )
+
+    def plain(self) -> dict[str, Any]:
+        """All numbers of the page, and the curves."""
+        return {**self.page.plain(), "curves": self.curves()}
 
     def plot(self) -> Figure:
         """Accuracy against length as a matplotlib figure."""
         return self.page.main().figure()
 
-    def draw(self, to: str | Path, name: str = "compare") -> list[Path]:
-        """Write the figure (SVG, PNG, CSV), the page (HTML) and its numbers (JSON) into a folder."""
+    def draw(self, to: str | Path, name: str = "") -> list[Path]:
+        """Write the figure (SVG, PNG, CSV), the page (HTML) and its numbers (JSON) into a folder.
+
+        Their names begin with `name`, or else with `compare-` and the task.
+        """
+        name = name or f"compare-{self.page.found.items[0].plan.task.name}"
         paths = replace(self.page.main(), name=name).write(to, ("svg", "png"))
         folder = Folder(to)
         folder.write(f"{name}.html", self.page.html())
-        folder.write(f"{name}.json", json.dumps({**self.page.plain(), "curves": self.curves()}, indent=1))
+        folder.write(f"{name}.json", json.dumps(self.plain(), indent=1))
         return [*paths, Path(to) / f"{name}.html", Path(to) / f"{name}.json"]
 
     def curves(self) -> dict[str, list[dict[int, float]]]:
@@ -123,6 +142,8 @@ def compare(
             threads=threads,
             name="compare",
         )
+        if caution := study.planned.plan(study.planned.points[0]).caution:
+            warnings.warn(caution, stacklevel=2)
         return _trained(study, store, workers, say)
     if not what:
         raise SpecError("there is nothing to compare: give at least one run")

@@ -8,6 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
+from lengthwise.display import Display, Part
 from lengthwise.spec import SpecError, did_you_mean
 
 _COMMANDS = {
@@ -16,13 +17,22 @@ _COMMANDS = {
 }
 
 
-@dataclass(frozen=True)
-class Template:
+@dataclass(frozen=True, repr=False)
+class Template(Display):
     """The files that were written, and the commands to type next."""
 
     file: Path
     test: Path
     commands: list[str]
+
+    def parts(self, width: int = 80) -> list[Part]:
+        """The files, and what to type next."""
+        lines = [f"written: {self.file}, {self.test}", "then:", *(f"  {line}" for line in self.commands)]
+        return [Part("\n".join(lines), wrap=False)]
+
+    def plain(self) -> dict[str, object]:
+        """The files and the commands."""
+        return {"file": str(self.file), "test": str(self.test), "commands": self.commands}
 
 
 def write_template(kind: Literal["encoding", "task"] | str, name: str, to: str | Path = ".") -> Template:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
-from lengthwise.display import Display, Table
+from lengthwise.display import Display, Part
+from lengthwise.evaluation.cases import parse_lengths
 from lengthwise.progress import Say, progress
 from lengthwise.run.lease import STORE
 from lengthwise.spec import SpecError, did_you_mean, suggests
@@ -48,12 +48,23 @@ class ProbeResults(Display):
         places = dict.fromkeys((row["task"], row["documents"]) for row in self.rows)
         return {place: table(self.rows, *place) for place in places}
 
-    def __str__(self) -> str:
-        parts = [
-            f"{task}, {documents} documents: mean error of the position, in tokens, by layer\n{Table(lines)}"
-            for (task, documents), lines in self.tables.items()
-        ]
-        return "\n\n".join(parts)
+    def parts(self, width: int = 80) -> Iterator[Part]:
+        """A table for each task and kind of documents, and the variance by position if it was asked for."""
+        for (task, documents), lines in self.tables.items():
+            yield Part(f"{task}, {documents} documents: mean error of the position, in tokens, by layer", "bold")
+            yield Part(lines)
+            yield Part(f"{self.without(task, documents)}\n", "dim")
+        if self.spreads:
+            yield Part(
+                "How the variance of attention's output goes with position m: its exponent (−1: as 1/m; 0: not at "
+                "all), at the start → trained"
+            )
+            yield Part(_beside(self.exponents))
+
+    def plain(self) -> dict[str, Any]:
+        """The tables and the exponents."""
+        told = [{"task": task, "documents": source, "lines": lines} for (task, source), lines in self.tables.items()]
+        return {"tables": told, "spread": self.exponents}
 
     @property
     def exponents(self) -> Rows:
@@ -73,12 +84,23 @@ class ProbeResults(Display):
         return [path for drawing in self.drawings() for path in drawing.write(to) if path.suffix == ".svg"]
 
 
+def _beside(lines: Rows) -> Rows:
+    """Put the exponents of the output side by side, a column for each layer."""
+    found: dict[tuple[str, ...], dict[str, Any]] = {}
+    for line in lines:
+        if line["quantity"] == "output":
+            where = {key: line[key] for key in ("task", "documents", "encoding")}
+            one = found.setdefault(tuple(where.values()), where)
+            one[f"layer {line['layer']}"] = f"{line['at the start']} → {line['trained']}"
+    return list(found.values())
+
+
 @suggests
 def probe(
     runs: Sequence[Run | str],
     *,
     kind: Literal["linear", "mlp", "both"] = "both",
-    lengths: Sequence[int] | None = None,
+    lengths: Sequence[int] | str | None = None,
     documents: Sequence[str] = ("task",),
     root_m: bool = False,
     one_size: bool = False,
@@ -102,10 +124,11 @@ def probe(
     if unknown := [one for one in documents if one not in SOURCES]:
         raise SpecError(f"there are no documents {unknown[0]!r}.{did_you_mean(unknown[0], SOURCES)}")
     kinds = ("linear", "mlp") if kind == "both" else (kind,)
+    lengths = parse_lengths(lengths) if isinstance(lengths, str) else lengths
     wanted = _Settings(checkpoint, lengths, kinds, root_m, spread, one_size)
     before = [[], []] if to is None else [_read(Path(to) / name) for name in (ROWS, SPREAD)]
     found, spreads = Rows(), Rows()
-    with progress() if say is None else nullcontext(say) as tell:
+    with progress(say) as tell:
         for number, name in enumerate(runs, 1):
             run = Run.open(name, store) if isinstance(name, str) else name
             for source in dict.fromkeys(documents):

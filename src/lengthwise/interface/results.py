@@ -1,14 +1,15 @@
-"""The results of a study's methods, formatted for terminals and notebooks."""
+"""The results of a study's methods: each can be printed, shown in a notebook, and turned into JSON."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lengthwise.display import Display
-from lengthwise.study.add import Guard
-from lengthwise.study.drive import Tally
+from lengthwise.display import Display, Part
+from lengthwise.study.add import Guard, ResultsCheck
+from lengthwise.study.drive import Tally, minutes
 from lengthwise.study.file import StudyFile
 from lengthwise.study.plan import Proof
 from lengthwise.study.status import Status
@@ -19,6 +20,67 @@ if TYPE_CHECKING:
     from lengthwise.interface.study import Study
     from lengthwise.reporting.page import Page
     from lengthwise.study.cost import Cost, Total
+
+_SHOWN = 20
+"""How many runs are printed unless all are asked for."""
+
+
+def counts_in_words(counts: Mapping[str, int]) -> str:
+    """Return `90 runs and 20 tuning runs`."""
+    parts = [f"{counts['runs']:,} runs"]
+    if counts["tuning"]:
+        parts.append(f"{counts['tuning']:,} tuning runs")
+    if counts["evaluations"]:
+        parts.append(f"{counts['evaluations']:,} evaluations")
+    return " and ".join(parts)
+
+
+def done_where(found: Status, store: str, results: Path | None) -> str:
+    """Say how many are done, and where: in the store, or in the bundle that is counted."""
+    if results is None:
+        return f"{len(found.done):,} done in {store}"
+    return f"{len(found.done) - found.given:,} done in {store}, {found.given:,} in {results}"
+
+
+def failed_parts(failed: Mapping[str, str], waiting: int) -> Iterator[Part]:
+    """List failed runs with the reason of each; those that diverged would diverge again and are not retried."""
+    diverged = {key for key, why in failed.items() if why.startswith("diverged ") or " diverged at step " in why}
+    for key, why in list(failed.items())[:_SHOWN]:
+        yield Part(f"{'diverged' if key in diverged else 'failed'} {key}: {why}", "bold red", wrap=False)
+    if len(failed) > _SHOWN:
+        yield Part(f"... and {len(failed) - _SHOWN} more failed")
+    if set(failed) - diverged:
+        yield Part("lengthwise study retry tries the failed ones once more", "dim")
+    if waiting:
+        yield Part(f"{waiting} runs have no learning rate yet: a tuning run they need is not done")
+
+
+@dataclass(frozen=True, repr=False)
+class StudyCheck(Display):
+    """The mistakes of a study that can be found before training, and of a bundle it was compared with."""
+
+    study: Study
+    mistakes: list[str]
+    against: ResultsCheck | None = None
+
+    @property
+    def errors(self) -> list[str]:
+        """Every mistake; empty if there is none."""
+        return self.mistakes + ([] if self.against is None else self.against.errors)
+
+    def parts(self, width: int = 80) -> Iterator[Part]:
+        """That it is sound, or its mistakes."""
+        yield from (Part(f"error: {error}", "bold red") for error in self.errors)
+        if not self.errors:
+            yield Part(f"{self.study.name} is sound: {counts_in_words(self.study.planned.counted())}")
+        if self.against is not None:
+            yield Part(str(self.against))
+
+    def plain(self) -> dict[str, Any]:
+        """The mistakes and the counts."""
+        told: dict[str, Any] = {} if self.errors else self.study.planned.counted()
+        told |= {} if self.against is None else self.against.plain()
+        return {"study": self.study.name, "errors": self.errors, **told}
 
 
 @dataclass(frozen=True, repr=False)
@@ -32,7 +94,10 @@ class StudyPlan(Display):
     """Runs whose learning rate is not chosen yet."""
     counts: dict[str, int]
     proof: Proof
-    status: Status
+    done: str
+    """How many are done, and where."""
+    every: bool = False
+    """Whether all runs are printed."""
 
     @property
     def table(self) -> pl.DataFrame:
@@ -41,19 +106,36 @@ class StudyPlan(Display):
 
         return pl.DataFrame(self.runs)
 
-    def __str__(self) -> str:
-        done = sum(bool(line["done"]) for line in self.runs)
-        told = f"{self.study.name}: {len(self.runs) + self.waiting} runs, {done} done"
-        return f"{told}\n{self.table}\n{self.proof.sentence}"
+    def parts(self, width: int = 80) -> Iterator[Part]:
+        """The first runs, without columns that are equal in all, and the proof."""
+        lines = self.runs
+        yield Part(f"{self.study.name}: {self.study.question}", "bold")
+        yield Part(f"{counts_in_words(self.counts)}; {self.done}", wrap=False)
+        same = [axis for axis in ("positions", "model", "training") if len({line[axis] for line in lines}) == 1]
+        if same and lines:
+            yield Part("in all: " + ", ".join(f"{axis} {lines[0][axis]}" for axis in same), wrap=False)
+        shown = lines if self.every else lines[:_SHOWN]
+        if shown:
+            yield Part([{key: value for key, value in line.items() if key not in same} for line in shown])
+        if len(lines) > len(shown):
+            yield Part(f"... and {len(lines) - len(shown):,} more; --all shows them", "dim")
+        if self.waiting:
+            yield Part(f"{self.waiting:,} more runs get their name when their learning rate is chosen")
+        by_rule = "; the learning rate is set by the rule" if self.study.lr is not None else ""
+        yield Part(self.proof.sentence + by_rule, "bold" if self.proof.holds else "bold yellow")
 
-    def _repr_html_(self) -> str:
-        return self.table._repr_html_()
+    def plain(self) -> dict[str, Any]:
+        """All runs, and the proof."""
+        told = {"study": self.study.name, "question": self.study.question, **self.counts, "runs": self.runs}
+        told |= {"waiting": self.waiting, "proof": self.proof.sentence}
+        return {**told, "only the encoding differs": self.proof.holds, "differs": self.proof.differs}
 
 
 @dataclass(frozen=True, repr=False)
 class StudyCost(Display):
     """The estimated cost of a study on a machine."""
 
+    study: str
     on: str
     at_a_time: int
     kinds: dict[tuple[str, str], list[Cost]]
@@ -74,12 +156,97 @@ class StudyCost(Display):
             lines.append({**line, "disk": one.disk, "seconds": one.hours * 3600})
         return pl.DataFrame(lines)
 
-    def __str__(self) -> str:
-        hours = f"{self.total.wall_hours:.2g} hours with {self.at_a_time} runs at a time"
-        return f"{self.table}\nin all: {self.total.flops:.3g} FLOPs, {hours}"
+    def _lines(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "task": line["task"],
+                "encoding": line["encoding"],
+                "runs": line["runs"],
+                "parameters": line["parameters"],
+                "tokens": line["tokens"],
+                "FLOPs": f"{line['flops']:.2e}",
+                "memory": _size(line["memory"]),
+                "disk": _size(line["disk"]),
+                "one takes": minutes(line["seconds"]),
+            }
+            for line in self.table.iter_rows(named=True)
+        ]
 
-    def _repr_html_(self) -> str:
-        return self.table._repr_html_()
+    def parts(self, width: int = 80) -> Iterator[Part]:
+        """A line for each task and encoding, and the sum."""
+        whole, many, tuning = self.total, self.at_a_time, len(self.tuning)
+        yield Part(self._lines())
+        where = "this machine, calibrated" if self.on == "here" else f"{self.on}, by its published peak: not measured"
+        runs, tuned = sum(map(len, self.kinds.values())), f" and {tuning:,} tuning runs" if tuning else ""
+        yield Part(
+            f"in all ({where}): {runs:,} runs{tuned}, {whole.tokens:.3g} tokens, {whole.flops:.3g} FLOPs, "
+            f"{_size(whole.disk)} of disk, {whole.hours:,.1f} device hours; with {many} at a time "
+            f"{minutes(whole.wall_hours * 3600)} and {_size(whole.memory_together)} of memory"
+        )
+
+    def plain(self) -> dict[str, Any]:
+        """The lines and the sum."""
+        told = {"study": self.study, "on": self.on, "at a time": self.at_a_time, "kinds": self._lines()}
+        return {**told, "all": vars(self.total), "tuning runs": len(self.tuning)}
+
+
+def _size(count: float) -> str:
+    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.0f} MB"
+
+
+@dataclass(frozen=True, repr=False)
+class StudyStatus(Display):
+    """Which runs are done, running, failed or missing."""
+
+    name: str
+    store: str
+    runs: Status
+    results: Path | None
+    """The bundle whose runs count as done."""
+    guard: Status | None = None
+    """The committed runs that are rerun as a check, if encodings are added."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing runs or is missing."""
+        return not (self.runs.running or self.runs.missing or self.runs.waiting)
+
+    def parts(self, width: int = 80) -> Iterator[Part]:
+        """Counts, a table by encoding, what is running and what failed."""
+        yield from self._parts(self.runs, self.store, self.results)
+        if self.guard is not None and not self.guard.complete:
+            yield Part("committed runs that are made again first, as a guard:")
+            yield from self._parts(self.guard, f"{self.store}/guard", None)
+
+    def _parts(self, found: Status, store: str, results: Path | None) -> Iterator[Part]:
+        told = f"{len(found.done):,} of {found.total:,} done, {len(found.running)} running, {len(found.failed)} failed"
+        told += "" if found.left is None else f", about {minutes(found.left)} left"
+        where = "" if results is None else f" ({done_where(found, store, results)})"
+        yield Part(f"{self.name} in {store}: {told}{where}", "bold", wrap=False)
+        yield Part(found.table)
+        lines = [
+            {
+                "running": one["run"],
+                "step": f"{one['step']:,} of {one['steps']:,}" if "step" in one else "beginning",
+                "left": minutes(one["left"]) if "left" in one else "",
+                "by": one["who"],
+            }
+            for one in found.running[:_SHOWN]
+        ]
+        if lines:
+            yield Part(lines)
+        yield from failed_parts(found.failed, 0)
+
+    def plain(self) -> dict[str, Any]:
+        """Counts, running and failed runs, and the table."""
+        found = self.runs
+        told = {"study": self.name, **_counted(found), "missing": len(found.missing) + found.waiting}
+        told |= {"seconds left": found.left, "encodings": found.table}
+        return told | ({} if self.guard is None else {"guard": _counted(self.guard)})
+
+
+def _counted(found: Status) -> dict[str, Any]:
+    return {"total": found.total, "done": len(found.done), "running": found.running, "failed": found.failed}
 
 
 @dataclass(frozen=True, repr=False)
@@ -105,8 +272,17 @@ class StudyReport(Display):
         found |= {task: self.page.task_table(task) for task in self.page.found.tasks}
         return {name: pl.DataFrame(lines, infer_schema_length=None) for name, lines in found.items() if lines}
 
-    def __str__(self) -> str:
-        return f"{self.verdict}\npage: {self.path}" if self.path else self.verdict
+    def parts(self, width: int = 80) -> Iterator[Part]:
+        """The verdict and the path of the page; or, if it was not written, all tables."""
+        if self.path is None:
+            yield from self.page.all_parts(width)
+            return
+        yield Part(self.verdict, "bold")
+        yield Part(f"page: {self.path}; {len(self.files) - 1} other files beside it", wrap=False)
+
+    def plain(self) -> dict[str, Any]:
+        """All numbers of the page."""
+        return self.page.plain()
 
     def _repr_html_(self) -> str:
         return self.page.html()
@@ -126,9 +302,19 @@ class StudyResult(Display):
         """Whether every run is done."""
         return len(self.tally.done) == self.tally.total
 
-    def __str__(self) -> str:
-        failed = f", {len(self.tally.failed)} failed" if self.tally.failed else ""
-        return f"{len(self.tally.done)} of {self.tally.total} runs done in {self.store}{failed}"
+    def parts(self, width: int = 80) -> Iterator[Part]:
+        """What failed, and how many are done."""
+        if self.guard is not None:
+            yield Part(self.guard.sentence)
+        yield from (Part(f"deviation: {line}", "dim") for line in self.study.file.deviations)
+        yield from failed_parts(self.tally.failed, self.tally.waiting)
+        yield Part(f"{len(self.tally.done)} of {self.tally.total} runs done in {self.store}", wrap=False)
+
+    def plain(self) -> dict[str, Any]:
+        """Counts and failures."""
+        told = {"study": self.study.name, "done": len(self.tally.done), "of": self.tally.total}
+        guard = None if self.guard is None else self.guard.sentence
+        return {**told, "failed": self.tally.failed, "waiting": self.tally.waiting, "guard": guard}
 
     def report(self, to: str | Path | None = None) -> StudyReport:
         """The report of the study, as `Study.report` makes it."""

@@ -5,15 +5,22 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lengthwise.encoding import ENCODINGS, POSITIONS
 from lengthwise.encoding.signature import canonical_encoding
 from lengthwise.folder import OUTPUT
-from lengthwise.interface.results import StudyCost, StudyPlan, StudyReport, StudyResult
-from lengthwise.loading import named
+from lengthwise.interface.results import (
+    StudyCheck,
+    StudyCost,
+    StudyPlan,
+    StudyReport,
+    StudyResult,
+    StudyStatus,
+    done_where,
+)
+from lengthwise.loading import names_of
 from lengthwise.progress import Say, progress
 from lengthwise.run.lease import STORE
 from lengthwise.spec import Spec, SpecError, specs
@@ -26,14 +33,13 @@ from lengthwise.study.add import (
     committed,
     counted_as_done,
     guard_store,
-    guarded,
     guards,
     mistakes,
     written,
 )
 from lengthwise.study.check import check, refuse_outside_code
 from lengthwise.study.file import StudyFile
-from lengthwise.study.launch import ExecutorName, Only, drive
+from lengthwise.study.launch import ExecutorName, Only, drive, rerun_some
 from lengthwise.study.plan import Item, Planned, prove
 from lengthwise.study.status import Status, status
 from lengthwise.study.store import Bundle, Store
@@ -73,9 +79,9 @@ class Study:
     ) -> None:
         """Each of task, encoding, positions, model and training is one value or a list of values to vary."""
         axes: dict[str, list[str]] = {
-            "task": _names(task, TASKS),
-            "encoding": _names(encoding, ENCODINGS),
-            "positions": _names(positions, POSITIONS),
+            "task": names_of(task, TASKS),
+            "encoding": names_of(encoding, ENCODINGS),
+            "positions": names_of(positions, POSITIONS),
             "model": [model] if isinstance(model, str) else list(model),
             "training": [training] if isinstance(training, str) else list(training),
         }
@@ -115,7 +121,7 @@ class Study:
         runs count as done. A file that names code from outside the package needs `allow_code=True`.
         """
         made = cls.__new__(cls)
-        more = _names(add, ENCODINGS) if add else []
+        more = names_of(add, ENCODINGS) if add else []
         if isinstance(where, Study):
             vars(made).update(vars(where))
             made.add, made.tasks = [*where.add, *more], where.tasks if tasks is None else tasks
@@ -148,41 +154,46 @@ class Study:
 
     # --- before it is run --------------------------------------------------------------------------------------------
 
-    def check(self) -> list[str]:
-        """Return every mistake that can be found before training; the list is empty if there is none."""
-        return check(self.planned, allow_code=True)
-
-    def check_against(
+    def check(
         self,
-        results: str | Path,
-        rerun: int = 0,
+        against: str | Path | None = None,
         *,
+        rerun: int = 0,
         store: str | None = None,
         workers: int | None = None,
         executor: ExecutorName = "auto",
         say: Say | None = None,
-    ) -> ResultsCheck:
-        """Recompute the id of every run of a bundle from its options; with `rerun`, execute that many runs again.
+    ) -> StudyCheck:
+        """Find every mistake before training.
 
-        The rows of runs that are executed again are compared bit for bit with those of the bundle.
+        With a bundle `against`, the id of each of its runs is recomputed from its options; `rerun` executes that many
+        of them again and compares their rows bit for bit.
         """
-        bundle = Bundle(results)
+        if rerun and against is None:
+            raise SpecError("--rerun executes runs of a bundle again; name the bundle with --against results/NAME")
+        errors = check(self.planned, allow_code=True)
+        if errors or against is None:
+            return StudyCheck(self, errors)
+        bundle, again = Bundle(against), None
         wrong = mistakes(self.before_adding, bundle)
-        if wrong or not rerun:
-            return ResultsCheck(len(bundle.records), wrong)
-        with progress() if say is None else nullcontext(say) as tell:
-            how: dict[str, Any] = {"executor": executor, "workers": workers, "tell": tell}
-            again = self._rerun(Store(store or self.store), bundle, rerun, how)
-        return ResultsCheck(len(bundle.records), [], again)
+        if rerun and not wrong:
+            with progress(say) as tell:
+                how: dict[str, Any] = {"executor": executor, "workers": workers, "tell": tell}
+                again = rerun_some(self.before_adding, bundle, rerun, Store(store or self.store), **how)
+        return StudyCheck(self, [], ResultsCheck(len(bundle.records), wrong, again))
 
-    def plan(self, store: str | None = None) -> StudyPlan:
-        """Return the runs, which of them are done in a store, and the proof that only the encoding differs."""
-        found = self.status(store)
+    def plan(self, store: str | None = None, every: bool = False) -> StudyPlan:
+        """Return the runs, which of them are done in a store, and the proof that only the encoding differs.
+
+        `every` prints all runs instead of the first twenty.
+        """
+        found = self._status(store)
         items = found.items
         done = {item.key for item in found.done}
         runs = [{**item.point.labels(), "kind": item.kind, "run": item.key, "done": item.key in done} for item in items]
         compared = self.planned.provisional(self.planned.points) if self.file.lr is not None else items
-        return StudyPlan(self.file, runs, found.waiting, self.planned.counted(), prove(compared), found)
+        there = done_where(found, store or self.store, self.counted())
+        return StudyPlan(self.file, runs, found.waiting, self.planned.counted(), prove(compared), there, every)
 
     def cost(self, on: str = "here", workers: int | None = None, say: Say | None = None) -> StudyCost:
         """Estimate the cost: FLOPs, tokens, memory, disk and hours, on this machine or e.g. an `a100`."""
@@ -195,7 +206,7 @@ class Study:
             kinds.setdefault((point.task, point.encoding), []).append(cost_of(self.planned.plan(point), machine))
         many = workers or ((os.cpu_count() or 1) if on == "here" else 1)
         runs = [one for listed in kinds.values() for one in listed]
-        return StudyCost(on, many, kinds, tuning, total([*tuning, *runs], many))
+        return StudyCost(self.name, on, many, kinds, tuning, total([*tuning, *runs], many))
 
     # --- running it --------------------------------------------------------------------------------------------------
 
@@ -217,17 +228,17 @@ class Study:
         pass `verify`. If any encodings are added to committed results, three committed runs are rerun first as a check.
         """
         self.store = store or self.store
-        if errors := self.check():
+        if errors := self.check().errors:
             raise SpecError("\n".join(errors))
         kept, bundle = Store(self.store), self._bundle()
         planned, guard = self.planned, None
-        with progress() if say is None else nullcontext(say) as tell:
+        with progress(say) as tell:
             if verify:
                 self._verify_added(tell)
             how: dict[str, Any] = {"executor": executor, "workers": workers, "address": address, "tell": tell}
             if self.add and bundle is not None:
                 planned = Planned(self.file, self.planned.tasks, map(written, self.add))
-                guard = self._rerun(kept, bundle, GUARDS, how)
+                guard = rerun_some(self.before_adding, bundle, GUARDS, kept, **how)
                 guard.refuse_if_different(accept)
             tally = drive(planned, kept, given={} if bundle is None else bundle.summaries, retry=retry, **how)
         return StudyResult(self, self.store, tally, guard)
@@ -242,21 +253,7 @@ class Study:
                 told = f"{spec} does not conform, so it is not trained:\n{found}\n"
                 raise SpecError(f"{told}mend it, or skip the check (verify=False, --skip-verify)")
 
-    def _rerun(self, store: Store, bundle: Bundle, many: int, how: Mapping[str, Any]) -> Guard:
-        """Execute some runs of a bundle again, in a store of their own, and compare their rows."""
-        beside, again = guard_store(store), guards(self.before_adding, bundle, many)
-        if not again:
-            raise SpecError(
-                f"{bundle.folder} has no run of this study as it is now (another version?), so nothing guards the "
-                "comparison; run the whole study here instead, without --with"
-            )
-        how["tell"](f"{len(again)} committed {'run is' if len(again) == 1 else 'runs are'} executed again first")
-        drive(self.before_adding, beside, only=again, **how)
-        found = guarded(again, bundle, beside)
-        how["tell"](found.sentence)
-        return found
-
-    def guard_status(self, store: str | None = None) -> Status | None:
+    def _guard_status(self, store: str | None) -> Status | None:
         """Return the status of the committed runs that are rerun as a check; None if there are none to rerun."""
         bundle = self._bundle()
         if not self.add or bundle is None:
@@ -283,8 +280,12 @@ class Study:
         there = {} if bundle is None else bundle.summaries
         return self.planned.items({**Store(store or self.store).summaries(keys), **there})
 
-    def status(self, store: str | None = None) -> Status:
-        """Return the status in a store: done, running, failed, missing."""
+    def status(self, store: str | None = None) -> StudyStatus:
+        """Return which runs are done, running, failed or missing in a store."""
+        where = store or self.store
+        return StudyStatus(self.name, where, self._status(store), self.counted(), self._guard_status(store))
+
+    def _status(self, store: str | None) -> Status:
         bundle = self._bundle()
         return status(self.planned, Store(store or self.store), None if bundle is None else bundle.summaries)
 
@@ -292,7 +293,7 @@ class Study:
         self, store: str | None = None, encodings: str | None = None, say: Say | None = None
     ) -> list[str]:
         """Return the ids of the runs that are finished in a store; `encodings` selects some, e.g. `nope,t5`."""
-        found = self.status(store)
+        found = self._status(store)
         only = None if encodings is None else {str(canonical_encoding(spec)) for spec in specs(encodings)}
         done = {item.key for item in found.done}
         wanted = [item for item in found.items if item.kind == "run" and (only is None or item.point.encoding in only)]
@@ -372,7 +373,7 @@ class Study:
             self.planned,
             Store(store or self.store),
             self._bundle(use_committed),
-            failed=self.status(store).failed if failed is None else failed,
+            failed=self._status(store).failed if failed is None else failed,
             focus=[written(name) for name in self.add],
             guard=None if guard is None else guard.sentence,
             more=more,
@@ -392,9 +393,3 @@ class Study:
             for verb in ("run", "report")
         )
         return "\n".join(map(shlex.join, verbs))
-
-
-def _names(given: Any, table: Mapping[str, str]) -> list[str]:  # noqa: ANN401
-    """Convert a name, mapping, spec or class, or a list of them, to names as in a study file."""
-    listed = [given] if isinstance(given, str | Mapping | Spec | type) else list(given)
-    return [one if isinstance(one, str) else str(named(one, table)) for one in listed]

@@ -6,14 +6,13 @@ listed in its table.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from csv import DictReader
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from importlib.resources import files
 
-from lengthwise.display import Display
-from lengthwise.display import Table as RowTable
+from lengthwise.display import Display, Part
 from lengthwise.spec import Spec, SpecError, did_you_mean
 
 PAPER = "Kazemnejad et al. 2023, arXiv:2305.19466"
@@ -86,8 +85,27 @@ class Table(Display):
     digits: int = 4
     """The number of digits that the source has."""
 
-    def __str__(self) -> str:
-        return f"{self.what} ({self.unit}; {self.source})\n{RowTable(self.rows)}"
+    def parts(self, width: int = 80) -> Iterator[Part]:
+        """The numbers, their source and their known defects."""
+        yield Part(f"{self.what} ({self.unit})", "bold")
+        yield Part([{ENCODINGS.get(key, key): _said(key, row[key], self.digits) for key in row} for row in self.rows])
+        yield Part(f"source: {self.source}")
+        yield from (Part(f"  ! {defect}", "yellow") for defect in self.defects)
+
+    def plain(self) -> dict[str, object]:
+        """All fields."""
+        return asdict(self)
+
+
+def _said(key: str, value: object, digits: int) -> object:
+    """Format shares without their zero, all of one width, and an encoding's name as it was published."""
+    if isinstance(value, float):
+        return f"{value:.{digits}f}".removeprefix("0") if value < 2 else f"{value:#.4g}"
+    if isinstance(value, tuple):
+        return " ".join(str(_said(key, part, digits)) for part in value)
+    if value is None:
+        return "-"
+    return ENCODINGS.get(str(value), value) if key == "encoding" else value
 
 
 TOPICS = {

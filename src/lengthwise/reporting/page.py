@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lengthwise import __version__
+from lengthwise.display import Part
 from lengthwise.folder import Folder
 from lengthwise.reporting import figures, overview
+from lengthwise.reporting.bars import accuracy_bars
 from lengthwise.reporting.claims import committed_on, judge, read_claims
 from lengthwise.reporting.comparisons import PAIRS, Line
 from lengthwise.reporting.drawing import Drawing
@@ -48,6 +50,28 @@ class Page(Tables):
     def verdict(self) -> str:
         """The paragraph that answers the question."""
         return verdict(self.found, self.numbers)
+
+    def short_parts(self, width: int = 80) -> Iterator[Part]:
+        """The verdict, the curves of up to three tasks, and one table: what fits a screen of 80 columns."""
+        yield Part(self.verdict, "bold")
+        yield from (Part(line, "yellow") for line in self.warnings())
+        for task in self.found.tasks if len(self.found.tasks) <= 3 else []:
+            yield Part("")
+            yield from (Part(line, wrap=False) for line in accuracy_bars(self.found, task, min(width, 80)))
+            yield Part(f"{self.found.short(task)}: exact match by length, ▁ 0 to █ 1; | ends what was trained", "dim")
+        yield Part("")
+        yield Part(self.rank_table())
+
+    def all_parts(self, width: int = 80) -> Iterator[Part]:
+        """The verdict and all tables."""
+        yield from self.short_parts(width)
+        yield Part(self.rank_words(), "dim")
+        if self.numbers.differences:
+            yield from (Part(""), Part(self.difference_table()), Part(self.difference_words(), "dim"))
+        if troubles := self.training_table():
+            yield from (Part(""), Part(troubles))
+        for task in self.found.tasks if len(self.found.tasks) <= 3 else []:
+            yield from (Part(""), Part(task, "bold"), Part(self.task_table(task)))
 
     # --- figures -----------------------------------------------------------------------------------------------------
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from lengthwise.display import Display, Part
 from lengthwise.encoding.labels import label_of
 from lengthwise.evaluation.cases import Case
 from lengthwise.evaluation.decoding import decoder_decode
@@ -17,8 +19,8 @@ from lengthwise.spec import SpecError, digest
 from lengthwise.task.base import Task
 
 
-@dataclass(frozen=True)
-class Answer:
+@dataclass(frozen=True, repr=False)
+class Answer(Display):
     """A model's answer and the correct one."""
 
     prompt: str
@@ -26,11 +28,28 @@ class Answer:
     right: list[str] | None
     """The correct answer; None if the task cannot parse the prompt."""
     correct: bool | None
-    parts: int | None
+    first_difference: int | None
     """The index of the first token at which the two answers differ; None if they do not."""
     cut: bool
     where: str
     """The length, and whether the model was trained on it, in words."""
+
+    def parts(self, width: int = 80) -> Iterator[Part]:
+        """Prompt, answer and correct answer."""
+        yield Part(f"asked  {self.prompt}  ({self.where})")
+        yield Part(f"said   {' '.join(self.said)}{' (never stopped)' if self.cut else ''}")
+        if self.right is None:
+            yield Part("right  unknown: the task does not read this prompt")
+            return
+        yield Part(f"right  {' '.join(self.right)}")
+        if self.correct:
+            yield Part("right", "green")
+        else:
+            yield Part(f"wrong: they part at token {(self.first_difference or 0) + 1} of the answer", "red")
+
+    def plain(self) -> dict[str, object]:
+        """All fields."""
+        return vars(self)
 
 
 def ask(run: Run, prompt: str, checkpoint: str = "last") -> Answer:
@@ -41,13 +60,13 @@ def ask(run: Run, prompt: str, checkpoint: str = "last") -> Answer:
     said = _said(run, run.decoder(checkpoint).eval(), case)
     cut = said[-1:] != [task.vocabulary.eos]
     spoken = task.vocabulary.read(said if cut else said[:-1])
-    parts = None
+    differs = None
     if right is not None and (spoken != right or cut):
-        parts = next(
+        differs = next(
             (at for at, (a, b) in enumerate(zip(spoken, right, strict=False)) if a != b), min(len(spoken), len(right))
         )
-    correct = None if right is None else parts is None or (task.judged and not cut and task.check(instance, spoken))
-    return Answer(task.vocabulary.say(ids[:head]), spoken, right, correct, parts, cut, where)
+    correct = None if right is None else differs is None or (task.judged and not cut and task.check(instance, spoken))
+    return Answer(task.vocabulary.say(ids[:head]), spoken, right, correct, differs, cut, where)
 
 
 @dataclass(frozen=True)

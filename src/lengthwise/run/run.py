@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from lengthwise.display import Display
+from lengthwise.display import Display, Part
 from lengthwise.encoding.positions import Positions
 from lengthwise.evaluation.result import AS_TRAINED, EvaluationResult, evaluate_decoder
 from lengthwise.evaluation.rows import from_parquet, to_parquet
@@ -89,10 +89,12 @@ class Run(Display):
         """The run's name."""
         return self.record["id"]
 
-    def __str__(self) -> str:
+    def parts(self, width: int = 80) -> list[Part]:
+        """What the run is, in a line."""
         state = f"{self.plan.training.steps} steps" if self.done else "not finished"
         names = ",".join(map(str, self.plan.encoding_specs))
-        return f"Run({self.id}: {names} on {self.plan.task_spec}, seed {self.plan.seed}, {state}, in {self.folder})"
+        told = f"Run({self.id}: {names} on {self.plan.task_spec}, seed {self.plan.seed}, {state}, in {self.folder})"
+        return [Part(told)]
 
     @property
     def done(self) -> bool:
@@ -201,7 +203,7 @@ class Run(Display):
 
     def evaluate(
         self,
-        lengths: Sequence[int] | None = None,
+        lengths: Sequence[int] | str | None = None,
         *,
         checkpoint: str = "last",
         encoding: str | None = None,
@@ -209,7 +211,7 @@ class Run(Display):
         allow: Iterable[str] = (),
         examples: int | None = None,
         decoding: str = "checked",
-        progress: Callable[[str], None] | None = None,
+        say: Callable[[str], None] | None = None,
     ) -> EvaluationResult:
         """Evaluate the stored weights again, optionally with changes; the column `evaluation` records the changes."""
         if temperature is not None:
@@ -226,7 +228,7 @@ class Run(Display):
             positions=self.plan.positions,
             labels={"run": self.id, "evaluation": name, "checkpoint": checkpoint},
             decoding=decoding,
-            progress=progress,
+            progress=say,
         )
         return replace(found, effective=decoder.effective())
 

@@ -9,12 +9,13 @@ from typing import TypeVar
 
 from lengthwise.encoding import build_positions
 from lengthwise.encoding.signature import canonical_encoding
+from lengthwise.evaluation.cases import parse_lengths
 from lengthwise.model.config import preset
 from lengthwise.run.identity import Plan, encodings_of
 from lengthwise.spec import Spec, SpecError, blame, specs
 from lengthwise.study.file import AXES, SHOWN, Evaluation, StudyFile
 from lengthwise.study.plan import GridPoint, Planned
-from lengthwise.study.reading import cut, lengths_of
+from lengthwise.study.reading import cut
 from lengthwise.task import build_task
 from lengthwise.training.settings import training_preset
 
@@ -231,4 +232,4 @@ def _roomy(plan: Plan, limit: int) -> None:
 def _possible(plan: Plan, text: str) -> None:
     from lengthwise.evaluation.cases import grid
 
-    grid(plan.task, lengths_of(text))
+    grid(plan.task, parse_lengths(text))

@@ -11,8 +11,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from lengthwise.evaluation.cases import parse_lengths
 from lengthwise.spec import Spec, SpecError, did_you_mean, show, specs
-from lengthwise.study.reading import Wrong, cut, lengths_of, load
+from lengthwise.study.reading import Wrong, cut, load
 
 AXES = ("task", "encoding", "positions", "model", "training")
 """The axes that can vary. Runs are listed in `ORDER`, slowest axis first, so that encodings are side by side."""
@@ -181,7 +182,7 @@ class Evaluation(Part):
         if not self.model_dump(exclude_defaults=True):
             raise ValueError("an evaluation that changes nothing is what every run does anyway")
         if self.lengths is not None:
-            lengths_of(self.lengths)
+            parse_lengths(self.lengths)
         return self
 
 

@@ -8,13 +8,14 @@ from typing import Any, Literal
 
 from lengthwise.run.stop import STOPPED, when_asked_to_stop
 from lengthwise.spec import SpecError
+from lengthwise.study.add import Guard, guard_store, guarded, guards
 from lengthwise.study.drive import Driver, Tally, kind_of, probed
 from lengthwise.study.executors import Executor, InProcess, Processes
 from lengthwise.study.file import Resources
 from lengthwise.study.plan import Item, Planned
 from lengthwise.study.ray_executor import RayExecutor, ray_is_installed
 from lengthwise.study.status import status
-from lengthwise.study.store import Store
+from lengthwise.study.store import Bundle, Store
 
 ExecutorName = Literal["auto", "ray", "processes", "inline"]
 
@@ -72,6 +73,31 @@ def drive(
     except KeyboardInterrupt:
         found = status(planned, store, given)
         raise StudyStopped(len(found.done), found.total) from None
+
+
+def rerun_some(
+    planned: Planned,
+    bundle: Bundle,
+    many: int,
+    store: Store,
+    *,
+    executor: ExecutorName = "auto",
+    workers: int | None = None,
+    address: str | None = None,
+    tell: Callable[[str], None] = lambda words: None,
+) -> Guard:
+    """Execute some runs of a bundle again, in a part of the store of their own, and compare their rows."""
+    beside, again = guard_store(store), guards(planned, bundle, many)
+    if not again:
+        raise SpecError(
+            f"{bundle.folder} has no run of this study as it is now (another version?), so nothing guards the "
+            "comparison; run the whole study here instead, without --with"
+        )
+    tell(f"{len(again)} committed {'run is' if len(again) == 1 else 'runs are'} executed again first")
+    drive(planned, beside, executor=executor, workers=workers, address=address, only=again, tell=tell)
+    found = guarded(again, bundle, beside)
+    tell(found.sentence)
+    return found
 
 
 def _expected(planned: Planned, only: Sequence[Item] | None) -> Mapping[tuple[str, ...], float]:

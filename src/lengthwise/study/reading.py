@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
@@ -14,8 +13,8 @@ import yaml
 
 from lengthwise.spec import SpecError, did_you_mean, one_line
 
-SIZE, DEPTH, LENGTHS = 2**20, 32, 10_000
-"""The maximal bytes and nesting depth of a file, and number of lengths of an evaluation."""
+SIZE, DEPTH = 2**20, 32
+"""The maximal bytes and nesting depth of a file."""
 
 
 class Wrong(ValueError):
@@ -143,21 +142,3 @@ for _tag, _pattern in {
 }.items():
     _Careful.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), None)
 _Careful.add_constructor("tag:yaml.org,2002:trap", _Careful.refuse)
-
-
-def lengths_of(text: str) -> list[int]:
-    """Return the lengths that `8,16,32` or `17-40` stands for."""
-    found: list[int] = []
-    for part in text.replace(" ", "").split(","):
-        match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part)
-        first, last = (0, -1) if match is None else (int(match[1]), int(match[2] or match[1]))
-        if last < first:
-            raise SpecError(f"lengths are written 8,16,32 or 17-40, not {text!r:.80}")
-        if last > 10**6:
-            raise SpecError(f"a length of {last} is beyond anything that can be tested")
-        if len(found) + last + 1 - first > LENGTHS:
-            raise SpecError(f"{text!r:.80} are more than {LENGTHS:,} lengths; write fewer")
-        found += range(first, last + 1)
-    if twice := [length for length, count in Counter(found).items() if count > 1]:
-        raise SpecError(f"length {twice[0]} is listed twice in {text!r:.80}")
-    return found

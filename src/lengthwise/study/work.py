@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lengthwise.encoding import ENCODINGS
+from lengthwise.evaluation.cases import parse_lengths
 from lengthwise.folder import Folder
 from lengthwise.loading import GIVEN, files_of
 from lengthwise.run.identity import Plan
@@ -23,7 +24,6 @@ from lengthwise.run.lease import Failed, Held, Lease, Lost, Watch
 from lengthwise.spec import SpecError, one_line, resolve, specs
 from lengthwise.study.file import Evaluation, StudyFile
 from lengthwise.study.plan import Item
-from lengthwise.study.reading import lengths_of
 
 State = Literal["done", "already", "held", "failed", "stopped", "lost", "died"]
 
@@ -136,7 +136,7 @@ def _evaluate(job: Job, store: Folder, watch: Watch | None) -> bool:
             asked = Evaluation.model_validate(_here(job, job.evaluation or {}))
             lease.folder.create("run.json", json.dumps({**run.record, "of": run.id, "evaluation": job.evaluation}))
             found = run.evaluate(
-                None if asked.lengths is None else lengths_of(asked.lengths),
+                None if asked.lengths is None else parse_lengths(asked.lengths),
                 **asked.model_dump(exclude={"lengths"}),
             )
             lease.folder.write("rows.parquet", to_parquet(found.rows))
