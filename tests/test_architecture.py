@@ -210,3 +210,25 @@ def test_each_verb_calls_one_public_function(figure):
 def test_the_command_line_only_parses_and_prints():
     lines = sum(len(path.read_text().splitlines()) for path in (ROOT / "cli").glob("*.py"))
     assert lines <= 1500
+
+
+def test_no_two_modules_import_each_other():
+    """Not even inside functions; `spec` alone loads classes from outside through `loading` when it is asked to."""
+    names = {f"lengthwise.{'.'.join(path.relative_to(ROOT).with_suffix('').parts)}": path for path in MODULES}
+    names = {name.removesuffix(".__init__"): path for name, path in names.items() if "__main__" not in name}
+    uses = {}
+    for name, path in names.items():
+        tree = ast.parse(path.read_text())
+        hidden = {id(node) for block in ast.walk(tree) if _for_type_checkers(block) for node in ast.walk(block)}
+        uses[name] = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and id(node) not in hidden:
+                found = [f"{node.module}.{alias.name}" for alias in node.names]
+                uses[name] |= {one if one in names else node.module for one in found} & set(names)
+    pairs = {tuple(sorted((one, other))) for one in uses for other in uses[one] if one in uses[other] and one != other}
+    packages = {(one, other) for one, other in pairs if other.startswith(f"{one}.")}  # a package and its own parts
+    assert pairs - packages == {("lengthwise.loading", "lengthwise.spec")}
+
+
+def _for_type_checkers(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)

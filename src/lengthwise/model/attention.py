@@ -12,7 +12,6 @@ the bias in the cheapest form that the path can use. Three paths compute the sam
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
 
 import torch
@@ -24,6 +23,7 @@ from lengthwise.encoding.base import SEES_SCORES, Encoding, Pair
 from lengthwise.model.cache import Cache
 from lengthwise.model.config import DecoderConfig
 from lengthwise.model.flex import BlockMask, Change, flex, prepared
+from lengthwise.model.layout import without_autocast
 from lengthwise.model.mask import AttentionMask
 from lengthwise.model.taps import Taps
 
@@ -32,12 +32,6 @@ COLUMNS_FROM = 512 * 512
 
 AT_ONCE = 2**24
 """Above this many scores (64 MB in fp32) the dense path computes blocks of queries with a quarter as many scores."""
-
-
-def exactly(device: torch.device) -> AbstractContextManager[object]:
-    """Disable autocast, so that scores and whatever is computed from positions keep the working precision."""
-    enabled = torch.is_autocast_enabled(device.type)
-    return torch.autocast(device.type, enabled=False) if enabled else nullcontext()
 
 
 class AttentionContext:
@@ -73,7 +67,7 @@ class AttentionContext:
         """What the encoding prepared for this forward pass."""
         # Cached keys are already rotated; an encoding without `rotate` needs all keys (in `score` and `read`).
         new_only = self.encoding.static_keys and self.turns
-        with exactly(self.query_positions_BQ.device):
+        with without_autocast(self.query_positions_BQ.device):
             keys_BK = self.query_positions_BQ if new_only else self.key_positions_BK
             return self.encoding.prepare(self.query_positions_BQ, keys_BK, self.budget_B)
 
@@ -105,10 +99,10 @@ class AttentionContext:
             start = self.attention_mask.start
             first, last = start + q.tokens - 1, start + 1 - k.tokens
             distances_N = torch.arange(first, last - 1, -1, device=self.query_positions_BQ.device)
-            with exactly(distances_N.device):
+            with without_autocast(distances_N.device):
                 vector_HN = self.encoding.checked_by_distance(distances_N.to(self.query_positions_BQ.dtype))
             return vector_HN.unfold(-1, k.tokens, 1).flip(-2)[None]
-        with exactly(self.query_positions_BQ.device):
+        with without_autocast(self.query_positions_BQ.device):
             return self.encoding.checked_bias(self.query_positions_BQ, self.key_positions_BK)
 
     @cached_property
@@ -140,7 +134,7 @@ class AttentionContext:
             # Only differences matter, so count from the middle query: small numbers keep the sums exact.
             origin_B1 = query_BQ[:, query_BQ.shape[1] // 2, None]
             query_BQ, key_BK = query_BQ - origin_B1, key_BK - origin_B1
-        with exactly(query_BQ.device):
+        with without_autocast(query_BQ.device):
             return encoding.checked_columns(query_BQ)[0], encoding.checked_columns(key_BK)[1] / self.scale
 
     @cached_property
@@ -205,7 +199,7 @@ def fast(q_BHQE: Tensor, k_BHKE: Tensor, v_BHKE: Tensor, context: AttentionConte
         added = context.added_BHQK
         assert added is not None
         # The bias stays in fp32 even with bf16 queries; autocast would round it.
-        with exactly(q_BHQE.device):
+        with without_autocast(q_BHQE.device):
             return F.scaled_dot_product_attention(q_BHQE, k_BHKE, v_BHKE, added, scale=context.scale)
     query_columns, key_columns = context.columns
     q_BHQE, k_BHKE = _beside(q_BHQE, k_BHKE, query_columns, key_columns)
@@ -303,7 +297,7 @@ def _dense(
     """All queries of a context at once; `start` is the index of the first one if they are a block of more."""
     working = torch.promote_types(q_BHQE.dtype, torch.float32)
     encoding = context.encoding
-    with exactly(q_BHQE.device):
+    with without_autocast(q_BHQE.device):
         q_BHQE, k_BHKE = q_BHQE.to(working) * context.scale, k_BHKE.to(working)
         scores_BHQK = q_BHQE @ k_BHKE.mT
         pair = context.pair(q_BHQE, k_BHKE, marks_BHKC) if context.hooked else None
@@ -367,7 +361,7 @@ class Attention(nn.Module):
             q = (q * context.factor).to(q.dtype)
         marks = None
         if context.marks:
-            with exactly(x_BTD.device):
+            with without_autocast(x_BTD.device):
                 marks = context.encoding.checked_mark(x_BTD)
             if cache is not None:
                 marks = cache.extend_marks(layer, marks)

@@ -12,11 +12,11 @@ from torch.utils.checkpoint import checkpoint
 
 from lengthwise.encoding import build_encoding
 from lengthwise.encoding.base import Encoding, normal_, taken
-from lengthwise.model.attention import Attention, AttentionContext, AttentionMask, exactly
+from lengthwise.model.attention import Attention, AttentionContext, AttentionMask
 from lengthwise.model.cache import Cache
 from lengthwise.model.config import DecoderConfig
 from lengthwise.model.flex import check as check_flex
-from lengthwise.model.layout import TokenLayout, lay_out
+from lengthwise.model.layout import TokenLayout, lay_out, without_autocast
 from lengthwise.model.norm import Norm
 from lengthwise.model.per_layer import Named, per_layer
 from lengthwise.model.taps import Tap, Taps
@@ -239,7 +239,7 @@ class Decoder(nn.Module):
             AttentionContext(part, self.config, attention_mask, working, budget_B if part.prefix_stable else there_B)
             for part in self._encodings()
         ]
-        with exactly(ids_BT.device):
+        with without_autocast(ids_BT.device):
             for context in plans:
                 if self.temperature.acts(context.encoding):
                     context.factor = self.temperature.factor(context.query_positions_BQ)

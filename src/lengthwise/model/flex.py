@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from lengthwise.encoding.base import SEES_SCORES
+from lengthwise.model.layout import without_autocast
 from lengthwise.spec import SpecError
 
 if TYPE_CHECKING:
@@ -115,8 +116,6 @@ def _in_document(seen: Seen, documents_BK: Tensor, place_Q: Tensor) -> Seen:
 
 def _by_distance(context: AttentionContext) -> Change | None:
     """`s + b[h, i − j]` with b computed here; None if the bias has no form by distance, or its matrix is smaller."""
-    from lengthwise.model.attention import exactly
-
     encoding, q, k = context.encoding, context.attention_mask.queries, context.attention_mask.keys
     if not (encoding.overrides("by_distance") or (encoding.overrides("columns") and encoding.relative)):
         return None
@@ -124,7 +123,7 @@ def _by_distance(context: AttentionContext) -> Change | None:
     if last - first >= max(q.tokens * k.tokens, 2):
         return None
     working = context.query_positions_BQ.dtype
-    with exactly(q.positions_BT.device):
+    with without_autocast(q.positions_BT.device):
         distances_N = torch.arange(first, last + 1, device=q.positions_BT.device, dtype=working)
         vector_HN = encoding.checked_by_distance(distances_N)
     # Positions of padding may lie outside [smallest, largest]; their bias does not matter, but the index must be valid.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Literal
@@ -239,3 +240,9 @@ def _prefix(
     skip = [tokens - n for n in rows] if rows is not None and padding == "left" else [0] * batch
     skip_B1, prefix_B1 = (torch.tensor(item, device=index_1T.device)[:, None] for item in (skip, checked))
     return (index_1T >= skip_B1) & (index_1T < skip_B1 + prefix_B1)
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Disable autocast, so that scores and whatever is computed from positions keep the working precision."""
+    enabled = torch.is_autocast_enabled(device.type)
+    return torch.autocast(device.type, enabled=False) if enabled else nullcontext()
