@@ -182,7 +182,7 @@ CALLS = {
     "analyze": ["lw.AttentionAnalysis", "lw.analyze"],  # the first reads what the second left
     "probe": ["lw.ProbeResults", "lw.probe"],
     "published": ["lw.published", "lw.published_figure", "lw.published_topics"],
-    "train": ["lw.compare", "lw.train"],  # a run is shown as a comparison of one
+    "train": ["lw.summarize", "lw.train"],
     "evaluate": ["lw.load_run", "lw.reach"],  # and `Run.evaluate`
     "list": ["lw.encodings"],  # and the table that is named
 }

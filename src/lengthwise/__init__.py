@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from lengthwise.interface.probing import ProbeResults, probe
     from lengthwise.interface.prompts import ask, attention, export_model
     from lengthwise.interface.study import Study
+    from lengthwise.interface.summary import RunSummary, summarize
     from lengthwise.interface.theorems import (
         Demonstration,
         heads,
@@ -83,6 +84,8 @@ else:
         "attention": "interface.prompts",
         "export_model": "interface.prompts",
         "Study": "interface.study",
+        "RunSummary": "interface.summary",
+        "summarize": "interface.summary",
         "Demonstration": "interface.theorems",
         "heads": "interface.theorems",
         "horizon": "interface.theorems",
@@ -122,6 +125,7 @@ __all__ = [
     "Geometry",
     "ProbeResults",
     "Run",
+    "RunSummary",
     "Study",
     "Task",
     "__version__",
@@ -158,6 +162,7 @@ __all__ = [
     "report",
     "studies",
     "study_schema",
+    "summarize",
     "tasks",
     "text_lengths",
     "theorem1",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from pathlib import Path
@@ -73,16 +72,9 @@ def train(
     )
     if os.environ.get("RANK", "0") != "0":
         return  # the first process speaks for all
-    found = lw.compare([run])
-    if as_json:
-        (line,), (curve,) = found.table.to_dicts(), found.curves().values()
-        told = {"run": run.id, "folder": str(run.folder), "verdict": found.verdict, **line}
-        print(json.dumps({**told, "checkpoints": run.checkpoints, "curve": curve[0]}, indent=2))
-        return
-    if not run.fresh:
+    if not run.fresh and not as_json:
         say(f"run {run.id} is done already; another --seed or --store makes another run")
-    show(found)
-    say(f"folder: {run.folder}")
+    show(lw.summarize(run), as_json)
 
 
 def _streams(given: list[str]) -> dict[str, int]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from lengthwise.display import Display, Part
 from lengthwise.folder import Folder
 from lengthwise.interface.study import Named, Study
+from lengthwise.interface.summary import disagreement
 from lengthwise.progress import Say
 from lengthwise.reporting.findings import Findings, labelled
 from lengthwise.reporting.page import Page
@@ -76,12 +77,7 @@ class Comparison(Display):
         for key, record in self.page.found.records.items():
             for label, checks in record["ends"].get("checks", {}).items():
                 if checks["differences"]:
-                    yield Part(
-                        f"{key}, {label}: decoding disagreed with one pass in {checks['differences']} of "
-                        f"{checks['decoded']} checks, so everything was decoded; does the encoding pass "
-                        "lengthwise verify?",
-                        "bold red",
-                    )
+                    yield Part(disagreement(key, label, checks), "bold red")
 
     def plain(self) -> dict[str, Any]:
         """All numbers of the page, and the curves."""

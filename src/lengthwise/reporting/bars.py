@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,16 +25,24 @@ def accuracy_bars(found: Findings, task: str, width: int = 80) -> list[str]:
     lengths = sorted({length for _, length in middle})
     names = [name for name in found.encodings if any((name, length) in middle for length in lengths)]
     wide = min(max(len(found.label(name)) for name in names), width // 2)
-    step = -(-len(lengths) // max(width - wide - 4, 8))  # if there are too many lengths, show every n-th
-    shown = [length for place, length in enumerate(lengths) if place % step == 0 or length == lengths[-1]]
     lines = []
     for name in names:
-        blocks = ""
-        for before, length in zip([0, *shown], shown, strict=False):
-            blocks += "|" if before <= trained < length else ""
-            there = middle.get((name, length))
-            blocks += "?" if there is None else BLOCKS[round(there * (len(BLOCKS) - 1))]
-        lines.append(f"{found.label(name)[:wide]:>{wide}} {blocks}")
-    ends = f"{shown[0]}"
-    lines.append(f"{'':>{wide}} {ends}{f'{shown[-1]}':>{len(shown) + 1 - len(ends)}}")
+        own = {length: middle.get((name, length)) for length in lengths}
+        lines.append(f"{found.label(name)[:wide]:>{wide}} {bar(own, trained, width - wide - 4)}")
+    first, last = str(lengths[0]), str(lengths[-1])
+    drawn = len(bar(dict.fromkeys(lengths), trained, width - wide - 4))
+    lines.append(f"{'':>{wide}} {first}{last:>{drawn - len(first)}}")
     return lines
+
+
+def bar(curve: Mapping[int, float | None], trained: int, width: int) -> str:
+    """Return accuracy by length as blocks, `?` where it is missing; if there are too many lengths, every n-th."""
+    lengths = sorted(curve)
+    step = -(-len(lengths) // max(width, 8))
+    shown = [length for place, length in enumerate(lengths) if place % step == 0 or length == lengths[-1]]
+    blocks = ""
+    for before, length in zip([0, *shown], shown, strict=False):
+        blocks += "|" if before <= trained < length else ""
+        there = curve[length]
+        blocks += "?" if there is None else BLOCKS[round(there * (len(BLOCKS) - 1))]
+    return blocks
