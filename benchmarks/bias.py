@@ -2,7 +2,7 @@
 
     python benchmarks/bias.py --rounds 15 --layers 3
 
-Forward and backward of `attention.fast`, with the making of the context, which the layers of a model share: once per
+Forward and backward of `fused_attention`, with the making of the context, which the layers of a model share: once per
 `--layers` calls. Both forms take turns on one thread; what counts is the median over rounds of their ratio. It decides
 `attention.COLUMNS_FROM`. The last line of the output is one line of JSON.
 
@@ -62,7 +62,7 @@ class Case:
         budget_B = torch.tensor(layout.counts, device=device)
         context = attention.AttentionContext(self.encoding, self.config, attention_mask, torch.float32, budget_B)
         q_BHTE, k_BHTE, v_BHTE = self.qkv
-        outs = [attention.fast(q_BHTE, k_BHTE, v_BHTE, context) for _ in range(self.layers)]
+        outs = [attention.fused_attention(q_BHTE, k_BHTE, v_BHTE, context) for _ in range(self.layers)]
         gradients: tuple[Tensor, ...] = ()
         for out_BHTE in outs:
             gradients = torch.autograd.grad(out_BHTE, self.qkv, self.gradient_BHTE)

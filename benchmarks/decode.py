@@ -27,14 +27,14 @@ from lengthwise.evaluation.result import evaluate_decoder
 from lengthwise.model import Decoder
 from lengthwise.run import Plan
 from lengthwise.task.block import training_block
-from lengthwise.training.batches import inline
+from lengthwise.training.batches import on_demand_blocks
 from lengthwise.training.loop import Loop
 
 
 def trained(plan: Plan) -> Decoder:
     """Our model, after its few steps."""
     decoder = plan.decoder()
-    supply = inline(lambda start, stop: training_block(plan.task, start, stop, plan.seeds.data))
+    supply = on_demand_blocks(lambda start, stop: training_block(plan.task, start, stop, plan.seeds.data))
     for _ in Loop(decoder, supply, plan.training, plan.positions, plan.seeds):
         pass
     return decoder.eval()

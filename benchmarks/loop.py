@@ -26,7 +26,7 @@ from lengthwise.run import Plan
 from lengthwise.run.attempt import Attempt
 from lengthwise.run.lease import Lease
 from lengthwise.task.block import training_block
-from lengthwise.training.batches import Batch, batches, inline
+from lengthwise.training.batches import Batch, batches, on_demand_blocks
 from lengthwise.training.loggers import Loggers, Progress
 from lengthwise.training.loop import Loop
 from lengthwise.training.parallel import ALONE
@@ -42,7 +42,7 @@ def plan_of(task: str, steps: int, batching: str) -> Plan:
 
 def feeds_of(plan: Plan) -> list[Batch]:
     """All batches of a run, made beforehand."""
-    supply = inline(lambda start, stop: training_block(plan.task, start, stop, plan.seeds.data))
+    supply = on_demand_blocks(lambda start, stop: training_block(plan.task, start, stop, plan.seeds.data))
     return list(batches(supply, plan.training, plan.positions, plan.seeds))
 
 
@@ -55,7 +55,7 @@ def ours(plan: Plan) -> float:
         with attempt._supply(0) as supply:
             loop = Loop(decoder, supply, plan.training, plan.positions, plan.seeds)
             supply(
-                0, min(plan.training.span, plan.training.steps) * plan.training.batch_size
+                0, min(plan.training.window_steps, plan.training.steps) * plan.training.batch_size
             )  # as bare has its batches
             start = time.perf_counter()
             attempt._train(loop)

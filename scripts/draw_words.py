@@ -21,20 +21,29 @@ def _signature(node: ast.ClassDef | ast.FunctionDef) -> str:
     """The parameters of a function, as an editor would show them; nothing for a class."""
     if isinstance(node, ast.ClassDef):
         return ""
-    return f"({', '.join(one.arg for one in (*node.args.args, *node.args.kwonlyargs) if one.arg != 'self')})"
+    named = [one.arg for one in (*node.args.args, *node.args.kwonlyargs) if one.arg not in {"self", "cls"}]
+    return f"({', '.join(named)})"
 
 
 def drawn() -> tuple[list[str], list[str]]:
-    """Every public name with its kind and package, and every sentence of a docstring or an error, sorted."""
+    """Every public name as an editor shows it, and every first sentence of a docstring or an error, sorted."""
     names, sentences = set[str](), set[str]()
     for path in sorted(ROOT.rglob("*.py")):
         package = path.relative_to(ROOT).parts[0].removesuffix(".py")
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
-                kind = "class" if isinstance(node, ast.ClassDef) else "function"
-                names.add(f"{kind} {node.name}{_signature(node)} (package {package})")
+        tree = ast.parse(path.read_text())
+        for owner in (tree, *(node for node in tree.body if isinstance(node, ast.ClassDef))):
+            inside = f"{owner.name}." if isinstance(owner, ast.ClassDef) else ""
+            if inside.startswith("_"):
+                continue
+            for node in owner.body:
+                if not isinstance(node, ast.ClassDef | ast.FunctionDef) or node.name.startswith("_"):
+                    continue
+                kind = "class" if isinstance(node, ast.ClassDef) else "method" if inside else "function"
+                names.add(f"{kind} {inside}{node.name}{_signature(node)} (package {package})")
                 if isinstance(node, ast.FunctionDef):
-                    names |= {f"option {one.arg} of {node.name}() (package {package})" for one in node.args.kwonlyargs}
+                    options = [one.arg for one in node.args.kwonlyargs]
+                    names |= {f"option {one} of {inside}{node.name}() (package {package})" for one in options}
+        for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.Module) and (said := ast.get_docstring(node)):
                 place = path.relative_to(ROOT) if isinstance(node, ast.Module) else getattr(node, "name", "")
                 sentences.add(f"[docstring of {place}] " + re.split(r"(?<=[.?])\s", " ".join(said.split()))[0])

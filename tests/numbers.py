@@ -16,10 +16,10 @@ import polars as pl
 from lengthwise.conformance import CHECKS
 from lengthwise.encoding import ENCODINGS, POSITIONS
 from lengthwise.encoding.labels import label_of
-from lengthwise.reporting.divergences import differences, estimate, over_lengths, told
-from lengthwise.reporting.findings import gather
+from lengthwise.reporting.divergences import differences, estimate, over_lengths, published_divergence
+from lengthwise.reporting.findings import collect_findings
 from lengthwise.reporting.page import Page
-from lengthwise.statistics.learned import scored
+from lengthwise.statistics.learned import scored_rows_filter
 from lengthwise.study.file import StudyFile
 from lengthwise.study.plan import Planned
 from lengthwise.study.store import Bundle
@@ -142,7 +142,7 @@ def attention_table(task: str) -> Callable[[], str]:
         lines = []
         for name in SIX:
             words = "NoPE, another seed" if name == "nope" else label_of(name)
-            number = told(name)
+            number = published_divergence(name)
             cells = [half(task, pairing, name, measure) for pairing, measure in measures.values()]
             lines.append([words, "" if number is None else short(number, 3), *cells])
         return table(["", "published", *measures], lines)
@@ -165,11 +165,11 @@ def gap(task: str, encoding: str, seen: bool = False) -> str:
 
 @cache
 def page(name: str) -> Page:
-    return Page(gather(Planned(StudyFile.read(name)), None, Bundle(RESULTS / name)))
+    return Page(collect_findings(Planned(StudyFile.read(name)), None, Bundle(RESULTS / name)))
 
 
 def glance_seen() -> str:
-    found = page("glance").found.rows.filter(scored() & pl.col("seen"))
+    found = page("glance").found.rows.filter(scored_rows_filter() & pl.col("seen"))
     by = found.group_by("run", "length").agg((pl.col("correct").sum() / pl.col("examples").sum()).alias("a"))
     means = by.group_by("run").agg(pl.col("a").mean())["a"]
     return f"All {len(means)} learn the seen lengths ({short(means.min(), 3)}–{short(means.max(), 3)})"
@@ -187,7 +187,7 @@ CORE = ("nope", "t5", "alibi", "rope", "sinusoidal", "learned")
 def defaults() -> str:
     """Seen-length accuracy of each task at its laptop setting, tuning seed; `–` where a run is not there."""
     bundle = Bundle(RESULTS / "defaults")
-    found = bundle.rows.filter(scored() & pl.col("seen"))
+    found = bundle.rows.filter(scored_rows_filter() & pl.col("seen"))
     by = found.group_by("run", "length").agg((pl.col("correct").sum() / pl.col("examples").sum()).alias("a"))
     means = dict(by.group_by("run").agg(pl.col("a").mean()).iter_rows())
     runs: dict[str, dict[str, tuple[float, float]]] = {}

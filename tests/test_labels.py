@@ -9,7 +9,7 @@ import pytest
 import lengthwise
 from lengthwise.encoding import ENCODINGS
 from lengthwise.encoding.labels import label_of, label_of_class, unique_labels
-from lengthwise.encoding.signature import outline
+from lengthwise.encoding.signature import encoding_stub
 from lengthwise.reporting.page import Page
 from lengthwise.reporting.words import number
 from tests.reporting.made import FIVE, TASKS, findings, study
@@ -51,7 +51,7 @@ def test_an_outside_class_says_its_own_label_or_is_called_by_its_name():
 def test_every_encoding_has_a_label_of_its_own_and_alike_ones_keep_their_spelling():
     labels = [label_of(name) for name in ENCODINGS]
     assert len(set(labels)) == len(labels)
-    assert all(label_of_class(outline(name)) for name in ENCODINGS)
+    assert all(label_of_class(encoding_stub(name)) for name in ENCODINGS)
     two = ["rope:fraction=0.25", "rope:fraction=0.25:interleaved=true"]
     assert unique_labels(two) == {name: name for name in two}
 

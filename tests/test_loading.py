@@ -111,14 +111,14 @@ cell(3, """class Mine(lw.Encoding):
     def by_distance(self, distances_N):
         return -(slope(distances_N.abs()) / pi).expand(self.geometry.heads, -1)
 """)
-from lengthwise.loading import gathered
+from lengthwise.loading import notebook_class_source
 from lengthwise.run import Plan
 first, name = Plan.of("copy", Mine).id, str(Plan.of("copy", Mine).encoding_specs[0])
 cell(4, "BELOW = 1  # another cell\\n")
 second = Plan.of("copy", Mine).id
 cell(1, "SCALE = 0.75")
 third = Plan.of("copy", Mine).id
-print(json.dumps({"ids": [first, second, third], "source": gathered(Mine), "name": name}))
+print(json.dumps({"ids": [first, second, third], "source": notebook_class_source(Mine), "name": name}))
 '''
 
 

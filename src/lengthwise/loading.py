@@ -153,7 +153,7 @@ def content(cls: type) -> bytes:
     same content.
     """
     if (path := _file_of(cls)) is None:
-        text = gathered(cls)
+        text = notebook_class_source(cls)
         return plain(needed(ast.parse(text), cls.__qualname__)).encode()
     module = sys.modules[cls.__module__]
     if module.__package__:  # its relative imports work only inside its package, so it is parsed but not executed again
@@ -196,7 +196,7 @@ def _imported(importer: str, statements: list[ast.stmt]) -> set[str]:
 def files_of(cls: type) -> dict[str, bytes]:
     """Return path → content of the files a worker needs to import a class: its own, then modules beside it."""
     if (path := _file_of(cls)) is None:
-        return {"notebook.py": gathered(cls).encode()}
+        return {"notebook.py": notebook_class_source(cls).encode()}
     loaded = sys.modules[load_class(str(path), cls.__qualname__).__module__]
     beside = [Path(file) for file in loaded.__dict__["__neighbours__"]]
     return {path.name: path.read_bytes(), **{str(one.relative_to(path.parent)): one.read_bytes() for one in beside}}
@@ -296,7 +296,7 @@ def plain(body: list[ast.stmt]) -> str:
 # --- notebooks -------------------------------------------------------------------------------------------------------
 
 
-def gathered(cls: type) -> str:
+def notebook_class_source(cls: type) -> str:
     """Return the source of a class from a notebook as one file, after everything that it uses."""
     there, pieces, seen = vars(sys.modules[cls.__module__]), list[str](), set[str]()
 

@@ -10,12 +10,12 @@ import torch
 from lengthwise.analysis import divergence as module
 from lengthwise.analysis.attention import Batch, DecoderSource
 from lengthwise.analysis.divergence import (
-    Apart,
+    HeadDivergences,
     best_matching,
     divergences,
     head_divergences,
+    layer_divergence,
     lockstep,
-    paired,
 )
 from lengthwise.analysis.pairing import Model, pairings
 from lengthwise.encoding.base import Encoding
@@ -98,14 +98,14 @@ def test_zeros_are_as_in_the_original_where_it_is_published_and_right_elsewhere(
 
 def test_pairings_of_heads():
     costs = np.array([[[0.0, 1.0], [1.0, 3.0]]])
-    assert [paired(costs, how) for how in ("minimum", "matching", "as_published", "same")] == [0, 1, 1, 1.5]
+    assert [layer_divergence(costs, how) for how in ("minimum", "matching", "as_published", "same")] == [0, 1, 1, 1.5]
     with pytest.raises(SpecError, match="paired by"):
-        paired(costs, "nearest")
+        layer_divergence(costs, "nearest")
     # The minimum is of each example, the matching one for all of them.
     two = np.array([[[0.0, 9], [9, 9]], [[9, 9], [9, 0.0]]])
-    assert paired(two, "minimum") == 0
-    assert paired(two, "matching") == pytest.approx(4.5)
-    assert math.isnan(paired(np.zeros((1, 1, 1)), "as_published"))
+    assert layer_divergence(two, "minimum") == 0
+    assert layer_divergence(two, "matching") == pytest.approx(4.5)
+    assert math.isnan(layer_divergence(np.zeros((1, 1, 1)), "as_published"))
 
 
 def test_the_matching_is_the_best_of_all_and_does_not_shrink_with_heads():
@@ -114,8 +114,8 @@ def test_the_matching_is_the_best_of_all_and_does_not_shrink_with_heads():
     generator = np.random.default_rng(0)
     costs = generator.random((6, 5, 5))
     best = min(costs.mean(0)[range(5), list(order)].mean() for order in permutations(range(5)))
-    assert paired(costs, "matching") == pytest.approx(best)
-    few, many = (paired(np.abs(generator.normal(1, 0.2, (1, n, n))), "minimum") for n in (2, 32))
+    assert layer_divergence(costs, "matching") == pytest.approx(best)
+    few, many = (layer_divergence(np.abs(generator.normal(1, 0.2, (1, n, n))), "minimum") for n in (2, 32))
     assert many < few
     assert sorted(best_matching(np.full((1, 3, 3), math.inf))[1].tolist()) == [0, 1, 2]
 
@@ -275,4 +275,4 @@ def test_rows_have_every_definition_and_pairing_by_layer_and_length():
     assert all(named <= set(row) for row in rows)
     mean = np.mean([row["true matching"] for row in rows])  # equally many examples
     assert mean == pytest.approx(apart.total("true", "matching"))
-    assert isinstance(apart, Apart)
+    assert isinstance(apart, HeadDivergences)

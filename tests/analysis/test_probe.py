@@ -7,7 +7,14 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from lengthwise.analysis.documents import Document, apart, batches, random_documents, random_sets, task_documents
+from lengthwise.analysis.documents import (
+    Document,
+    batches,
+    drop_training_documents,
+    random_documents,
+    random_sets,
+    task_documents,
+)
 from lengthwise.analysis.probe import (
     _network,
     baselines,
@@ -20,10 +27,10 @@ from lengthwise.analysis.probe import (
     slopes,
 )
 from lengthwise.analysis.spread import exponent, spread
-from lengthwise.analysis.states import States, collect, decoder_states, of_one_size, times_root_m
+from lengthwise.analysis.states import States, collect, decoder_states, equalise_output_norm, times_root_m
 from lengthwise.cli import app
 from lengthwise.encoding import ENCODINGS
-from lengthwise.interface.probing import constructed, table, without
+from lengthwise.interface.probing import table, theorem1_states, without
 from lengthwise.model import Decoder, preset
 from lengthwise.run import train
 from lengthwise.spec import SpecError
@@ -174,7 +181,7 @@ def test_documents_of_training_and_test_are_others(name):
 
 def test_a_document_that_is_in_both_is_not_tested():
     one, two = Document((1, 2, 3), 3, 3), Document((1, 2, 4), 3, 3)
-    assert apart([one], [Document((1, 2, 3), 3, 3), two, two]) == [two]
+    assert drop_training_documents([one], [Document((1, 2, 3), 3, 3), two, two]) == [two]
 
 
 def test_lengths_that_are_not_there_are_refused():
@@ -250,7 +257,7 @@ TAPS = {"none": None, "root_m": times_root_m}
 def test_the_constructed_state_is_read_without_error_and_fails_beyond_by_the_closed_form(figure):
     tokens = 48
     trained, tested = random_sets(SYMBOLS, tokens, first=START, count=64)
-    read = constructed(40, START, tokens)
+    read = theorem1_states(40, START, tokens)
     rows = probe_all({("constructed", "none"): read}, trained, tested)
     seen = at(rows, layer=1, tested="seen")
     figure(f"Theorem 1's state of {tokens} tokens, linear probe: {seen['mae']:.1e} tokens")
@@ -287,7 +294,7 @@ def test_variance_falls_as_one_over_m_at_the_start_and_root_m_undoes_it(figure):
 def test_one_size_leaves_directions_and_takes_sizes():
     documents = random_documents(SYMBOLS, 24, 40, first=START) + random_documents(SYMBOLS, 9, 10, first=START)
     model = decoder(layers=2)
-    change = of_one_size(model, documents)
+    change = equalise_output_norm(model, documents)
     heads_BHQE = torch.randn(2, 4, 5, 16) * torch.arange(1, 6)[:, None]
     changed_BHQE = change("layers.0.heads", heads_BHQE)
     sizes_BQ = changed_BHQE.square().mean((1, 3)).sqrt()
@@ -332,7 +339,7 @@ def test_the_table_and_the_sentence_say_what_the_rows_say():
     reads = {
         ("trained", "none"): decoder_states(decoder()),
         ("untrained", "none"): decoder_states(decoder(seed=1)),
-        ("constructed", "none"): constructed(40, START, 16),
+        ("constructed", "none"): theorem1_states(40, START, 16),
     }
     labels = {"task": "copy", "documents": "task", "encoding": "nope", "seed": 0}
     rows = [labels | row for row in probe_all(reads, trained, tested, kinds=["linear"])]

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from lengthwise.conformance import CHECKS, assert_conforms, verify
-from lengthwise.conformance.cures import CONSEQUENCES, CURES, causes
+from lengthwise.conformance.cures import CONSEQUENCES, CURES, explaining_failures
 from lengthwise.encoding.alibi import Alibi
 from lengthwise.encoding.base import Encoding, waves
 from tests.conformance.mutants import NumpyDraws, OwnGenerator, RunawayPower, SlopesInABuffer
@@ -61,7 +61,7 @@ class LearnedSlopes(Alibi):
 @pytest.mark.parametrize("encoding", [LearnedFrequencies, LearnedSlopes])
 def test_a_fixed_start_that_is_not_constant_conforms(encoding):
     report = verify(encoding, only=["S03", "S04"])
-    assert not report.failed and not report.warned, report.text()
+    assert not report.failed and not report.warned, str(report)
 
 
 @pytest.mark.slow
@@ -96,8 +96,8 @@ def test_every_check_has_a_cure_and_every_cause_is_a_check():
 
 
 def test_causes_come_before_consequences():
-    assert causes({"S01", "S02", "T13"}) == {"S02": "S01", "T13": "S01"}
-    assert causes({"T13"}) == {}
+    assert explaining_failures({"S01", "S02", "T13"}) == {"S02": "S01", "T13": "S01"}
+    assert explaining_failures({"T13"}) == {}
     first, *rest = verify(SlopesInABuffer, only=["T13", "S02", "S01"]).failed
     assert first.id == "S01" and not first.because, "the buffer is the cause"
     assert rest and all(result.because == "S01" for result in rest)

@@ -66,7 +66,7 @@ def test_every_encoding_conforms_under_every_kind_of_positions(name, positions):
             verify(name, positions=positions)
         return
     report = verify(name, positions=positions)
-    assert report.passed, report.text(report.failed)
+    assert report.passed, str(report)
     assert {result.id for result in report.results} == set(checks())
 
 
@@ -288,7 +288,7 @@ def test_what_would_pass_in_silence_does_not():
 def test_a_right_port_conforms_in_its_own_form():
     for cls in (BloomAlibi, LlamaRope):
         report = verify(cls, only=["T12", "T15", "T05", "T07"])
-        assert report.passed, report.text(report.failed)
+        assert report.passed, str(report)
 
 
 def test_mistakes_are_told():

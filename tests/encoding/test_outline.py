@@ -5,7 +5,7 @@ import typing
 import pytest
 
 from lengthwise.encoding import ENCODINGS
-from lengthwise.encoding.signature import canonical_encoding, outline
+from lengthwise.encoding.signature import canonical_encoding, encoding_stub
 from lengthwise.spec import Spec, SpecError, canonical, options, resolve
 
 SPELLED = [
@@ -19,7 +19,7 @@ SPELLED = [
 
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_an_outline_has_the_options_and_the_version_of_the_class(name):
-    cls, drawn = resolve("encoding", ENCODINGS, name), outline(name)
+    cls, drawn = resolve("encoding", ENCODINGS, name), encoding_stub(name)
     assert drawn.version == cls.version
     assert _told(drawn) == _told(cls)
 

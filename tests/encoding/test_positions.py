@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from lengthwise.encoding import POSITIONS, build_positions
 from lengthwise.spec import SpecError
 from lengthwise.task import build_task
-from lengthwise.task.sets import maker
+from lengthwise.task.sets import instance_factory
 
 KINDS = [
     "consecutive",
@@ -48,7 +48,7 @@ def test_positions_that_look_at_content_keep_the_contract(kind, name, data):
     if data.draw(st.booleans()):
         positions = positions.at_test()
     length = data.draw(st.integers(1, 8))
-    example = task.render(maker(task, "train", max(length, 3))(data.draw(st.integers(0, 50))))
+    example = task.render(instance_factory(task, "train", max(length, 3))(data.draw(st.integers(0, 50))))
     ids, asked = task.vocabulary.sequence(example.prompt, example.target, task.starts)
     prompt, right = ids[:asked], ids[asked:]
     answer = right[: data.draw(st.integers(0, len(right)))]
@@ -124,7 +124,7 @@ def test_starts_are_random_in_training_and_leave_room():
 )
 def test_what_cannot_be_coupled_says_what_to_type(kind, name, said):
     task = build_task(name)
-    example = task.render(maker(task, "train", 3)(0))
+    example = task.render(instance_factory(task, "train", 3)(0))
     ids, asked = task.vocabulary.sequence(example.prompt, example.target, task.starts)
     with pytest.raises(SpecError, match=said):
         build_positions(kind).of(task).places(ids[:asked], ids[asked:], 0, len(ids))

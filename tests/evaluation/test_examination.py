@@ -7,12 +7,12 @@ from lengthwise.encoding import ENCODINGS, build_positions
 from lengthwise.evaluation import evaluate, evaluate_decoder
 from lengthwise.evaluation.cases import cases, grid
 from lengthwise.evaluation.onepass import one_pass
-from lengthwise.evaluation.result import NEAR, parting
+from lengthwise.evaluation.result import NEAR, first_disagreement
 from lengthwise.model import Decoder, preset
 from lengthwise.spec import SpecError
 from lengthwise.task import build_task
 from lengthwise.task.block import training_block
-from lengthwise.training.batches import inline
+from lengthwise.training.batches import on_demand_blocks
 from lengthwise.training.loop import Loop
 from lengthwise.training.settings import Seeds, training_preset
 
@@ -25,7 +25,7 @@ def trained(task, encoding="nope", steps=150, positions="consecutive", model=SMA
     built = build_task(task)
     training = training_preset("laptop", steps=steps, batch_size=32, lr=rate, warmup=10)
     decoder = Decoder(preset(model, vocabulary=len(built.vocabulary)), encoding)
-    supply = inline(lambda start, stop: training_block(built, start, stop, 0))
+    supply = on_demand_blocks(lambda start, stop: training_block(built, start, stop, 0))
     list(Loop(decoder, supply, training, build_positions(positions).of(built), Seeds.of(0)))
     return decoder.eval(), built
 
@@ -73,14 +73,14 @@ def test_one_pass_equals_decoding_on_ten_thousand_predictions(figure):
                 evaluate_decoder(decoder, built, decoding=how, rows=rows)
                 for how, rows in (("checked", 256), ("real", 64))
             )
-            assert checked.checks.holds
+            assert checked.checks.pass_agrees
             everything = [case for split, length in grid(built) for case in cases(built, split, length)]
-            from lengthwise.evaluation.result import Subject
+            from lengthwise.evaluation.result import EvaluatedModel
 
-            subject = Subject.of(decoder, built, None, 64)
+            subject = EvaluatedModel.of(decoder, built, None, 64)
             seen = one_pass(subject.logits, everything, built.vocabulary.eos, subject.positions, None)
             for one, judged in zip(seen, real.judged, strict=True):
-                at = parting(one, judged.said)
+                at = first_disagreement(one, judged.said)
                 if at is not None:
                     near += 1
                     assert one.gap[at] <= NEAR
@@ -118,7 +118,7 @@ def test_checked_and_real_decoding_find_the_same(encoding):
 def test_other_positions_decode_as_one_pass_says(task, positions, figure):
     decoder, built = trained(task, "learned:limit=64", positions=positions, steps=200)
     checked, real = (evaluate_decoder(decoder, built, decoding=how, positions=positions) for how in ("checked", "real"))
-    assert checked.checks.holds and outcomes(checked) == outcomes(real)
+    assert checked.checks.pass_agrees and outcomes(checked) == outcomes(real)
     kinds = [one.kind for one in real.judged]
     figure(
         f"{positions}: {len(kinds):,} predictions, " + ", ".join(f"{kinds.count(k)} {k}" for k in sorted(set(kinds)))
@@ -162,7 +162,7 @@ def test_a_mask_that_leaks_is_right_in_one_pass_and_scores_nothing():
     alone = evaluate_decoder(leaking, task, decoding="none")
     assert alone.rows["correct"].sum() == alone.rows["examples"].sum()
     found = evaluate_decoder(leaking, task)
-    assert not found.checks.holds and found.checks.differences > 0
+    assert not found.checks.pass_agrees and found.checks.differences > 0
     assert found.rows["correct"].sum() == 0
     assert found.rows["early"].sum() == found.rows["examples"].sum()
 
@@ -184,7 +184,7 @@ def test_a_causal_leak_inside_our_own_decoder_is_caught():
     honest = evaluate_decoder(decoder, task)
     decoder.forward = peeking
     found = evaluate_decoder(decoder, task)
-    assert not found.checks.holds
+    assert not found.checks.pass_agrees
     assert outcomes(found) == [
         (kind, said, one.content) for (kind, said, _), one in zip(outcomes(honest), found.judged, strict=True)
     ]
@@ -243,9 +243,9 @@ def test_a_token_with_the_pad_id_inside_the_content_changes_nothing():
     decoder, task = trained("copy:variant=random:longest=4:alphabet=10", steps=60)
     from dataclasses import replace
 
-    from lengthwise.evaluation.result import Subject
+    from lengthwise.evaluation.result import EvaluatedModel
 
-    subject = Subject.of(decoder, task, None, 16)
+    subject = EvaluatedModel.of(decoder, task, None, 16)
     plain = cases(task, "test_seen", 3)[:12]
     padded = [replace(one, ids=[one.ids[0], 0, *one.ids[2:]]) for one in plain]  # the pad's id as the first symbol
     together = one_pass(subject.logits, [*padded, *cases(task, "test_unseen", 7)[:4]], 2, subject.positions, None)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lengthwise.conformance.subject import SMALL, TOLERANCE, off, unit_scale
+from lengthwise.conformance.subject import SMALL, TOLERANCE, relative_error, unit_scale
 from lengthwise.encoding import ENCODINGS
 from lengthwise.encoding.base import Encoding
 from lengthwise.model import Decoder, attention, preset
@@ -42,30 +42,32 @@ def test_every_way_of_running_equals_one_plain_pass(name, dtype, form, figure):
     for chunk in (1, 3, n - 1):
         cache = decoder.cache(n)
         got = torch.cat([decoder(tokens[:, i : i + chunk], cache=cache) for i in range(0, n, chunk)], 1)
-        errors[f"chunks of {chunk}"] = off(got, plain)
+        errors[f"chunks of {chunk}"] = relative_error(got, plain)
     for pads in (1, 2, 7, 31):
         room = torch.zeros(3, pads, dtype=torch.long)
         left = decoder(torch.cat([room, tokens], 1), lengths=[n] * 3, padding="left")
         right = decoder(torch.cat([tokens, room], 1), lengths=[n] * 3)
         errors[f"{pads} on the left"], errors[f"{pads} on the right"] = (
-            off(left[:, pads:], plain),
-            off(right[:, :n], plain),
+            relative_error(left[:, pads:], plain),
+            relative_error(right[:, :n], plain),
         )
         cache = decoder.cache(n + pads)
         first = decoder(torch.cat([room, tokens[:, :5]], 1), lengths=[5] * 3, padding="left", cache=cache)
         rest = [decoder(tokens[:, i : i + 1], cache=cache) for i in range(5, n)]
-        errors[f"{pads} on the left, cached"] = off(torch.cat([first[:, pads:], *rest], 1), plain)
+        errors[f"{pads} on the left, cached"] = relative_error(torch.cat([first[:, pads:], *rest], 1), plain)
     lengths = [33, 20, 7]
     mixed = decoder(tokens, lengths=lengths)
-    errors["mixed lengths"] = max(off(mixed[i, :k], decoder(tokens[i : i + 1, :k])[0]) for i, k in enumerate(lengths))
+    errors["mixed lengths"] = max(
+        relative_error(mixed[i, :k], decoder(tokens[i : i + 1, :k])[0]) for i, k in enumerate(lengths)
+    )
     packed = decoder(torch.cat([tokens[i, :k] for i, k in enumerate(lengths)])[None], documents=[lengths])[0].split(
         lengths
     )
-    errors["packed"] = max(off(packed[i], decoder(tokens[i : i + 1, :k])[0]) for i, k in enumerate(lengths))
+    errors["packed"] = max(relative_error(packed[i], decoder(tokens[i : i + 1, :k])[0]) for i, k in enumerate(lengths))
     solo = torch.cat([decoder(row[None]) for row in tokens])
-    errors["batched"] = off(plain, solo)
+    errors["batched"] = relative_error(plain, solo)
     weights = decoder(tokens, taps={"layers.*.weights": Recorder()})
-    errors["with weights"] = off(weights, plain)
+    errors["with weights"] = relative_error(weights, plain)
     worst = max(errors, key=lambda key: errors[key])
     figure(f"{name} {dtype}: {errors[worst]:.1e} ({worst})")
     assert errors[worst] <= TOLERANCE[dtype], worst
@@ -106,7 +108,7 @@ def test_gradients_are_the_same_padded_packed_and_recomputed(name, form):
     wanted = gradients(alone)
     for run in (recomputed, padded, left, packed):
         for key, got in gradients(run).items():
-            assert off(got, wanted[key]) <= 1e-9, (run.__name__, key)
+            assert relative_error(got, wanted[key]) <= 1e-9, (run.__name__, key)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -118,11 +120,13 @@ def test_positions_need_not_be_consecutive_or_ordered(name, form):
     plain = decoder(tokens, positions_BT=positions)
     cache = decoder.cache(8)
     stepped = [decoder(tokens[:, i : i + 1], positions_BT=positions[:, i : i + 1], cache=cache) for i in range(8)]
-    assert off(torch.cat(stepped, 1), plain) <= 1e-9
-    assert off(plain[1:], decoder(tokens[1:])) <= 1e-9
+    assert relative_error(torch.cat(stepped, 1), plain) <= 1e-9
+    assert relative_error(plain[1:], decoder(tokens[1:])) <= 1e-9
     if name == "alibi":
         recorder = Recorder()
-        assert off(decoder(tokens, positions_BT=positions, taps={"layers.*.weights": recorder}), plain) <= 1e-9
+        assert (
+            relative_error(decoder(tokens, positions_BT=positions, taps={"layers.*.weights": recorder}), plain) <= 1e-9
+        )
 
 
 def test_the_published_parameter_counts():
@@ -202,15 +206,15 @@ def test_under_a_prefix_mask_the_prompt_sees_itself_and_the_answer_only_the_past
         assert moved == [changed < 4 or t >= changed for t in range(8)], changed
     # Padding, cache and batches change nothing.
     left = decoder(torch.cat([torch.zeros(1, 3, dtype=torch.long), tokens], 1), lengths=[8], padding="left", prefix=[4])
-    assert off(left[:, 3:], plain) <= 1e-9
+    assert relative_error(left[:, 3:], plain) <= 1e-9
     right = decoder(torch.cat([tokens, torch.zeros(1, 3, dtype=torch.long)], 1), lengths=[8], prefix=[4])
-    assert off(right[:, :8], plain) <= 1e-9
+    assert relative_error(right[:, :8], plain) <= 1e-9
     cache = decoder.cache(8)
     parts = [
         decoder(tokens[:, :5], prefix=[4], cache=cache),
         *(decoder(tokens[:, i : i + 1], cache=cache) for i in (5, 6, 7)),
     ]
-    assert off(torch.cat(parts, 1), plain) <= 1e-9
+    assert relative_error(torch.cat(parts, 1), plain) <= 1e-9
 
 
 @torch.no_grad()
@@ -220,7 +224,7 @@ def test_a_bidirectional_model_hides_padding_only():
     for side in ("left", "right"):
         room = torch.full((2, 3), 3)
         got = decoder(torch.cat([room, tokens] if side == "left" else [tokens, room], 1), lengths=[8, 8], padding=side)
-        assert off(got[:, 3:] if side == "left" else got[:, :8], plain) <= 1e-9
+        assert relative_error(got[:, 3:] if side == "left" else got[:, :8], plain) <= 1e-9
     changed = tokens.clone()
     changed[:, -1] = (changed[:, -1] + 1) % SMALL.vocabulary
     assert ((decoder(changed) - plain).abs().amax(-1) > 1e-9).all()
@@ -253,7 +257,10 @@ def test_a_list_has_one_entry_per_layer_and_equal_shared_entries_are_one_instanc
 def test_mixed_layers_decode_from_the_cache_as_in_one_pass(listed):
     decoder, tokens = model(listed), ids(2, 12)
     cache = decoder.cache(12)
-    assert off(torch.cat([decoder(tokens[:, i : i + 1], cache=cache) for i in range(12)], 1), decoder(tokens)) <= 1e-9
+    assert (
+        relative_error(torch.cat([decoder(tokens[:, i : i + 1], cache=cache) for i in range(12)], 1), decoder(tokens))
+        <= 1e-9
+    )
 
 
 def test_taps_read_and_replace_and_an_unknown_one_is_an_error():
@@ -266,10 +273,10 @@ def test_taps_read_and_replace_and_an_unknown_one_is_an_error():
     heads = seen["layers.0.weights"] @ decoder.layers[0].attention.v(
         decoder.layers[0].attention_norm(seen["embeddings"])
     ).view(1, 5, 4, 8).transpose(1, 2)
-    assert off(heads, seen["layers.0.heads"]) <= 1e-12
+    assert relative_error(heads, seen["layers.0.heads"]) <= 1e-12
     for name in tap_names(2):
         silenced = decoder(tokens, taps={name: lambda _, x: torch.zeros_like(x)})
-        assert off(silenced, plain) > 1e-6, f"replacing {name} changes nothing"
+        assert relative_error(silenced, plain) > 1e-6, f"replacing {name} changes nothing"
     with pytest.raises(SpecError, match=r"no tap 'layers.0.weight'. Did you mean 'layers.0.weights'"):
         decoder(tokens, taps={"layers.0.weight": seen})
     with pytest.raises(SpecError, match="returned"):
@@ -287,9 +294,9 @@ def test_log_n_temperature_sharpens_by_the_queries_position_and_decodes_the_same
         spread = (b[0, 0, t, : t + 1] - b[0, 0, t, 0]) - factor * (a[0, 0, t, : t + 1] - a[0, 0, t, 0])
         assert float(spread.abs().max()) < 1e-9, t
     cache = warm.cache(16)
-    assert off(torch.cat([warm(tokens[:, i : i + 1], cache=cache) for i in range(16)], 1), logits) <= 1e-9
+    assert relative_error(torch.cat([warm(tokens[:, i : i + 1], cache=cache) for i in range(16)], 1), logits) <= 1e-9
     scaled = model("nope", attention_scale=0.5 * 8**-0.5, temperature="constant:factor=2.0")
-    assert off(scaled(tokens), plain(tokens)) <= 1e-9
+    assert relative_error(scaled(tokens), plain(tokens)) <= 1e-9
     with pytest.raises(SpecError, match=r"unknown temperature 'logn'. Did you mean 'log-n'"):
         model("nope", temperature="logn")
 
@@ -344,9 +351,9 @@ def test_bf16_and_autocast_stay_close_and_keep_biases_in_fp32(name, form, monkey
         logits = cast(tokens)
     logits.float().square().mean().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in cast.parameters())
-    assert off(logits, plain) < 0.05
+    assert relative_error(logits, plain) < 0.05
     with torch.no_grad():
-        assert off(model(name, torch.bfloat16)(tokens), plain) < 0.05
+        assert relative_error(model(name, torch.bfloat16)(tokens), plain) < 0.05
     assert all(mask is None or mask.dtype in {torch.bool, torch.float32, torch.float64} for mask in seen)
 
 
@@ -360,7 +367,7 @@ def test_a_bf16_table_gets_the_gradient_of_an_fp32_one(padded):
         decoder = model("t5", dtype)
         decoder(tokens, **rest).double().square().mean().backward()
         gradients.append(decoder.encodings[0].table.grad)
-    assert off(gradients[1], gradients[0]) < 0.1
+    assert relative_error(gradients[1], gradients[0]) < 0.1
 
 
 def test_positions_far_apart_take_the_matrix_not_the_columns(monkeypatch):
@@ -368,7 +375,7 @@ def test_positions_far_apart_take_the_matrix_not_the_columns(monkeypatch):
     tokens = ids(1, 30)
     positions = torch.cat([torch.arange(10) + start for start in (0, 50_000, 100_000)])[None]
     assert (
-        off(
+        relative_error(
             model("alibi", torch.float32)(tokens, positions_BT=positions),
             model("alibi")(tokens, positions_BT=positions),
         )
@@ -379,7 +386,7 @@ def test_positions_far_apart_take_the_matrix_not_the_columns(monkeypatch):
 def test_a_table_as_long_as_the_longest_row_serves_a_wider_batch():
     decoder, tokens = model("learned:limit=8"), ids(2, 12)
     wide = decoder(tokens, lengths=[8, 3])
-    assert off(wide[:1, :8], decoder(tokens[:1, :8])) <= 1e-9
+    assert relative_error(wide[:1, :8], decoder(tokens[:1, :8])) <= 1e-9
 
 
 def test_two_classes_of_one_name_are_not_confused():

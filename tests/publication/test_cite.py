@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from lengthwise import __version__
 from lengthwise.cli import app
 from lengthwise.encoding import ENCODINGS, POSITIONS
-from lengthwise.encoding.signature import outline
-from lengthwise.publication.citations import VARIANTS, itself, numbers_in, short_entry
+from lengthwise.encoding.signature import encoding_stub
+from lengthwise.publication.citations import VARIANTS, numbers_in, project_bibtex, short_entry
 from lengthwise.publication.citations import entries as bibtex
 from lengthwise.spec import resolve
 from lengthwise.study.reading import recipes
@@ -54,7 +54,7 @@ def test_everything_that_can_be_named_has_its_entry(name):
     done = cite(name)
     assert done.exit_code == 0
     table = next(table for table in (ENCODINGS, TASKS, POSITIONS) if name in table)
-    paper = outline(name).paper if table is ENCODINGS else resolve("", table, name).paper
+    paper = encoding_stub(name).paper if table is ENCODINGS else resolve("", table, name).paper
     if name in NOBODYS or not (numbers_in(paper) or entries(done.stdout)):
         assert done.stdout.startswith("% ")
     else:
@@ -63,7 +63,7 @@ def test_everything_that_can_be_named_has_its_entry(name):
 
 
 def test_every_paper_of_an_encoding_or_a_kind_of_positions_has_its_entry():
-    classes = [outline(name) for name in ENCODINGS]
+    classes = [encoding_stub(name) for name in ENCODINGS]
     classes += [resolve("positions", POSITIONS, name) for name in POSITIONS]
     numbers = [number for cls in classes for number in numbers_in(cls.paper)]
     numbers += [number for kinds in VARIANTS.values() for paper in kinds.values() for number in numbers_in(paper)]
@@ -123,7 +123,7 @@ def test_several_names_are_cited_once_each():
 
 def test_lengthwise_is_cited_as_its_file_says():
     there = yaml.safe_load((Path(__file__).parents[2] / "CITATION.cff").read_text())
-    ((_, key, fields),) = entries(itself())
+    ((_, key, fields),) = entries(project_bibtex())
     assert key == "lengthwise"
     assert fields["title"].replace("{", "").replace("}", "") == there["title"]
     assert fields["author"] == "{" + there["authors"][0]["name"] + "}"

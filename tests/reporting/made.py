@@ -12,7 +12,7 @@ from lengthwise.evaluation.cases import grid
 from lengthwise.evaluation.rows import COLUMNS
 from lengthwise.reporting.findings import Findings, labelled
 from lengthwise.study.file import StudyFile
-from lengthwise.study.plan import Item, Planned, prove
+from lengthwise.study.plan import Item, Planned, check_only_encoding_differs
 
 STRENGTH = {"nope": 1.5, "t5": 1.4, "alibi": 1.3, "rope": 1.05, "rope:fraction=0.25": 1.2, "sinusoidal": 1.02}
 FIVE = ["nope", "t5", "alibi", "rope:fraction=0.25", "sinusoidal"]
@@ -75,7 +75,7 @@ def findings(made: StudyFile | None = None, items: Sequence[Item] | None = None,
         items,
         len(items),
         rows_of(items).join(labelled(items), on="run"),
-        proof=prove(items),
+        proof=check_only_encoding_differs(items),
         source="nowhere",
         **more,
     )

@@ -6,7 +6,7 @@ from lengthwise.reporting.claims import Claim, Rule, committed_on, judge, read_c
 from lengthwise.reporting.numbers import numbers
 from lengthwise.spec import SpecError
 from lengthwise.statistics.estimate import Estimate
-from lengthwise.study.reading import recipes, shipped
+from lengthwise.study.reading import recipes, shipped_file_path
 from tests.reporting.made import FIVE, TASKS, findings, study
 
 FOUND = findings(study(TASKS, FIVE, seeds=5))
@@ -98,4 +98,6 @@ def test_a_rule_is_one_rule(tmp_path):
 
 def test_the_day_of_a_rule_is_known_in_a_checkout(tmp_path):
     assert committed_on(tmp_path / "no") is None
-    assert committed_on(shipped("claims.yaml")) is None or committed_on(shipped("claims.yaml")).startswith("20")
+    assert committed_on(shipped_file_path("claims.yaml")) is None or committed_on(
+        shipped_file_path("claims.yaml")
+    ).startswith("20")

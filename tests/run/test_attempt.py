@@ -17,7 +17,7 @@ import torch
 
 from lengthwise.folder import Folder
 from lengthwise.run import STOPPED, Plan, Run, train
-from lengthwise.run.attempt import chosen
+from lengthwise.run.attempt import best_checkpoint_steps
 from lengthwise.run.run import attempts_of
 from lengthwise.spec import SpecError
 
@@ -99,8 +99,11 @@ def test_best_is_the_latest_of_equals_and_earliest_best_the_first():
     def at(step, correct, loss):
         return {"step": step, "correct": correct, "loss": loss}
 
-    assert chosen([at(1, 5, 1.0), at(2, 9, 0.5), at(3, 9, 0.4), at(4, 9, 0.4)]) == {"best": 4, "earliest_best": 2}
-    assert chosen([at(1, 9, 0.1), at(2, 9, 0.5)]) == {"best": 1, "earliest_best": 1}
+    assert best_checkpoint_steps([at(1, 5, 1.0), at(2, 9, 0.5), at(3, 9, 0.4), at(4, 9, 0.4)]) == {
+        "best": 4,
+        "earliest_best": 2,
+    }
+    assert best_checkpoint_steps([at(1, 9, 0.1), at(2, 9, 0.5)]) == {"best": 1, "earliest_best": 1}
 
 
 def test_weights_of_every_label_can_be_read(run):

@@ -7,7 +7,7 @@ import pytest
 
 from lengthwise import train
 from lengthwise.folder import Folder
-from lengthwise.reporting.findings import gather
+from lengthwise.reporting.findings import collect_findings
 from lengthwise.reporting.page import Page
 from lengthwise.run.lease import Lease
 from lengthwise.study.drive import Driver
@@ -96,7 +96,7 @@ def test_nobody_tries_it_again(place):
 
 def test_the_report_shows_it_as_diverged_and_never_as_zero(place, tmp_path):
     _, planned, store, tally, bad = place
-    page = Page(gather(planned, store, failed=tally.failed))
+    page = Page(collect_findings(planned, store, failed=tally.failed))
     assert not page.found.failed and len(page.found.diverged) == 2
     (line,) = [line for line in page.rank_table() if line["encoding"] == "Shrinks"]
     assert line["diverged"] == 2 and line["reach"] == "diverged" and line["seen"] == line["unseen, median seed"] == "–"
@@ -120,7 +120,7 @@ def test_a_bundle_keeps_it(place, tmp_path):
     assert store.export(tmp_path / "bundle") == 2
     bundle = Bundle(tmp_path / "bundle")
     assert bundle.diverged.keys() == tally.failed.keys() and len(bundle.summaries) == 2
-    page = Page(gather(planned, None, bundle))
+    page = Page(collect_findings(planned, None, bundle))
     assert page.found.diverged.keys() == tally.failed.keys()
     assert [line["diverged"] for line in page.rank_table()] == [0, 2]
 
@@ -144,9 +144,9 @@ def test_survivors_are_never_averaged_without_a_word():
     assert cell.missing == 0 and cell.seeds == (0.8, 0.8)
     assert aggregates(table)["b"].diverged == (("x", 0), ("y", 0)) and not aggregates(table)["b"].missing
     (pair,) = differences(table)
-    assert not pair.settled and pair.words == "not settled: 2 runs diverged"
+    assert not pair.settled and pair.verdict_text == "not settled: 2 runs diverged"
     one = task_difference(table, "x", "b", "a")
-    assert not one.settled and one.words == "not settled: b diverged in 1 seed"
+    assert not one.settled and one.verdict_text == "not settled: b diverged in 1 seed"
     # In the two queries of seed 0 it ranks last although its survivors are ahead.
     assert standing(table).mean_rank["b"].value == pytest.approx((2 + 1 + 1) / 3)
     told = {(task, name): got for task, name, got in learned(table).select("task", "encoding", "learned").iter_rows()}

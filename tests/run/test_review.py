@@ -7,7 +7,7 @@ import pytest
 
 from lengthwise.interface.comparison import compare
 from lengthwise.run import Plan, Run, train
-from lengthwise.run.attempt import chosen
+from lengthwise.run.attempt import best_checkpoint_steps
 from lengthwise.spec import SpecError
 from lengthwise.statistics.reach import Reach, reach
 
@@ -99,7 +99,7 @@ def test_a_loss_that_is_no_number_is_never_best():
     def at(step, loss):
         return {"step": step, "correct": 0, "loss": loss}
 
-    assert chosen([at(1, 9.0), at(2, None)])["best"] == 1
+    assert best_checkpoint_steps([at(1, 9.0), at(2, None)])["best"] == 1
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from lengthwise.spec import SpecError
 from lengthwise.statistics.aggregates import aggregates, differences, task_difference
 from lengthwise.statistics.estimate import OTHER_TASKS, THESE_TASKS
 from lengthwise.statistics.flips import _VALUES, EXACT, _signs, holm, sign_flips_of_each
-from lengthwise.statistics.intervals import FAMILIES, family, other_tasks, these_tasks
+from lengthwise.statistics.intervals import FAMILIES, family, mean_over_families, mean_over_tasks
 from lengthwise.statistics.outcomes import example_variance, outcomes
 from lengthwise.statistics.table import scores
 from lengthwise.task import PUBLISHED
@@ -37,13 +37,13 @@ def table(values: dict[tuple[str, str, int], float | None]) -> pl.DataFrame:
 
 
 def test_these_tasks_by_hand():
-    one = these_tasks({"a": [0.4, 0.6], "b": [0.5, 0.7]})
+    one = mean_over_tasks({"a": [0.4, 0.6], "b": [0.5, 0.7]})
     assert one.value == pytest.approx(0.55) and one.df == pytest.approx(2) and one.words == THESE_TASKS
     assert one.half == pytest.approx(stats.t.ppf(0.975, 2) * math.sqrt(0.005)) and (one.n, one.unit) == (
         4,
         "(task, seed) pairs",
     )
-    noisy = these_tasks({"a": [0.4, 0.6], "b": [0.5, 0.7]}, {"a": 0.004, "b": 0.0}, "binomial")
+    noisy = mean_over_tasks({"a": [0.4, 0.6], "b": [0.5, 0.7]}, {"a": 0.004, "b": 0.0}, "binomial")
     assert noisy.examples == "binomial" and one.examples == "not counted"
     total, df = 0.01 + 0.01 + 0.004, 0.024**2 / (2 * 0.01**2)
     assert noisy.df == pytest.approx(df) and noisy.half == pytest.approx(stats.t.ppf(0.975, df) * math.sqrt(total) / 2)
@@ -51,31 +51,31 @@ def test_these_tasks_by_hand():
 
 def test_one_task_is_the_plain_t_interval():
     values = [0.3, 0.5, 0.9, 0.4]
-    one = these_tasks({"a": values})
+    one = mean_over_tasks({"a": values})
     low, high = stats.t.interval(0.95, 3, np.mean(values), stats.sem(values))
     assert (one.low, one.high) == (pytest.approx(low), pytest.approx(high))
 
 
 def test_one_seed_anywhere_means_no_seed_interval():
     for values in ({"a": [0.4]}, {"a": [0.4, 0.6], "b": [0.5]}):
-        one = these_tasks(values)
+        one = mean_over_tasks(values)
         assert one.value is not None and one.low is None and one.level is None and "no seed interval" in one.words
-    assert these_tasks({}).value is None and these_tasks({"a": [0.5], "b": []}).value is None
+    assert mean_over_tasks({}).value is None and mean_over_tasks({"a": [0.5], "b": []}).value is None
 
 
 def test_seeds_that_all_agree_say_so():
-    one = these_tasks({"a": [1.0, 1.0], "b": [0.0, 0.0]})
+    one = mean_over_tasks({"a": [1.0, 1.0], "b": [0.0, 0.0]})
     assert one.low == one.high == 0.5 and one.df is None and "agree" in one.words
 
 
 def test_other_tasks_are_families():
     values = {"copy:variant=same": 0.9, "copy:variant=random": 0.7, "sort:variant=single": 0.4, "parity": 0.6}
-    one = other_tasks(values)
+    one = mean_over_families(values)
     means = [0.8, 0.4, 0.6]
     assert one.value == pytest.approx(0.6) and (one.n, one.unit, one.words) == (3, "task families", OTHER_TASKS)
     assert one.half == pytest.approx(stats.t.ppf(0.975, 2) * np.std(means, ddof=1) / math.sqrt(3))
-    assert other_tasks(values, of=str).n == 4
-    assert other_tasks({"copy:variant=same": 0.1, "copy": 0.2}).low is None
+    assert mean_over_families(values, of=str).n == 4
+    assert mean_over_families({"copy:variant=same": 0.1, "copy": 0.2}).low is None
 
 
 def test_the_published_variants_are_of_ten_families():
@@ -149,7 +149,7 @@ def test_outcomes_narrow_the_interval_and_say_so(answered):
         }
         apart = whole["nope"] - whole["rope"]
         noise[task], by_seed[task] = float(example_variance(apart, [40] * L)), apart.mean(axis=1).tolist()
-    wanted = these_tasks(by_seed, noise, "crossed")
+    wanted = mean_over_tasks(by_seed, noise, "crossed")
     assert one.seeds.half == pytest.approx(wanted.half)
 
 
@@ -235,9 +235,9 @@ def test_settled_takes_the_interval_and_the_corrected_test():
         for s in range(5)
     }
     found = {(one.one, one.other): one for one in differences(table(values))}
-    assert found["a", "b"].settled and "settled for these tasks" in found["a", "b"].words
+    assert found["a", "b"].settled and "settled for these tasks" in found["a", "b"].verdict_text
     close = found.get(("b", "c")) or found["c", "b"]
-    assert not close.settled and close.words.startswith("not settled for these tasks")
+    assert not close.settled and close.verdict_text.startswith("not settled for these tasks")
     assert all(one.corrected >= one.test.p for one in found.values())
     two_pairs = {(t, e, 0): 0.9 if e == "a" else 0.1 for t in ("copy", "sort") for e in ("a", "b")}
     (few,) = differences(table(two_pairs))
@@ -251,7 +251,7 @@ def test_a_single_task_has_an_interval_and_settled_but_no_p():
         pytest.approx(0.3),
         pytest.approx(0.4),
     )
-    assert not one.settled and one.words == "all 3 seeds agree; the smallest difference is .30"
+    assert not one.settled and one.verdict_text == "all 3 seeds agree; the smallest difference is .30"
     more = {("copy", e, s): 0.8 + 0.01 * s if e == "a" else 0.1 for e in ("a", "b") for s in range(5)}
     assert task_difference(table(more), "copy", "a", "b").settled
     assert not {"p", "test", "corrected"} & set(dir(one))

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lengthwise.statistics.cells import LEVEL, cell, cells, depth, median_seed, reach_cells, reaches, score_cells
+from lengthwise.statistics.cells import (
+    LEVEL,
+    cell,
+    cells,
+    median_interval_rank,
+    median_seed,
+    reach_cells,
+    reaches,
+    score_cells,
+)
 from lengthwise.statistics.reach import Reach, summarise
 from lengthwise.statistics.table import accuracy, scores
 from tests.statistics.planted import L, made, named
@@ -17,12 +26,12 @@ from tests.statistics.planted import L, made, named
 def test_the_levels_are_those_of_the_design():
     told = {3: (1, 0.75), 4: (1, 0.875), 5: (1, 0.9375), 6: (1, 0.96875), 7: (1, 63 / 64), 8: (1, 127 / 128)}
     told |= {2: (1, 0.5), 9: (2, 1 - 20 / 512), 10: (2, 1 - 22 / 1024), 12: (3, 1 - 2 * 79 / 4096)}
-    assert {n: depth(n) for n in told} == told
+    assert {n: median_interval_rank(n) for n in told} == told
 
 
 @pytest.mark.parametrize("n", range(2, 60))
 def test_the_interval_is_the_innermost_that_keeps_the_level(n):
-    k, level = depth(n)
+    k, level = median_interval_rank(n)
     assert level == pytest.approx(1 - 2 * sum(math.comb(n, j) for j in range(k)) / 2**n)
     assert k == 1 or level >= LEVEL
     deeper = 1 - 2 * sum(math.comb(n, j) for j in range(k + 1)) / 2**n
@@ -32,7 +41,7 @@ def test_the_interval_is_the_innermost_that_keeps_the_level(n):
 @pytest.mark.parametrize("n", [3, 5, 9])
 def test_the_level_is_exact(n):
     """Each seed is above or below the median like a coin: count all outcomes where the interval holds it."""
-    k, level = depth(n)
+    k, level = median_interval_rank(n)
     holds = sum(k <= sum(sides) <= n - k for sides in itertools.product((0, 1), repeat=n))
     assert holds / 2**n == level
 
@@ -94,7 +103,7 @@ def test_at_least_is_always_true(pairs, dice):
     """Whatever the true reaches are: an order statistic that is told plain is exact, one told ≥ is a lower bound."""
     known = [Reach(min(true, tested), true >= tested) for true, tested in pairs]
     found, truth = reaches(known), sorted(true for true, _ in pairs)
-    k, _ = depth(len(pairs))
+    k, _ = median_interval_rank(len(pairs))
     for one, wanted in (
         (found.low, truth[k - 1]),
         (found.high, truth[-k]),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lengthwise.statistics.cells import median_seed
-from lengthwise.statistics.intervals import these_tasks
+from lengthwise.statistics.intervals import mean_over_tasks
 from lengthwise.statistics.outcomes import example_variance
 from lengthwise.statistics.ranks import ranks
 from tests.statistics import simulated as sim
@@ -60,13 +60,14 @@ def test_aggregates_hold_the_truth_over_seeds_and_examples(drawn, means, figure)
                 values = {str(task): table[study, :n].tolist() for task, table in enumerate(tables)}
                 for at, kind in enumerate(("crossed", "binomial")):
                     noise = {str(task): table[study, n + at] for task, table in enumerate(tables)}
-                    one = these_tasks(values, noise, kind)
+                    one = mean_over_tasks(values, noise, kind)
                     hits[at] += one.low <= wanted <= one.high
             measured[name, n] = hits / STUDIES
         figure(f"{name:>20}" + "".join(f"{share:20.3f}" for n in SEEDS for share in measured[name, n]))
     bells = [drawn["bell", task, 10][:, :10] for task in range(TASKS)]
     bare = [
-        these_tasks({str(task): table[study].tolist() for task, table in enumerate(bells)}) for study in range(STUDIES)
+        mean_over_tasks({str(task): table[study].tolist() for task, table in enumerate(bells)})
+        for study in range(STUDIES)
     ]
     ignoring = np.mean([one.low <= means["bell"] <= one.high for one in bare])
     figure(f"all bell, 10 seeds, the test set's noise left out: {ignoring:.3f}")
@@ -111,7 +112,7 @@ def test_differences_paired_on_shared_examples_hold_the_truth(means, figure):
     for study in range(STUDIES):
         values = {str(task): table[study, :n].tolist() for task, table in enumerate(tables)}
         for at in range(2):
-            one = these_tasks(values, {str(task): table[study, n + at] for task, table in enumerate(tables)})
+            one = mean_over_tasks(values, {str(task): table[study, n + at] for task, table in enumerate(tables)})
             hits[at] += one.low <= wanted <= one.high
     with_outcomes, without = hits / STUDIES
     figure(f"differences of two encodings, 5 seeds: crossed {with_outcomes:.3f}, binomial {without:.3f}")
@@ -132,7 +133,7 @@ def test_mean_reciprocal_ranks_hold_the_truth(figure):
         hits_E = np.zeros(5)
         for study in range(STUDIES):
             for e in range(5):
-                one = these_tasks({str(task): own[study, :n, e].tolist() for task, own in enumerate(found)})
+                one = mean_over_tasks({str(task): own[study, :n, e].tolist() for task, own in enumerate(found)})
                 hits_E[e] += one.low <= wanted_E[e] <= one.high
         figure(f"mean reciprocal ranks, {n} seeds: " + ", ".join(f"{share:.3f}" for share in hits_E / STUDIES))
         assert (hits_E / STUDIES >= (0.91 if n == 3 else 0.915)).all()  # one is nearly always last: hardly a spread

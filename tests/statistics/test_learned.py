@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 from lengthwise.reporting.page import Page
-from lengthwise.statistics.learned import MEAN, RULE, WEAK, by_length, enough, learned_runs
+from lengthwise.statistics.learned import MEAN, RULE, WEAK, by_length, enough_runs_learned, learned_runs
 from lengthwise.statistics.reach import summarise
 from tests.reporting.made import TASKS, findings, study
 
@@ -65,7 +65,7 @@ def test_exhausted_lengths_do_not_count_and_weak_ones_are_named():
     ("runs", "needed"), [(1, 1), (2, 2), (3, 2), (4, 3), (5, 4), (6, 5), (9, 8), (10, 8), (20, 16)]
 )
 def test_a_cell_is_learned_by_enough_of_its_runs(runs, needed):
-    assert enough(needed, runs) and not enough(needed - 1, runs)
+    assert enough_runs_learned(needed, runs) and not enough_runs_learned(needed - 1, runs)
 
 
 def test_the_page_has_one_definition_and_prints_it():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import stdtrit
 
-from lengthwise.statistics.seeds import MOST, ruled_out, seeds_needed, smallest
+from lengthwise.statistics.seeds import MOST, ruled_out, seeds_needed, smallest_seed_count
 from tests.statistics import simulated as sim
 
 
@@ -73,5 +73,5 @@ def test_the_smallest_number_is_the_smallest():
         n = 2
         while stdtrit(n - 1, 0.975) * math.sqrt(upper * chdtri(n - 1, 0.2) / (n - 1) / n) > delta:
             n += 1
-        assert smallest(variance, df, there, delta) == n
-    assert smallest(0.01, 4, 5, 0.05) == 47  # as its docstring says
+        assert smallest_seed_count(variance, df, there, delta) == n
+    assert smallest_seed_count(0.01, 4, 5, 0.05) == 47  # as its docstring says

@@ -6,8 +6,8 @@ import polars as pl
 import pytest
 
 from lengthwise.statistics.aggregates import differences
-from lengthwise.statistics.cells import depth
-from lengthwise.statistics.intervals import other_tasks
+from lengthwise.statistics.cells import median_interval_rank
+from lengthwise.statistics.intervals import mean_over_families
 from lengthwise.statistics.ranks import QUARTER, mrr, paper_mrr
 
 FOLDER = Path(__file__).parents[3] / "shared" / "published"
@@ -96,10 +96,10 @@ def test_over_tasks_nope_and_t5_are_not_settled_and_nope_and_ape_are(per_task, f
             for line in per_task.iter_rows(named=True)
         }
 
-    t5, ape = (other_tasks(apart(name), of=str) for name in ("t5_relative_bias", "abs_sinusoid"))
+    t5, ape = (mean_over_families(apart(name), of=str) for name in ("t5_relative_bias", "abs_sinusoid"))
     assert t5.n == 17 and round(t5.value, 3) == 0.031 and round(t5.half, 3) == 0.065 and not t5.excludes_zero
     assert ape.excludes_zero and ape.low > 0.2
-    families = {name: other_tasks(apart(name)) for name in ("t5_relative_bias", "abs_sinusoid")}
+    families = {name: mean_over_families(apart(name)) for name in ("t5_relative_bias", "abs_sinusoid")}
     assert all(one.n == 10 for one in families.values())
     assert not families["t5_relative_bias"].excludes_zero and families["abs_sinusoid"].excludes_zero
     for name, one in (("T5", t5), ("APE", ape)):
@@ -111,7 +111,7 @@ def test_over_tasks_nope_and_t5_are_not_settled_and_nope_and_ape_are(per_task, f
 def test_three_seeds_settle_nothing_on_a_single_published_task(per_seed):
     from lengthwise.statistics.aggregates import task_difference
 
-    assert depth(3)[1] == 0.75
+    assert median_interval_rank(3)[1] == 0.75
     for task in sorted(set(per_seed["task"])):
         assert not task_difference(per_seed, task, "nope", "sinusoidal", "micro").settled
 

@@ -18,10 +18,10 @@ from lengthwise.encoding.positions import Consecutive
 from lengthwise.model import Decoder, attention, preset
 from lengthwise.run import Plan, train
 from lengthwise.spec import Spec, SpecError
-from lengthwise.study.cost import ACCELERATORS, Machine, accelerator, calibrate, cost_of, total
-from lengthwise.study.counting import Body, Workload
+from lengthwise.study.cost import ACCELERATORS, ThisMachine, accelerator, cost_of, total
+from lengthwise.study.counting import DecoderCostModel, Workload
 from lengthwise.task.block import training_block
-from lengthwise.training.batches import Batch, batches, inline
+from lengthwise.training.batches import Batch, batches, on_demand_blocks
 from lengthwise.training.loop import Loop
 from lengthwise.training.settings import Seeds, training_preset
 
@@ -44,16 +44,16 @@ def test_parameters_are_those_of_the_real_decoder(name, encoding, monkeypatch):
     config = preset(name, vocabulary=37)
     with torch.device("meta"):
         decoder = Decoder(config, encoding)
-    assert Body.of(config, (Spec.of(encoding),)).parameters == decoder.parameter_count()
+    assert DecoderCostModel.of(config, (Spec.of(encoding),)).parameters == decoder.parameter_count()
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_the_path_that_is_priced_is_the_one_that_is_taken(encoding, monkeypatch):
+def test_the_attention_path_whose_memory_is_counted_is_the_one_that_is_taken(encoding, monkeypatch):
     config, written_out = preset("laptop", vocabulary=37), []
     real = attention.dense
     monkeypatch.setattr(attention, "dense", lambda *given, **more: written_out.append(1) or real(*given, **more))
     Decoder(config, encoding)(torch.zeros(1, 5, dtype=torch.long))
-    assert (Body.of(config, (Spec.of(encoding),)).path in {"dense", "hooked"}) == bool(written_out)
+    assert (DecoderCostModel.of(config, (Spec.of(encoding),)).path in {"dense", "hooked"}) == bool(written_out)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_the_path_that_is_priced_is_the_one_that_is_taken(encoding, monkeypatch)
 def test_parameters_follow_every_field(changes):
     config = preset("laptop:layers=3", vocabulary=37, **changes)
     specs = tuple(map(Spec.of, ("t5", "rope", "t5")))
-    assert Body.of(config, specs).parameters == Decoder(config, list(specs)).parameter_count()
+    assert DecoderCostModel.of(config, specs).parameters == Decoder(config, list(specs)).parameter_count()
 
 
 @pytest.mark.parametrize(
@@ -76,13 +76,13 @@ def test_flops_are_those_pytorch_counts(encoding, model, figure):
     feed = Batch(
         torch.randint(1, 100, (rows, tokens + 1)), np.full(rows, tokens + 1), loss_BT, None, np.full(rows, tokens)
     )
-    supply = inline(lambda start, stop: training_block(plan().task, start, stop))
+    supply = on_demand_blocks(lambda start, stop: training_block(plan().task, start, stop))
     loop = Loop(Decoder(config, encoding), supply, training_preset("laptop"), Consecutive(), Seeds.of(0))
     # PyTorch does not count its fused attention on a CPU, so it is written out here.
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         loop.advance(feed)
     shape = Workload(1, rows * tokens, rows * tokens**2, int(loss_BT.sum()))
-    _, flops = Body.of(config, (Spec.of(encoding),)).amounts(shape, training=True)
+    flops = DecoderCostModel.of(config, (Spec.of(encoding),)).flops(shape, training=True)
     figure(f"flops of {encoding} {model}: {flops:.4g} predicted, {counter.get_total_flops():.4g} by PyTorch")
     assert flops == counter.get_total_flops()
 
@@ -98,7 +98,7 @@ def test_flops_are_those_pytorch_counts(encoding, model, figure):
 )
 def test_tokens_are_those_that_are_fed(training):
     asked = plan("addition:longest=6", training=training, seed=3)
-    supply = inline(lambda start, stop: training_block(asked.task, start, stop, asked.seeds.data))
+    supply = on_demand_blocks(lambda start, stop: training_block(asked.task, start, stop, asked.seeds.data))
     fed = counted = 0
     for feed in batches(supply, asked.training, asked.positions, asked.seeds):
         counted += int(feed.tokens_B.sum()) - len(feed.tokens_B)
@@ -171,25 +171,24 @@ def test_a_run_is_never_shorter_for_having_company():
         total([cost], at_a_time=0)
 
 
-def test_a_machine_is_written_and_read_again():
-    machine = Machine("a cpu", 1, {"calls": 0.01}, {"calls": 0.005, "case": 1e-4}, {"calls": 0.001, "bytes": 0.0}, 1)
-    again = Machine.of(json.loads(json.dumps(machine.record())))
-    assert again == machine and cost_of(plan(), again) == cost_of(plan(), machine)
-    assert cost_of(plan(), machine).seconds > 20
-    with pytest.raises(SpecError, match="calibrate again"):
-        Machine.of({"cpu": "a cpu"})
+def test_a_step_is_timed_once_for_each_encoding_and_model(monkeypatch):
+    from lengthwise.study import machines
 
-
-def test_a_calibration_is_kept_for_the_probes_it_was_made_with(tmp_path, monkeypatch):
-    from lengthwise.study import cost
-
-    made = []
-    machine = Machine("a cpu", 1, {"calls": 0.01}, {"calls": 0.005, "case": 1e-4}, {"calls": 0.001, "bytes": 0.0}, 1)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(cost, "calibrate", lambda *given: made.append(given) or machine)
-    assert cost.calibrated() == cost.calibrated() == machine and len(made) == 1
-    monkeypatch.setattr(cost, "PROBES", "others: an old file has no price for what they time")
-    assert cost.calibrated() == machine and len(made) == 2
+    timed = []
+    monkeypatch.setattr(machines, "_seconds_per_step", lambda plan, threads: timed.append(plan.id) or 0.01)
+    said = []
+    machine = ThisMachine(1, said.append)
+    first, again = (cost_of(plan(seed=seed), machine) for seed in (0, 1))
+    assert first == again and len(timed) == len(said) == 1
+    steps = plan().training.steps
+    assert 0.01 * steps < first.seconds < 0.02 * steps and first.evaluation_seconds > 0
+    longer = cost_of(plan(TASK.replace("longest=6", "longest=12")), machine)
+    assert len(timed) == 1 and longer.seconds > first.seconds, "another task of the same model is priced by its FLOPs"
+    cost_of(plan(encoding="t5"), machine)
+    cost_of(plan(model="laptop:layers=3"), machine)
+    assert len(timed) == 3
+    with pytest.raises(SpecError, match="at least one thread"):
+        ThisMachine(0)
 
 
 def test_nobody_waits_for_torch_to_read_a_table():
@@ -226,12 +225,12 @@ print(json.dumps({"seconds": last["seconds"], "tokens": last["tokens"], "whole":
     [("copy:variant=same", "nope"), ("reverse:variant=once", "rope"), ("sort", "alibi"), ("sort", "cope")],
 )
 def test_real_runs_take_what_was_said(task, encoding, tmp_path, figure):
-    """Seconds by a run between two calibrations; while the sum of them is out, by up to five.
+    """Seconds by a run between two timed steps; while the sum of them is out, by up to five.
 
     The speed of a shared machine changes by the minute: one run in ten is a quarter off the price of that minute.
     """
     asked, said, took = plan(task, encoding, training="laptop:steps=300"), 0.0, 0.0
-    machine = calibrate()
+    earlier = cost_of(asked, ThisMachine())
     for number in range(5):
         store = tmp_path / str(number)
         done = subprocess.run(
@@ -240,8 +239,8 @@ def test_real_runs_take_what_was_said(task, encoding, tmp_path, figure):
             text=True,
             check=True,
         )
-        measured, earlier, machine = json.loads(done.stdout), machine, calibrate()
-        before, after = (cost_of(asked, one) for one in (earlier, machine))
+        measured, before, after = json.loads(done.stdout), earlier, cost_of(asked, ThisMachine())
+        earlier = after
         there = sum(file.stat().st_size for file in store.rglob("*") if file.is_file())
         seconds = (before.seconds + after.seconds) / 2
         evaluation = (before.evaluation_seconds + after.evaluation_seconds) / 2

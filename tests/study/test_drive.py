@@ -14,10 +14,10 @@ import pytest
 
 import lengthwise as lw
 from lengthwise.run import Run
-from lengthwise.study.add import added, chosen_tasks
+from lengthwise.study.add import chosen_tasks, with_added_encodings
 from lengthwise.study.drive import Driver
 from lengthwise.study.executors import InProcess, Processes
-from lengthwise.study.plan import Planned, prove
+from lengthwise.study.plan import Planned, check_only_encoding_differs
 from lengthwise.study.status import status
 from lengthwise.study.store import Bundle, Store
 from lengthwise.study.work import Outcome, work
@@ -234,7 +234,7 @@ def test_the_rate_is_chosen_by_rule_and_equally_for_every_encoding():
     assert {item.plan.training.lr for item in items if item.point.encoding == "alibi" and item.kind == "run"} == {1e-3}
     nope, alibi = planned.choices(scores).values()
     assert not nope.edge and alibi.edge
-    proof = prove(items)
+    proof = check_only_encoding_differs(items)
     assert not proof.holds and list(proof.differs) == ["training.lr"]
 
 
@@ -282,7 +282,7 @@ def test_runs_whose_tuning_failed_wait_and_the_study_ends(tmp_path):
 
 def test_between_encodings_only_the_encoding_differs_and_a_planted_difference_is_told():
     items, _ = Planned(tiny()).items({})
-    proof = prove(items)
+    proof = check_only_encoding_differs(items)
     assert proof.holds and proof.groups == 2 and proof.encodings == 2 and "has one hash" in proof.sentence
     paired = tiny(
         vary={},
@@ -296,7 +296,7 @@ def test_between_encodings_only_the_encoding_differs_and_a_planted_difference_is
     from dataclasses import replace
 
     items = [replace(item, point=replace(item.point, training="laptop")) for item in points]
-    proof = prove(items)
+    proof = check_only_encoding_differs(items)
     assert not proof.holds and "training.steps" in proof.sentence
 
 
@@ -418,7 +418,7 @@ def test_one_more_encoding_beside_committed_rows(written, tmp_path):
 
 
 def test_an_added_name_may_be_written_in_any_order():
-    study = added(tiny(), ["rope:theta=500.0:fraction=0.5"])
+    study = with_added_encodings(tiny(), ["rope:theta=500.0:fraction=0.5"])
     assert study.encodings[-1] == "rope:fraction=0.5:theta=500.0"
 
 
@@ -491,7 +491,7 @@ def test_tasks_are_chosen_by_name():
     assert chosen_tasks(study, "copy,parity") == ["copy:variant=same", "copy:variant=random", "parity"]
     with pytest.raises(Exception, match="no task 'sorting'"):
         chosen_tasks(study, "sorting")
-    assert added(study, ["rope"]).encodings == ["nope", "rope"]
+    assert with_added_encodings(study, ["rope"]).encodings == ["nope", "rope"]
 
 
 def test_a_worker_gets_the_code_it_does_not_have(tmp_path, monkeypatch):

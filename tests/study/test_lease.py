@@ -10,7 +10,7 @@ import time
 import pytest
 
 from lengthwise.folder import Folder
-from lengthwise.run.lease import BEATS, DEATHS, Failed, Held, Lease, Lost, Watch, finished, gone, read
+from lengthwise.run.lease import BEATS, DEATHS, Failed, Held, Lease, Lost, Watch, done_record, owner_is_dead, read
 from lengthwise.spec import SpecError
 
 RUN = "copy-nope-s0-0123456789abcdef"
@@ -35,7 +35,7 @@ def test_a_lease_is_taken_once_and_a_done_run_never(store):
     with pytest.raises(Held, match=f"process {os.getpid()} on this machine"):
         Lease.take(store, RUN)
     lease.finish({"seconds": 1.0})
-    assert finished(store, RUN)["attempt"] == 1
+    assert done_record(store, RUN)["attempt"] == 1
     assert Lease.take(store, RUN) is None
 
 
@@ -49,7 +49,7 @@ def test_a_dead_owner_on_this_machine_is_known_at_once(store):
     code += f"Lease.take(Folder({store.path!r}), {RUN!r})"
     subprocess.run([sys.executable, "-c", code], check=True)
     content = read(store / "leases" / RUN, 1)
-    assert content["state"] == "held" and gone(content)
+    assert content["state"] == "held" and owner_is_dead(content)
     assert Lease.take(store, RUN).number == 2
 
 
@@ -86,7 +86,7 @@ def test_a_counter_that_moves_is_never_stale(store):
 
 def test_an_owner_keeps_its_lease_alive_and_says_how_far_it_is(store):
     with Lease.take(store, RUN) as lease:
-        lease.tell(step=3, steps=9)
+        lease.set_progress(step=3, steps=9)
         time.sleep(0.5)
         content = read(store / "leases" / RUN, 1)
     assert content["beats"] >= 2 and content["progress"] == {"step": 3, "steps": 9}
@@ -107,12 +107,12 @@ def test_a_zombie_can_neither_finish_nor_be_counted_twice(store):
     second = Lease.take(store, RUN)
     with pytest.raises(Lost, match="taken over"):
         zombie.finish({})
-    assert finished(store, RUN) is None
+    assert done_record(store, RUN) is None
     second.finish({"seconds": 2.0})
-    assert finished(store, RUN)["attempt"] == 2
+    assert done_record(store, RUN)["attempt"] == 2
     with pytest.raises(Lost):
         zombie.finish({})
-    assert finished(store, RUN)["attempt"] == 2
+    assert done_record(store, RUN)["attempt"] == 2
 
 
 def test_an_owner_that_slept_learns_that_it_lost_its_lease(store):
@@ -121,7 +121,7 @@ def test_an_owner_that_slept_learns_that_it_lost_its_lease(store):
         lease._content["beats"] += 0
         assert not lease.lost
         with pytest.raises(Lost):
-            lease.hold()
+            lease.raise_if_lost()
         assert lease.lost
 
 

@@ -13,7 +13,7 @@ import pytest
 from lengthwise.folder import Folder
 from lengthwise.run.lease import Lease
 from lengthwise.spec import SpecError
-from lengthwise.study.drive import Driver, probed
+from lengthwise.study.drive import Driver, require_exclusive_create
 from lengthwise.study.executors import InProcess
 from lengthwise.study.plan import Planned
 from lengthwise.study.store import Bundle, Store
@@ -256,7 +256,7 @@ def test_whatever_a_server_does_to_what_is_written_no_half_a_run_counts_as_done(
 def test_both_stores_pass_the_probe(bucket, tmp_path):
     for store in (Store(bucket), Store(tmp_path)):
         assert store.probe()
-        probed(store, alone=False)
+        require_exclusive_create(store, alone=False)
         assert (store.folder / "probes").names() == []
 
 
@@ -270,8 +270,8 @@ def test_a_store_that_lets_both_through_is_refused_for_more_than_one_driver(buck
     )
     assert not store.probe()
     with pytest.raises(SpecError, match="lets two writers create the same file"):
-        probed(store, alone=False)
-    probed(store, alone=True)
+        require_exclusive_create(store, alone=False)
+    require_exclusive_create(store, alone=True)
 
 
 def test_what_a_lease_and_its_end_cost(door, bucket, tmp_path, figure):

@@ -108,6 +108,7 @@ def test_the_time_left_is_known_before_the_first_run_ends():
     assert remaining(expected, items[:2], 2) == pytest.approx(whole, rel=0.5)
     tally = Tally(total=4, remaining=240.0)
     assert tally.sentence(2) == "0 of 4 done, 2 running, about 2 min left"
+    assert tally.sentence(2, spent=100) == "0 of 4 done, 2 running, about 70 s left"
     tally.seconds, tally.foreseen = [30.0], 10.0  # the first took three times what was expected
     assert tally.sentence(2) == "0 of 4 done, 2 running, about 6 min left"
 

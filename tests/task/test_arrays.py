@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from lengthwise.spec import SpecError
 from lengthwise.task import PUBLISHED, TASKS, build_task
 from lengthwise.task.block import evaluation_block, materialise, training_block
-from lengthwise.task.sets import lengths_of, maker
+from lengthwise.task.sets import instance_factory, lengths_of
 from lengthwise.task.vocabulary import Vocabulary, text
 
 NAMES = [
@@ -27,7 +27,7 @@ def test_ids_go_there_and_back_and_the_loss_is_on_the_answer(name, data):
     index = data.draw(st.integers(0, 1000))
     block = training_block(task, index, index + 5)
     for row in range(5):
-        example = task.render(maker(task, "train", int(block.lengths_N[row]))(int(block.indices_N[row])))
+        example = task.render(instance_factory(task, "train", int(block.lengths_N[row]))(int(block.indices_N[row])))
         ids = block.ids[block.starts_N[row] : block.starts_N[row + 1]]
         read = task.vocabulary.read(ids.tolist())
         asked = [*(("<bos>",) if task.starts else ()), *example.prompt]
@@ -92,7 +92,7 @@ def test_lengths_of_ten_thousand_are_made():
     ):
         task = build_task(name)
         length = 1000 if name.startswith("lego") else 10_000
-        instance = maker(task, "test_far", length)(0)
+        instance = instance_factory(task, "test_far", length)(0)
         example = task.render(instance)
         assert task.check(instance, example.target)
         assert len(example.prompt) > length
@@ -135,7 +135,7 @@ def test_glued_symbols_are_glued():
 @pytest.mark.parametrize("name", ["addition", "multiplication"])
 def test_formats_show_the_same_instance(name):
     formats = ["", ":reversed=answer", ":reversed=all", ":padded=true", ":hints=20", ":spaces=0.5"]
-    made = [maker(build_task(name + one), "train", 6)(9) for one in formats]
+    made = [instance_factory(build_task(name + one), "train", 6)(9) for one in formats]
     assert len(set(made)) == 1
 
 
@@ -156,7 +156,7 @@ def test_formats_are_what_the_literature_writes():
 
 def test_hints_start_anywhere_and_spaces_come_anywhere():
     task = build_task("addition:hints=30:spaces=0.5")
-    make = maker(task, "train", 5)
+    make = instance_factory(task, "train", 5)
     starts, gaps = set(), 0
     for index in range(300):
         prompt = task.render(make(index)).prompt

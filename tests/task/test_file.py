@@ -12,7 +12,7 @@ from lengthwise.task import build_task
 from lengthwise.task.audit import audit
 from lengthwise.task.block import training_block
 from lengthwise.task.export import export
-from lengthwise.task.sets import BUCKETS, evaluation, lengths_of, maker, owns
+from lengthwise.task.sets import BUCKETS, evaluation, instance_factory, lengths_of, owns
 from lengthwise.task.vocabulary import text
 
 
@@ -47,7 +47,7 @@ def test_it_is_split_by_length_and_by_content(data):
 
 def test_training_goes_through_the_list_again_and_again_in_another_order(data):
     task = build_task(f"file:path={data}:longest=4")
-    make = maker(task, "train", 3)
+    make = instance_factory(task, "train", 3)
     many = len(evaluation(task, "train", 3, 1000))
     first, second = ([make(turn * many + place) for place in range(many)] for turn in (0, 1))
     assert set(first) == set(second)
@@ -73,7 +73,7 @@ def test_the_content_counts_and_not_the_path(data, tmp_path):
 
 def test_characters_go_there_and_back(data):
     task = build_task(f"file:path={data}:longest=4:by=characters")
-    instance = maker(task, "train", 2)(0)
+    instance = instance_factory(task, "train", 2)(0)
     assert "".join(task.render(instance).answer).replace("␣", " ") == instance[1]
 
 
@@ -172,7 +172,7 @@ def test_steps_of_an_export_are_written_before_the_answer(tmp_path, by):
     source = build_task("addition:scratchpad=full")
     export(source, "addition", tmp_path / "there", 200)
     task = build_task(f"file:path={tmp_path / 'there' / 'train.parquet'}:longest=8:by={by}")
-    instance = maker(task, "train", 3)(0)
+    instance = instance_factory(task, "train", 3)(0)
     _, answer, steps = instance
     target = task.render(instance).target
     shown = "".join(target).replace("␣", " ") if by == "characters" else text(target)

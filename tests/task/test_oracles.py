@@ -19,9 +19,18 @@ from scipy.stats import chisquare
 
 from lengthwise.task import PUBLISHED, TASKS, build_task
 from lengthwise.task.base import Example, Instance, Task, text
-from lengthwise.task.random_source import RandomSource, every
+from lengthwise.task.random_source import RandomSource, enumerate_draws
 from lengthwise.task.scratchpad import Stepwise
-from lengthwise.task.sets import evaluation, everything, instances, lengths_of, maker, rows, splits, training
+from lengthwise.task.sets import (
+    all_instances,
+    evaluation,
+    instance_factory,
+    instances,
+    lengths_of,
+    rows,
+    splits,
+    training,
+)
 from tests.task.oracles import FUNCTIONS, ORACLES, ORDER, answer, plain, target, values
 
 OTHERS = tuple(name for name in ORACLES if name not in PUBLISHED)
@@ -186,9 +195,9 @@ def test_every_instance_of_a_small_space_agrees_with_the_oracle(spec):
     assert lengths
     for length in lengths:
         if listed:
-            found = list(map(maker(task, "train", length), range(listed)))
+            found = list(map(instance_factory(task, "train", length), range(listed)))
         else:
-            found = task.listed(length) or list(every(lambda words, at=length: task.draw(words, at)))
+            found = task.listed(length) or list(enumerate_draws(lambda words, at=length: task.draw(words, at)))
         assert len(set(found)) == task.space(length)
         for instance in dict.fromkeys(found):
             agrees(task, instance, length)
@@ -231,7 +240,7 @@ SCAN_COMMANDS = dict(
 
 def test_scan_has_each_command_of_the_corpus_once():
     task = task_of("scan")
-    found = {length: everything(task, length) for length in task.lengths}
+    found = {length: all_instances(task, length) for length in task.lengths}
     assert {length: len(commands) for length, commands in found.items()} == SCAN_COMMANDS
     assert len({command for commands in found.values() for command in commands}) == 20_910
 
@@ -419,7 +428,7 @@ def pool(spec: str, length: int, count: int | None = None) -> list:
     indices = [index_N[length_N == length] for length_N, index_N in (rows(task, "train"), rows(task, "validation"))]
     whole = np.sort(np.concatenate(indices))
     assert (whole == np.arange(len(whole))).all()
-    shown = (task.render(maker(task, "train", length)(index)).prompt for index in whole[:count].tolist())
+    shown = (task.render(instance_factory(task, "train", length)(index)).prompt for index in whole[:count].tolist())
     return [values(variant_of(task), "paper", text(prompt)) for prompt in shown]
 
 

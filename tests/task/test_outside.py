@@ -7,7 +7,7 @@ from lengthwise.spec import SpecError
 from lengthwise.task import build_task
 from lengthwise.task.audit import audit
 from lengthwise.task.block import training_block
-from lengthwise.task.sets import evaluation, maker
+from lengthwise.task.sets import evaluation, instance_factory
 from tests.test_cli import run
 
 GOOD = """
@@ -28,7 +28,7 @@ class Mine(Task):
     def check(self, instance, said):
         return tuple(said) == (instance[0],)
 
-    def worst(self, length):
+    def longest_answer_instance(self, length):
         return "a" * length
 
     def space(self, length):
@@ -63,7 +63,7 @@ def test_the_tasks_of_the_package_have_no_guards():
 def use(spec):
     """All that show, audit and export ask of a task."""
     task = build_task(spec)
-    make = maker(task, "train", 4)
+    make = instance_factory(task, "train", 4)
     example = task.render(make(0))
     task.vocabulary.sequence(example.prompt, example.target, task.starts)
     task.chance(4)
@@ -97,7 +97,7 @@ def use(spec):
         ("return 0.5", "pass", "chance returned None: return a number"),
         ("return 2**length", "pass", "space returned None: return a whole number"),
         ("return 2**length", "return 0", "space returned 0 (int): a length that can be drawn has at least one"),
-        ('return "a" * length', "pass", "worst returned None"),
+        ('return "a" * length', "pass", "longest_answer_instance returned None"),
         ("return tuple(said) == (instance[0],)", "pass", "check returned None: return True or False"),
         ("@dataclass(frozen=True, kw_only=True)", "", "Mine states longest, which would be ignored: write @dataclass"),
         ("@dataclass(frozen=True, kw_only=True)", "@dataclass(frozen=True)", "'longest' of Mine cannot be an option"),

@@ -5,7 +5,7 @@ import pytest
 
 from lengthwise.spec import SpecError
 from lengthwise.task import PUBLISHED, build_task
-from lengthwise.task.pcfg import Pcfg, depth, published_joint
+from lengthwise.task.pcfg import Pcfg, depth, published_depth_length_counts
 from lengthwise.task.sets import lengths_of, rows, splits
 from lengthwise.task.vocabulary import text
 
@@ -168,9 +168,9 @@ def _strings(source):
 
 def test_an_example_of_pcfg_repeats_no_argument_string():
     task = Pcfg(alphabet=10, strings=2)
-    from lengthwise.task.sets import maker
+    from lengthwise.task.sets import instance_factory
 
-    make = maker(task, "train", 12)
+    make = instance_factory(task, "train", 12)
     for index in range(300):
         strings = _strings(make(index))
         assert len(set(strings)) == len(strings)
@@ -181,7 +181,7 @@ def test_the_pcfg_joint_is_the_published_one(figure):
     """300,000 draws: depth and tokens against the published histogram; the histogram itself is a sample of 14,581."""
     from lengthwise.task.random_source import RandomSource
 
-    task, there = Pcfg(), published_joint()
+    task, there = Pcfg(), published_depth_length_counts()
     assert sum(there.values()) == 14_581
     lengths = np.arange(1, 36)
     weights = np.array([task.weight(int(length)) for length in lengths])
@@ -210,7 +210,7 @@ def test_the_published_joint_is_the_shared_table():
         shared = {
             (int(row["depth_functions"]), int(row["source_tokens"])): int(row["count"]) for row in csv.DictReader(lines)
         }
-    assert published_joint() == shared
+    assert published_depth_length_counts() == shared
 
 
 @pytest.mark.parametrize(

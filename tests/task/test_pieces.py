@@ -12,7 +12,7 @@ from lengthwise.spec import SpecError  # noqa: E402
 from lengthwise.task import build_task  # noqa: E402
 from lengthwise.task.audit import audit  # noqa: E402
 from lengthwise.task.block import materialise, training_block  # noqa: E402
-from lengthwise.task.sets import maker, trained_lengths  # noqa: E402
+from lengthwise.task.sets import instance_factory, trained_lengths  # noqa: E402
 from lengthwise.task.tokenizer import HuggingFaceTokenizer  # noqa: E402
 
 TEXTS = [
@@ -74,7 +74,7 @@ def test_the_prompts_tokens_begin_the_whole(kind, name, request):
     block = training_block(task, 0, 50)
     pieces = task.vocabulary
     for row in range(50):
-        example = task.render(maker(task, "train", int(block.lengths_N[row]))(int(block.indices_N[row])))
+        example = task.render(instance_factory(task, "train", int(block.lengths_N[row]))(int(block.indices_N[row])))
         ids = block.ids[block.starts_N[row] : block.starts_N[row + 1]].tolist()
         assert ids[-1] == pieces.eos
         prompt = int(block.prompts_N[row])
@@ -132,7 +132,7 @@ def test_arguments_of_several_pieces_are_a_named_deviation(unigram):
 
 def test_the_tokenizer_changes_draws_under_paper_only(unigram):
     plain, named = (build_task(f"parity{more}") for more in ("", f":bos=false:tokenizer={unigram}"))
-    assert maker(plain, "train", 8)(3) == maker(named, "train", 8)(3)
+    assert instance_factory(plain, "train", 8)(3) == instance_factory(named, "train", 8)(3)
     paper = build_task(f"sort:protocol=paper:tokenizer={unigram}")
     assert paper.key() != build_task("sort:protocol=paper").key()
 
@@ -154,8 +154,8 @@ def test_no_right_answer_is_cut_in_tokens(name, kind, request):
     for length in (trained_lengths(task)[5], task.longest):
         block = materialise(task, "train", [length] * 40, range(40))
         assert (block.tokens_N - block.prompts_N).max() <= task.answer_limit(length)
-        worst = task.render(task.worst(length))
-        ids, prompt = task.vocabulary.sequence(worst.prompt, worst.target, False)
+        longest_answer_instance = task.render(task.longest_answer_instance(length))
+        ids, prompt = task.vocabulary.sequence(longest_answer_instance.prompt, longest_answer_instance.target, False)
         assert len(ids) - prompt <= task.answer_limit(length)
 
 

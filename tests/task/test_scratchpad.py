@@ -7,7 +7,7 @@ import pytest
 from lengthwise.spec import SpecError
 from lengthwise.task import build_task
 from lengthwise.task.scratchpad import MARKERS, NAMED, Scratchpad
-from lengthwise.task.sets import maker
+from lengthwise.task.sets import instance_factory
 
 WITH_VARIABLES = ["addition", "polynomial", "summation", "parity"]
 WITHOUT = ["sort:variant=single", "sort:variant=multi", "lego"]
@@ -41,13 +41,13 @@ def test_every_combination_is_written_read_and_right(name):
         if code[7] == "1" and not build_task(name).keeps:
             continue
         task = build_task(f"{name}:scratchpad={code}")
-        instance = maker(task, "train", 4)(1)
+        instance = instance_factory(task, "train", 4)(1)
         example = task.render(instance)
         read = task.pad.read(example.target)
         steps = task.steps(instance)
         assert len(read) == len(steps)
         for here, step in zip(read, steps, strict=True):
-            assert here == {one: getattr(step, one) for one in task.pad.on}
+            assert here == {one: getattr(step, one) for one in task.pad.enabled_components}
         assert task.check(instance, example.target)
         assert task.fault(instance, example.target) is None
         assert set(example.target) <= set(task.symbols)
@@ -56,14 +56,14 @@ def test_every_combination_is_written_read_and_right(name):
 @pytest.mark.parametrize("name", BOTH)
 def test_the_same_index_shows_the_same_instance_in_every_format(name):
     task = build_task(name)
-    instances = [maker(build_task(f"{name}:scratchpad={one}"), "train", 5)(7) for one in task.formats()]
+    instances = [instance_factory(build_task(f"{name}:scratchpad={one}"), "train", 5)(7) for one in task.formats()]
     assert len(set(instances)) == 1
 
 
 @pytest.mark.parametrize("name", BOTH)
 def test_the_first_wrong_component_of_the_first_wrong_step_is_named(name):
     task = build_task(f"{name}:scratchpad=full")
-    instance = maker(task, "train", 4)(2)
+    instance = instance_factory(task, "train", 4)(2)
     target = list(task.render(instance).target)
     markers = list(MARKERS.values())
     step = 1
@@ -73,7 +73,7 @@ def test_the_first_wrong_component_of_the_first_wrong_step_is_named(name):
             step += 1
         if symbol == "Thus,":
             break
-        component = next((key for key in task.pad.on if MARKERS[key] == symbol), None)
+        component = next((key for key in task.pad.enabled_components if MARKERS[key] == symbol), None)
         inside = target[at + 1]
         if component is None or inside in {*markers, "]", "#", "Thus,", "."} or (step, component) in planted:
             continue

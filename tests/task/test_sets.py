@@ -13,16 +13,16 @@ from lengthwise.spec import SpecError
 from lengthwise.task import PUBLISHED, TASKS, build_task
 from lengthwise.task.audit import audit
 from lengthwise.task.base import Task
-from lengthwise.task.random_source import RandomSource, every
+from lengthwise.task.random_source import RandomSource, enumerate_draws
 from lengthwise.task.sets import (
     BUCKETS,
+    all_instances,
     evaluation,
-    everything,
+    instance_factory,
     instances,
     lengths_of,
-    maker,
     missing,
-    owned,
+    split_instances,
     trained_lengths,
     training,
 )
@@ -45,7 +45,7 @@ def overlaps(task, lengths, examples):
             if split != "train" and length in lengths_of(task, split)
         ]
         if length in trained_lengths(task):
-            make = maker(task, "train", length, seed=3)
+            make = instance_factory(task, "train", length, seed=3)
             drawn.append({make(index) for index in range(2 * examples)})
         shared += sum(len(one & other) for one, other in combinations(drawn, 2))
     return shared
@@ -76,16 +76,16 @@ def test_a_split_that_ignores_the_content_is_caught(monkeypatch):
     assert set(clean.overlap.values()) == {0}
     counter = iter(range(10**9))
     monkeypatch.setattr(Task, "bucket", lambda self, length, instance: next(counter) % 100)
-    owned.cache_clear()
+    split_instances.cache_clear()
     leaky = audit(build_task("summation:longest=7"), "summation")
-    owned.cache_clear()
+    split_instances.cache_clear()
     assert leaky.overlap["train and test_seen"] > 50
     assert any("overlap" in problem for problem in leaky.problems)
 
 
 def test_splits_get_their_shares():
     task = build_task("parity")
-    everyone = Counter(task.bucket(12, instance) for instance in everything(task, 12))
+    everyone = Counter(task.bucket(12, instance) for instance in all_instances(task, 12))
     for split, share in (("train", 0.8), ("validation", 0.05), ("dev_unseen", 0.05), ("test_unseen", 0.1)):
         mine = sum(everyone[bucket] for bucket in BUCKETS[split]) / 4096
         assert abs(mine - share) < 5 * (share * (1 - share) / 4096) ** 0.5
@@ -139,7 +139,7 @@ def test_an_evaluation_set_is_256_distinct_instances_or_all_there_are(name):
             chosen = evaluation(task, split, length)
             assert len(set(chosen)) == len(chosen)
             if len(chosen) < 256:
-                mine = [one for one in everything(task, length) if task.bucket(length, one) in BUCKETS[split]]
+                mine = [one for one in all_instances(task, length) if task.bucket(length, one) in BUCKETS[split]]
                 assert set(mine) == set(chosen)
 
 
@@ -151,7 +151,7 @@ def test_a_short_length_is_evaluated_on_what_draw_prefers(name, length):
     def trait(instance):
         return instance.count("i") if name == "flipflop" else len(task.render(instance).answer)
 
-    mine, words = owned(task, "test_seen", length), RandomSource(5)
+    mine, words = split_instances(task, "test_seen", length), RandomSource(5)
     assert mine is not None
     assert len(mine) > 256
     drawn = [task.draw(words.seek(index), length) for index in range(4000)]
@@ -167,10 +167,10 @@ def test_a_short_length_is_evaluated_on_what_draw_prefers(name, length):
 def test_a_small_set_is_all_there_is_however_unlikely():
     task = build_task("flipflop:ignore=0.99")
     for length in (4, 5, 6):
-        assert set(evaluation(task, "test_seen", length)) == set(owned(task, "test_seen", length))
+        assert set(evaluation(task, "test_seen", length)) == set(split_instances(task, "test_seen", length))
     chosen = evaluation(task, "test_seen", 7)  # 256 of many, of which few are ever drawn
     assert len(set(chosen)) == 256
-    assert set(chosen) <= set(owned(task, "test_seen", 7))
+    assert set(chosen) <= set(split_instances(task, "test_seen", 7))
 
 
 REJECTS = """
@@ -197,23 +197,23 @@ class Mine(Copy):
 def test_a_strangers_draw_that_rejects_has_its_small_spaces_too(tmp_path):
     (tmp_path / "mine.py").write_text(REJECTS)
     task = build_task(f"{tmp_path}/mine.py:Mine:longest=5")
-    assert [len(everything(task, length)) for length in range(1, 6)] == [4, 12, 36, 108, 324]
+    assert [len(all_instances(task, length)) for length in range(1, 6)] == [4, 12, 36, 108, 324]
     assert overlaps(task, [1, 2, 3, 4, 5], 40) == 0
     with pytest.raises(SpecError, match=r"has 13 instances of length 2 .* found 12: correct space"):
-        everything(build_task(f"{tmp_path}/mine.py:Mine:longest=5:few=1"), 2)
+        all_instances(build_task(f"{tmp_path}/mine.py:Mine:longest=5:few=1"), 2)
 
 
 def test_evaluation_sets_have_no_seed():
     with pytest.raises(SpecError, match="the same for every run"):
-        maker(build_task("copy"), "test_seen", 5, seed=1)
+        instance_factory(build_task("copy"), "test_seen", 5, seed=1)
 
 
 def test_a_split_without_instances_says_so():
     # Both strings of one bit are training strings.
     task = build_task("parity")
-    assert owned(task, "test_seen", 1) == ()
+    assert split_instances(task, "test_seen", 1) == ()
     with pytest.raises(SpecError, match="all 2 are in other splits"):
-        maker(task, "test_seen", 1)(0)
+        instance_factory(task, "test_seen", 1)(0)
 
 
 @pytest.mark.parametrize("name", ["copy", "parity", "scan", "flipflop", "summation:protocol=paper"])
@@ -222,25 +222,25 @@ def test_an_index_outside_training_is_a_place_in_the_evaluation_set(name):
     for split in ("validation", "test_unseen"):
         for length in (lengths_of(task, split)[0], lengths_of(task, split)[-1]):
             whole = evaluation(task, split, length)
-            make = maker(task, split, length)
+            make = instance_factory(task, split, length)
             if not whole:
                 with pytest.raises(SpecError, match="are in other splits"):
                     make(0)
                 continue
             assert tuple(map(make, range(min(len(whole), 300)))) == whole[:300]
-            assert maker(task, split, length)(len(whole) - 1) == whole[-1]
+            assert instance_factory(task, split, length)(len(whole) - 1) == whole[-1]
             for index in (-1, len(whole)):
                 with pytest.raises(SpecError, match=f"there is no example {index} .* it has {len(whole)},"):
                     make(index)
 
 
 def test_an_index_past_the_originals_pool_is_refused():
-    make = maker(build_task("copy:variant=replace:protocol=paper"), "train", 5)
+    make = instance_factory(build_task("copy:variant=replace:protocol=paper"), "train", 5)
     make(6005)
     with pytest.raises(SpecError, match="there is no example 6006 of copy, train, length 5: it has 6006"):
         make(6006)
     with pytest.raises(SpecError, match=r"'train' of addition has no length 12 \(digits\); the nearest is 8"):
-        maker(build_task("addition:protocol=paper"), "train", 12)
+        instance_factory(build_task("addition:protocol=paper"), "train", 12)
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_an_index_past_the_originals_pool_is_refused():
 )
 def test_a_length_it_cannot_make_names_the_nearest(spec, length, said):
     with pytest.raises(SpecError, match=said):
-        maker(build_task(spec), "train", length)
+        instance_factory(build_task(spec), "train", length)
 
 
 def test_an_unknown_split_is_refused():
@@ -325,7 +325,7 @@ def test_training_is_the_same_asked_in_pieces(name):
 
 def test_another_seed_is_another_training_set_and_the_same_evaluation():
     task = build_task("copy")
-    first, second = (maker(task, "train", 9, seed)(0) for seed in (0, 1))
+    first, second = (instance_factory(task, "train", 9, seed)(0) for seed in (0, 1))
     assert first != second
 
 
@@ -368,7 +368,7 @@ def test_space_and_chance_are_what_enumeration_finds(name):
     for length in list(task.lengths[:8]):
         if not 0 < task.space(length) <= 4096 or task.listed(length) is not None:
             continue
-        drawn = list(every(lambda words, length=length: task.draw(words, length)))
+        drawn = list(enumerate_draws(lambda words, length=length: task.draw(words, length)))
         assert len(set(drawn)) == task.space(length)
         if (
             len(drawn) == len(set(drawn))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lengthwise.task.random_source import RandomSource, TooManyChoices, every
+from lengthwise.task.random_source import RandomSource, TooManyChoices, enumerate_draws
 
 
 def test_the_first_values_are_pinned():
@@ -60,10 +60,10 @@ def test_a_weighted_index_keeps_its_weights():
 
 
 def test_every_sequence_of_choices_is_met_once():
-    assert list(every(lambda words: tuple(words.integers(0, 2, 2)))) == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    assert len(list(every(lambda words: tuple(words.shuffle("abcd"))))) == 24
-    assert list(every(lambda words: words.weighted([1, 1, 2]))) == [0, 2]  # what has no weight is never met
-    dependent = list(every(lambda words: (n := words.below(3), tuple(words.integers(0, 2, n)))))
+    assert list(enumerate_draws(lambda words: tuple(words.integers(0, 2, 2)))) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert len(list(enumerate_draws(lambda words: tuple(words.shuffle("abcd"))))) == 24
+    assert list(enumerate_draws(lambda words: words.weighted([1, 1, 2]))) == [0, 2]  # what has no weight is never met
+    dependent = list(enumerate_draws(lambda words: (n := words.below(3), tuple(words.integers(0, 2, n)))))
     assert len(dependent) == len(set(dependent)) == 1 + 2 + 4
 
 
@@ -75,14 +75,14 @@ def test_a_draw_that_rejects_is_not_walked_for_ever():
         return a, b
 
     with pytest.raises(TooManyChoices):
-        list(every(two))
+        list(enumerate_draws(two))
     with pytest.raises(TooManyChoices):
-        list(every(lambda words: words.integers(0, 2, 10), most=1023))
-    assert len(list(every(lambda words: words.integers(0, 2, 10), most=1024))) == 1024
+        list(enumerate_draws(lambda words: words.integers(0, 2, 10), most=1023))
+    assert len(list(enumerate_draws(lambda words: words.integers(0, 2, 10), most=1024))) == 1024
 
 
 def test_a_constant_draw_has_one_outcome():
-    assert list(every(lambda words: "a")) == ["a"]
+    assert list(enumerate_draws(lambda words: "a")) == ["a"]
 
 
 @pytest.mark.parametrize("size", [1, 31, 32, 33, 10_000])

@@ -7,9 +7,9 @@ import pytest
 
 from lengthwise.reporting.claims import judge, measured_as, read_claims, read_measured
 from lengthwise.spec import SpecError
-from lengthwise.study.add import in_results
+from lengthwise.study.add import find_committed_file
 from lengthwise.theory import claims
-from lengthwise.theory.claims import measured
+from lengthwise.theory.claims import measure_claims
 from lengthwise.theory.order import untrained
 
 CLAIMS = {one.id: one for one in read_claims()}
@@ -18,7 +18,7 @@ WORDS = {"C3": "holds", "H2": "holds", "V1": "holds", "V2": "does not hold", "V3
 
 @pytest.fixture(scope="module")
 def small():
-    return measured(tokens=32, sequences=4, draws=3, inputs=256)
+    return measure_claims(tokens=32, sequences=4, draws=3, inputs=256)
 
 
 def test_every_claim_that_needs_no_study_and_is_tested_is_measured(small):
@@ -52,7 +52,7 @@ def test_an_interval_across_the_bound_settles_nothing():
 
 
 def test_what_is_committed_decides_as_the_docs_say():
-    there = in_results("theory/claims.json")
+    there = find_committed_file("theory/claims.json")
     assert there is not None
     values = read_measured(there)
     assert {name: judge(CLAIMS[name], None, None, values).word for name in values} == WORDS

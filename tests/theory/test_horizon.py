@@ -11,18 +11,18 @@ from lengthwise.theory import horizon, rows
 def test_short_precisions_end_where_predicted(name, sure, count, figure):
     dtype = horizon.dtype_named(name)
     assert horizon.predicted_from_reciprocal(dtype) == sure
-    rounded, head = horizon.by_arithmetic(dtype), horizon.by_head(dtype, 2 * count)
+    rounded, head = horizon.reciprocal_horizon(dtype), horizon.head_horizon(dtype, 2 * count)
     figure(f"{name}: 1/t tells positions apart to {sure} for sure, {rounded} as rounded, {head} in the decoder")
     assert sure <= rounded < 1.06 * sure
     assert head is not None
     assert sure <= head < 1.06 * sure
-    assert horizon.by_count(dtype) == horizon.predicted_from_count(dtype) == count
+    assert horizon.count_horizon(dtype) == horizon.predicted_from_count(dtype) == count
 
 
 def test_the_whole_layer_ends_before_its_parts(figure):
     for name, tokens in (("bf16", 512), ("fp16", 2600)):
         dtype = horizon.dtype_named(name)
-        apart, right, error = horizon.by_network(dtype, tokens)
+        apart, right, error = horizon.layer_horizon(dtype, tokens)
         figure(f"{name}, whole layer: told apart to {apart}, right integer to {right}, off by {error:g} at most")
         assert apart is not None
         assert right <= apart <= horizon.predicted_from_count(dtype)
@@ -32,14 +32,14 @@ def test_the_whole_layer_ends_before_its_parts(figure):
 
 def test_fp32_ends_at_eleven_million_in_the_decoder_itself(figure):
     """After a cache of 11,864,335 tokens: two neighbours are told apart, the next two are not."""
-    last = horizon.by_arithmetic(torch.float32)
+    last = horizon.reciprocal_horizon(torch.float32)
     assert horizon.predicted_from_reciprocal(torch.float32) == 11_863_282
     assert last == 11_864_337
     said = horizon.head_far(torch.float32, last - 1, 4)
     figure(f"fp32: the head says {said[0]:.10g}, ... at positions {last - 1:,} to {last + 2:,}")
     assert said[0] != said[1] != said[2] == said[3]
     assert said[1] == pytest.approx(1 / last, rel=1e-7)
-    assert horizon.by_count(torch.float32, start=2**24 - 50) == 2**24 - 1
+    assert horizon.count_horizon(torch.float32, start=2**24 - 50) == 2**24 - 1
 
 
 def test_the_cache_that_was_filled_is_the_cache_that_would_be():
@@ -53,7 +53,7 @@ def test_the_cache_that_was_filled_is_the_cache_that_would_be():
 
 @pytest.mark.parametrize(("tokens", "units"), [(20, 4), (100, 10), (400, 20), (1600, 40)])
 def test_about_root_t_units_round_to_the_right_integer(tokens, units):
-    (row,) = rows.widths([tokens])
+    (row,) = rows.units_needed_rows([tokens])
     assert row["units, rounded"] == units
     assert row["all round to t"]
     assert 0.4 < row["largest error"] < 0.5
@@ -62,7 +62,7 @@ def test_about_root_t_units_round_to_the_right_integer(tokens, units):
 
 
 def test_the_broken_line_cannot_be_rounder_with_fewer_knots():
-    made = horizon.rounded(100)
+    made = horizon.approximate_theorem1_decoder(100)
     feed = made.decoder.layers[0].feed_forward
     with torch.no_grad():
         feed.down.weight[2, 3] = 0  # take one unit away

@@ -24,7 +24,7 @@ def test_a_second_layer_and_an_encoding_do_not(figure):
 @pytest.mark.parametrize("beta", [0.5, 5.0, 20.0])
 def test_two_layers_make_a_diagonal_head(norm, beta, figure):
     made = objection.diagonal(64, beta, norm=norm)
-    found = objection.attended(made, made.draw(2)).diagonal(dim1=1, dim2=2)
+    found = objection.second_layer_weights(made, made.draw(2)).diagonal(dim1=1, dim2=2)
     wanted = torch.tensor([objection.diagonal_weight(beta, t) for t in range(1, 66)], dtype=torch.float64)
     error = float((found - wanted).abs().max())
     figure(f"diagonal head, β={beta:g}, {norm}: α_tt ≥ {float(found.min()):.5f}, off by {error:.1e}")
@@ -38,8 +38,8 @@ def test_its_weight_tends_to_one_minus_e_to_the_minus_beta():
 
 @pytest.mark.parametrize("beta", [1.0, 5.0])
 def test_two_layers_make_a_previous_token_head(beta, figure):
-    made = objection.previous(64, beta)
-    alpha = objection.attended(made, made.draw(2))
+    made = objection.previous_token_decoder(64, beta)
+    alpha = objection.second_layer_weights(made, made.draw(2))
     found = alpha.diagonal(-1, dim1=1, dim2=2)
     wanted = torch.tensor([objection.previous_weight(beta, t) for t in range(2, 66)], dtype=torch.float64)
     error = float((found - wanted).abs().max())
@@ -50,8 +50,8 @@ def test_two_layers_make_a_previous_token_head(beta, figure):
 
 def test_both_look_at_a_place_whatever_the_token():
     """The same map for other tokens, constant ones included."""
-    for made in (objection.diagonal(30), objection.previous(30)):
+    for made in (objection.diagonal(30), objection.previous_token_decoder(30)):
         same = torch.ones(1, 31, dtype=torch.long)
         same[:, 0] = 0
-        a, b = objection.attended(made, made.draw(1)), objection.attended(made, same)
+        a, b = objection.second_layer_weights(made, made.draw(1)), objection.second_layer_weights(made, same)
         assert float((a - b).abs().max()) < 1e-10

@@ -14,7 +14,7 @@ from lengthwise.encoding.positions import Consecutive
 from lengthwise.evaluation.cases import cases
 from lengthwise.evaluation.decoding import decoder_decode
 from lengthwise.evaluation.onepass import decoder_logits, one_pass
-from lengthwise.interface.order import demonstrate
+from lengthwise.interface.order import train_order_models
 from lengthwise.model import Decoder, preset
 from lengthwise.spec import SpecError
 from lengthwise.task import build_task
@@ -145,7 +145,7 @@ def shares(rows):
 
 @pytest.mark.slow
 def test_a_small_prefix_model_sorts_and_does_not_copy(tmp_path, figure):
-    rows = demonstrate(str(tmp_path), alphabet=10, longest=4, steps=400, model="laptop:layers=2")
+    rows = train_order_models(str(tmp_path), alphabet=10, longest=4, steps=400, model="laptop:layers=2")
     found, guess = shares(rows)
     figure(f"trained, lengths 2 to 4 of 10 symbols, 400 steps: {found}; guess {guess:.3f}")
     assert found["sort", "prefix"] > 0.9
@@ -155,7 +155,7 @@ def test_a_small_prefix_model_sorts_and_does_not_copy(tmp_path, figure):
 @pytest.mark.evidence
 @pytest.mark.timeout(1800)
 def test_sorting_is_learned_and_copying_is_not_under_a_prefix_mask(tmp_path, figure):
-    rows = demonstrate(str(tmp_path))
+    rows = train_order_models(str(tmp_path))
     found, guess = shares(rows)
     figure(f"trained, lengths 2 to 8 of 20 symbols, 1500 steps: {found}; guess {guess:.3f}")
     assert found["sort", "prefix"] > 0.98

@@ -10,7 +10,16 @@ from lengthwise.model.taps import Recorder
 from lengthwise.spec import SpecError
 from lengthwise.theory import rows
 from lengthwise.theory.hinges import weights
-from lengthwise.theory.theorem1 import BOS, FIRST, ONE, POSITION, beyond, construct, position_state, seen
+from lengthwise.theory.theorem1 import (
+    BOS,
+    FIRST,
+    ONE,
+    POSITION,
+    construct,
+    extrapolated_position,
+    normed_reciprocal,
+    position_state,
+)
 
 T = 512
 NORMS = ("none", "rms", "layer")
@@ -147,7 +156,10 @@ def test_what_the_layer_sees_falls_and_is_convex(norm):
     from decimal import Decimal
 
     for width in (4, 5, 64):
-        z = [float(seen(norm, Decimal(t), width, Decimal(width - 4), Decimal("1e-6"))) for t in range(1, 300)]
+        z = [
+            float(normed_reciprocal(norm, Decimal(t), width, Decimal(width - 4), Decimal("1e-6")))
+            for t in range(1, 300)
+        ]
         steps = [a - b for a, b in pairwise(z)]
         assert min(steps) > 0
         assert all(a > b for a, b in pairwise(steps))
@@ -181,7 +193,7 @@ def test_beyond_t_the_decoder_follows_the_closed_form(tokens, figure):
     made = construct(tokens, 16)
     n = 4 * tokens
     said = made.positions(made.draw(2, length=n))
-    wanted = beyond(tokens, places(n)[tokens:])
+    wanted = extrapolated_position(tokens, places(n)[tokens:])
     error = float((said[:, tokens:] - wanted).abs().max())
     figure(
         f"beyond T={tokens} to {n}: closed form against decoder {error:.1e}; position {n} is called {said[0, -1]:.2f}"
@@ -191,7 +203,7 @@ def test_beyond_t_the_decoder_follows_the_closed_form(tokens, figure):
 
 
 def test_the_worked_examples_of_beyond():
-    assert [round(float(beyond(20, n)), 2) for n in (21, 22, 30, 40)] == [21, 21.91, 27, 30.5]
+    assert [round(float(extrapolated_position(20, n)), 2) for n in (21, 22, 30, 40)] == [21, 21.91, 27, 30.5]
 
 
 @pytest.mark.parametrize("norm", NORMS)

@@ -15,7 +15,7 @@ from lengthwise.theory.theorem2 import (
     printed_bucket,
     printed_constant,
     scores,
-    second,
+    second_layer_attention,
     shift_kernel,
     t5_bias,
     unevenness,
@@ -57,7 +57,7 @@ def test_softmax_sees_it_too():
     """The weights the layer really uses: log α_ti − log α_tt is −(t − i) plus the difference of contents."""
     made = construct_relative(60, 16, heads=2, head_width=4, scaled=False)
     ids = made.draw(2)
-    log_BHQK = made.tapped(ids, "layers.1.weights")["layers.1.weights"].log()
+    log_BHQK = made.tap_outputs(ids, "layers.1.weights")["layers.1.weights"].log()
     content = scores(made, ids).content_BHQK
     seen = log_BHQK - content - (log_BHQK - content).diagonal(dim1=-2, dim2=-1)[..., None]
     below = torch.ones(61, 61, dtype=torch.bool).tril()
@@ -67,11 +67,11 @@ def test_softmax_sees_it_too():
 def test_values_and_output_are_free_but_for_what_is_reserved():
     made = construct_relative(20, 16)
     made.decoder.requires_grad_(False)
-    attention = second(made)
+    attention = second_layer_attention(made)
     assert float(attention.v.weight.abs().min()) > 0
-    assert float(attention.out.weight[: made.free].abs().max()) == 0
-    assert float(attention.out.weight[made.free :].abs().min()) > 0
-    state = made.tapped(made.draw(1), "layers.1.residual")["layers.1.residual"]
+    assert float(attention.out.weight[: made.content_start].abs().max()) == 0
+    assert float(attention.out.weight[made.content_start :].abs().min()) > 0
+    state = made.tap_outputs(made.draw(1), "layers.1.residual")["layers.1.residual"]
     assert float((state[0, :, 2] - torch.arange(1, 22)).abs().max()) < 1e-10  # a third layer finds t again
 
 
@@ -80,7 +80,7 @@ def test_the_proofs_label_of_equation_29_is_wrong():
     made = construct_relative(30, 16, heads=1, head_width=4, content=0.0, scaled=False)
     right = scores(made, made.draw(1)).logits_BHQK[0, 0]
     assert unevenness(right) < 1e-10
-    attention = second(made)
+    attention = second_layer_attention(made)
     with torch.no_grad():
         attention.v.weight.copy_(attention.k.weight)
         attention.k.weight.normal_(generator=torch.Generator().manual_seed(0))
@@ -89,7 +89,7 @@ def test_the_proofs_label_of_equation_29_is_wrong():
 
 
 def test_the_closing_remark_holds_for_affine_functions_only(figure):
-    table, _ = rows.remark()
+    table, _ = rows.theorem2_remark()
     for row in table:
         figure(f"g = {row['g']}: g(i) − g(t) spreads by {row['spread along a distance']:.2g} along a distance")
     assert {row["g"]: row["relative"] for row in table} == {
@@ -127,7 +127,7 @@ def test_any_table_of_biases_will_do():
     found = scores(made, made.draw(2)).logits_BHQK
     wanted = bias_HN[:, distances(40).long().clamp(min=0)]
     assert float((found - wanted).tril().abs().max()) < 1e-10
-    assert float(made.tapped(made.draw(1), "layers.1.k")["layers.1.k"].abs().max()) < 1 + 1e-9
+    assert float(made.tap_outputs(made.draw(1), "layers.1.k")["layers.1.k"].abs().max()) < 1 + 1e-9
 
 
 def test_the_printed_constants_are_wrong_and_named():

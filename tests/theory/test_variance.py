@@ -13,12 +13,12 @@ from lengthwise.theory.lemmas import coordinate_rows, powers
 from lengthwise.theory.variance import (
     Initialisation,
     band,
-    draws,
     exponent,
     lemma1,
     lemma2,
     lemma3,
     sampled,
+    second_moments_at_init,
     through_taps,
 )
 
@@ -39,7 +39,9 @@ def test_sampled_rows_are_those_of_the_decoder(mask):
 
 def test_a_whole_forward_pass_measures_the_same(figure):
     start, positions = Initialisation(64, 4, 0.07), [1, 4, 16, 64]
-    whole, quick = (draws(start, positions, count=60, sequences=8, full=full) for full in (True, False))
+    whole, quick = (
+        second_moments_at_init(start, positions, count=60, sequences=8, full=full) for full in (True, False)
+    )
     np.testing.assert_allclose(whole["output"], quick["output"], rtol=1e-4)
     np.testing.assert_allclose(whole["logits"], quick["logits"], rtol=1e-4)
     mean, low, high = band(whole["logits"])
@@ -50,7 +52,7 @@ def test_a_whole_forward_pass_measures_the_same(figure):
 @pytest.mark.parametrize(("start", "count"), STARTS, ids=str)
 def test_the_corrected_lemmas_hold(start, count, figure):
     positions = [1, 8, 64, 128]
-    found = draws(start, positions, count=count, sequences=2)
+    found = second_moments_at_init(start, positions, count=count, sequences=2)
     mean, low, high = band(found["qkv"])
     assert mean == pytest.approx(lemma1(start), rel=0.03)
     mean, low, high = band(found["logits"])
@@ -71,7 +73,7 @@ def test_the_corrected_lemmas_hold(start, count, figure):
 
 def test_other_initialisations_differ_only_in_their_variance(figure):
     start = Initialisation.pytorch(96, 4)
-    found = draws(start, [1, 16, 128], count=300, sequences=2)
+    found = second_moments_at_init(start, [1, 16, 128], count=300, sequences=2)
     assert start.spread == pytest.approx(1 / 9)
     assert found["logits"].mean() == pytest.approx(lemma2(start), rel=0.03)
     for place, m in enumerate([1, 16, 128]):
@@ -82,7 +84,7 @@ def test_other_initialisations_differ_only_in_their_variance(figure):
 
 def test_the_decay_has_a_floor(figure):
     start = Initialisation(256, 4, 0.05)
-    mean, low, high = band(draws(start, [4096], count=50)["output"][:, 0])
+    mean, low, high = band(second_moments_at_init(start, [4096], count=50)["output"][:, 0])
     figure(
         f"floor, {start}, m=4096: {mean:.4g} [{low:.4g}, {high:.4g}], corrected {lemma3(start, 4096):.4g}, "
         f"published {lemma3(start, 4096, 'as_published'):.4g}"
@@ -94,7 +96,10 @@ def test_the_decay_has_a_floor(figure):
 
 def test_only_the_causal_mask_makes_it_decay(figure):
     start, positions = Initialisation(256, 4, 0.03), powers(256)
-    found = {mask: draws(start, positions, count=50, mask=mask)["output"] for mask in ("causal", "bidirectional")}
+    found = {
+        mask: second_moments_at_init(start, positions, count=50, mask=mask)["output"]
+        for mask in ("causal", "bidirectional")
+    }
     slopes = {mask: band(np.array([exponent(positions, row) for row in rows])) for mask, rows in found.items()}
     for mask, (mean, low, high) in slopes.items():
         figure(f"exponent of the decay, {start}, {mask}: {mean:.4f} [{low:.4f}, {high:.4f}]")
@@ -106,7 +111,7 @@ def test_only_the_causal_mask_makes_it_decay(figure):
 @pytest.mark.parametrize("sigma", [0.08, 0.11])
 def test_where_property_1_fails_the_exact_law_still_holds(sigma, figure):
     start = Initialisation(256, 4, sigma)
-    found = draws(start, [64], count=120, sequences=2)
+    found = second_moments_at_init(start, [64], count=120, sequences=2)
     mean, _, high = band(found["output"][:, 0])
     forms = {form: mean / lemma3(start, 64, form) for form in ("as_published", "corrected", "exact")}
     told = ", ".join(f"/ {form} {ratio:.3g}" for form, ratio in forms.items())
@@ -149,8 +154,8 @@ def test_the_exact_law_is_a_mean_over_softmaxes():
     [
         (lambda: Initialisation(10, 3, 0.1), "multiple"),
         (lambda: Initialisation(12, 3, 0.0), "above 0"),
-        (lambda: draws(Initialisation(12, 3, 0.1), [0, 4]), "from 1 to 4"),
-        (lambda: draws(Initialisation(12, 3, 0.1), [4], count=1), "two draws"),
+        (lambda: second_moments_at_init(Initialisation(12, 3, 0.1), [0, 4]), "from 1 to 4"),
+        (lambda: second_moments_at_init(Initialisation(12, 3, 0.1), [4], count=1), "two draws"),
         (lambda: powers(1), "two positions"),
     ],
 )

@@ -10,8 +10,8 @@ from lengthwise.cli import app
 from lengthwise.model import preset
 from lengthwise.spec import Spec, SpecError
 from lengthwise.timing import encodings as bench
-from lengthwise.timing.alone import Alone, alone
-from lengthwise.timing.encodings import Row, side_by_side
+from lengthwise.timing.alone import CallCost, alone
+from lengthwise.timing.encodings import Row, time_encodings
 
 CONFIG = preset("laptop", vocabulary=32)
 SECONDS = {"nope": 0.1, "rope": 0.2, "t5": 0.5, "alibi": 0.05}
@@ -33,13 +33,15 @@ def turns(monkeypatch):
 
     monkeypatch.setattr(bench, "Work", Fake)
     monkeypatch.setattr(bench, "WHAT", ("forward",))
-    monkeypatch.setattr(bench, "alone", lambda config, spec, *rest: Alone(SECONDS[str(spec)], 10 * SECONDS[str(spec)]))
+    monkeypatch.setattr(
+        bench, "alone", lambda config, spec, *rest: CallCost(SECONDS[str(spec)], 10 * SECONDS[str(spec)])
+    )
     return order
 
 
 def test_rounds_are_interleaved_and_ratios_are_those_of_a_round(turns, monkeypatch):
     monkeypatch.setattr(bench, "SMALLEST", 0.5)
-    rows = side_by_side(CONFIG, [Spec("t5"), Spec("rope")], [16], repeat=3)
+    rows = time_encodings(CONFIG, [Spec("t5"), Spec("rope")], [16], repeat=3)
     assert turns == [*["nope", "t5", "rope"] * 2, "rope", "t5", "nope", "nope", "t5", "rope"]
     assert [row.encoding for row in rows] == ["nope", "t5", "rope"]  # nope although it was not asked for
     # The second round was slow for all: ratios are those of the round, times the median of rounds.
@@ -51,21 +53,21 @@ def test_rounds_are_interleaved_and_ratios_are_those_of_a_round(turns, monkeypat
 
 def test_what_is_quick_is_done_several_times_and_what_is_slow_not_at_all(turns, monkeypatch):
     monkeypatch.setitem(SECONDS, "nope", 0.005)
-    rows = {row.encoding: row for row in side_by_side(CONFIG, [Spec("t5"), Spec("alibi")], [16], repeat=2, limit=1.0)}
+    rows = {row.encoding: row for row in time_encodings(CONFIG, [Spec("t5"), Spec("alibi")], [16], repeat=2, limit=1.0)}
     assert turns.count("nope") == turns.count("alibi") == 1 + 2 * 4  # 4 × 5 ms in each round
     assert "t5" not in turns
     assert rows["t5"].ms is None and rows["t5"].ratio is None and rows["t5"].rounds == 0
     assert rows["t5"].skipped == "3 calls of about 0.5 s are more than the limit, 1 s"
     assert rows["t5"].peak_mib == 5.0
     turns.clear()
-    rows = {row.encoding: row for row in side_by_side(CONFIG, [Spec("alibi")], [16], repeat=2, limit=0.01)}
+    rows = {row.encoding: row for row in time_encodings(CONFIG, [Spec("alibi")], [16], repeat=2, limit=0.01)}
     assert turns == []
     assert rows["alibi"].skipped.startswith("3 calls of about 0.05 s")
 
 
 def test_models_that_do_not_fit_together_take_turns_with_nope(turns, monkeypatch):
     monkeypatch.setattr(bench, "TOGETHER", 1)
-    side_by_side(CONFIG, [Spec("t5"), Spec("rope")], [16], repeat=1)
+    time_encodings(CONFIG, [Spec("t5"), Spec("rope")], [16], repeat=1)
     assert turns == ["nope", "t5"] * 2 + ["nope", "rope"] * 2
 
 
@@ -74,7 +76,7 @@ def test_models_that_do_not_fit_together_take_turns_with_nope(turns, monkeypatch
 )
 def test_what_cannot_be_measured_is_refused(wrong):
     with pytest.raises(SpecError, match=r"not"):
-        side_by_side(CONFIG, [], **{"lengths": [8], **wrong})
+        time_encodings(CONFIG, [], **{"lengths": [8], **wrong})
 
 
 @pytest.mark.slow
@@ -136,7 +138,7 @@ def test_the_command_prints_json_where_it_is_asked_for():
     ]
     shown = CliRunner().invoke(app, plain, env={"COLUMNS": "160"})
     assert "skipped: learned:limit=20, train at 24: position 23 is past the last one" in shown.stdout
-    assert shown.stdout.startswith("encoding") and "{" not in shown.stdout
+    assert shown.stdout.startswith("training step\nencoding") and "{" not in shown.stdout
 
 
 def test_mistakes_on_the_command_line_are_told():

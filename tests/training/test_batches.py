@@ -17,14 +17,14 @@ from lengthwise.encoding import build_positions
 from lengthwise.task import build_task
 from lengthwise.task.block import training_block
 from lengthwise.task.prefetch import Prefetcher
-from lengthwise.training.batches import batches, inline, windows
+from lengthwise.training.batches import batches, on_demand_blocks, windows
 from lengthwise.training.settings import Seeds, training_preset
 
 CONSECUTIVE = build_positions("consecutive")
 
 
 def supply(task, seed=0):
-    return inline(lambda start, stop: training_block(task, start, stop, seed))
+    return on_demand_blocks(lambda start, stop: training_block(task, start, stop, seed))
 
 
 def rows(feed):
@@ -63,7 +63,7 @@ def test_batches_do_not_come_in_order_of_length():
 
 def test_a_window_is_no_larger_than_a_block():
     training = training_preset("laptop", steps=40, batch_size=4096)
-    assert training.span == 16 and list(windows(training, 20)) == [(16, 16), (32, 8)]
+    assert training.window_steps == 16 and list(windows(training, 20)) == [(16, 16), (32, 8)]
 
 
 def test_a_batch_depends_on_its_step_alone():

@@ -12,7 +12,7 @@ from lengthwise.model import Decoder, preset
 from lengthwise.spec import SpecError
 from lengthwise.task import build_task
 from lengthwise.task.block import training_block
-from lengthwise.training.batches import batches, inline
+from lengthwise.training.batches import batches, on_demand_blocks
 from lengthwise.training.loggers import Loggers
 from lengthwise.training.loop import Loop, total_loss
 from lengthwise.training.settings import Seeds, training_preset
@@ -26,7 +26,7 @@ def loop(
     task, seeds = build_task(name), seeds or Seeds.of(0)
     training = training_preset("laptop", **{"steps": 20, "batch_size": 16, "warmup": 5, **options})
     decoder = Decoder(preset(model, vocabulary=len(task.vocabulary)), encoding, seed=seeds.init)
-    supply = inline(lambda start, stop: training_block(task, start, stop, seeds.data))
+    supply = on_demand_blocks(lambda start, stop: training_block(task, start, stop, seeds.data))
     return Loop(decoder, supply, training, build_positions("consecutive"), seeds)
 
 

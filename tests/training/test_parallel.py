@@ -13,7 +13,7 @@ import torch
 
 from lengthwise.folder import Folder
 from lengthwise.run import Plan, Run
-from lengthwise.training.batches import inline
+from lengthwise.training.batches import on_demand_blocks
 from lengthwise.training.checkpoint import newest, unpack
 from lengthwise.training.loop import Loop
 
@@ -70,8 +70,8 @@ def test_two_processes_train_what_one_trains(one, tmp_path, more, figure):
     checkpoint, torn = newest([two.folder / "checkpoints"])
     assert checkpoint.step == STEPS and not torn
     plan = Plan.read(two.record["options"])
-    loop = Loop(plan.decoder(), inline(lambda *_: None), plan.training, plan.positions, plan.seeds)
-    loop.load(checkpoint.tensors(loop.room), checkpoint.step)
+    loop = Loop(plan.decoder(), on_demand_blocks(lambda *_: None), plan.training, plan.positions, plan.seeds)
+    loop.load(checkpoint.tensors(loop.template_tensors), checkpoint.step)
     for name, value in two.weights().items():
         assert torch.equal(loop.decoder.state_dict()[name], value)
     moments = unpack((one.folder / "checkpoints" / f"{STEPS:09d}").read("state.safetensors"))

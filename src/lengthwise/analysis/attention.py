@@ -16,7 +16,7 @@ from torch import Tensor
 from lengthwise.encoding.base import Encoding
 from lengthwise.encoding.positions import Consecutive, Positions
 from lengthwise.evaluation.cases import Case, cases, grid
-from lengthwise.evaluation.onepass import stacked
+from lengthwise.evaluation.onepass import stack_positions
 from lengthwise.model import Decoder
 from lengthwise.model.taps import Blocks, tap_names
 from lengthwise.spec import SpecError
@@ -67,7 +67,7 @@ class Source(Protocol):
         """For each layer, whether a query's weights sum to 1."""
         ...
 
-    def listen(self, batch: Batch, see: See, rows: int = ROWS) -> None:
+    def visit_attention_weights(self, batch: Batch, see: See, rows: int = ROWS) -> None:
         """Call `see` with each layer's weights in turn, in blocks of `rows` queries; keys end at the last query."""
         ...
 
@@ -97,14 +97,14 @@ class DecoderSource:
         parts = [part for part in self.decoder.encodings if isinstance(part, Encoding)]
         return [parts[which].complete for which in self.decoder.which]
 
-    def listen(self, batch: Batch, see: See, rows: int = ROWS) -> None:
+    def visit_attention_weights(self, batch: Batch, see: See, rows: int = ROWS) -> None:
         """Run one forward pass without logits; a block's weights are freed before the next block is computed."""
         layer_of = {f"layers.{layer}.weights": layer for layer in range(self.layers)}
         assert set(layer_of) <= set(tap_names(self.layers))
         tokens = batch.ids_BT.shape[1]
         positions_BT, budget_B = None, None
         if batch.cases:
-            positions_BT = stacked(
+            positions_BT = stack_positions(
                 [case.places(self.positions) for case in batch.cases], tokens, [tokens] * len(batch.cases)
             )
             budget_B = torch.tensor([case.budget for case in batch.cases])
@@ -284,5 +284,5 @@ def observe(source: Source, given: Sequence[Batch], rows: int = ROWS) -> Heads:
         def see(layer: int, weights_BHRK: Tensor, start: int, counted_BT: Tensor | None = batch.counted_BT) -> None:
             heads.add(layer, weights_BHRK, start, counted_BT)
 
-        source.listen(batch, see, rows)
+        source.visit_attention_weights(batch, see, rows)
     return heads

@@ -75,7 +75,7 @@ def head_divergences(p_BARK: Tensor, q_BBRK: Tensor, start: int, rest: bool = Fa
     return {"true": true, "as_published": published}
 
 
-def paired(costs_NAB: np.ndarray, how: str, matching: tuple[np.ndarray, np.ndarray] | None = None) -> float:
+def layer_divergence(costs_NAB: np.ndarray, how: str, matching: tuple[np.ndarray, np.ndarray] | None = None) -> float:
     """Return the divergence of two layers from the divergences of their heads over N examples, by one of `HEADS`.
 
     e.g. costs [[0, 1], [1, 3]] of one example: minimum 0, matching 1 (the mean of 1 and 1), as_published 1, same 1.5.
@@ -112,7 +112,7 @@ def best_matching(costs_NAB: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 @dataclass
-class Apart:
+class HeadDivergences:
     """The divergence of every pair of heads of two models, example by example."""
 
     lengths: list[int | None] = field(default_factory=list)
@@ -150,14 +150,14 @@ class Apart:
                     for how in HEADS:
                         if how == "same" and costs_NAB.shape[1] != costs_NAB.shape[2]:
                             continue
-                        row[f"{definition} {how}"] = paired(costs_NAB[here], how, matching[definition])
+                        row[f"{definition} {how}"] = layer_divergence(costs_NAB[here], how, matching[definition])
                 found.append(row)
         return found
 
     def total(self, definition: str = "true", how: str = "minimum") -> float:
         """Return the mean over layers and examples."""
         costs_NLAB = self.costs(definition)
-        return float(np.mean([paired(costs_NLAB[:, layer], how) for layer in range(costs_NLAB.shape[1])]))
+        return float(np.mean([layer_divergence(costs_NLAB[:, layer], how) for layer in range(costs_NLAB.shape[1])]))
 
 
 def divergences(
@@ -166,7 +166,7 @@ def divergences(
     given: Sequence[Batch],
     rows: int = 32,
     tell: Callable[[str], None] | None = None,
-) -> list[Apart]:
+) -> list[HeadDivergences]:
     """Compute the divergence of each pair of sources, e.g. `divergences([a, b], [(0, 1)], batches)[0].total()`.
 
     Every model runs once on each batch, all in lockstep, so that only one block of each is in memory.
@@ -176,7 +176,7 @@ def divergences(
     layers = {source.layers for source in sources}
     if len(layers) != 1:
         raise SpecError(f"layers are compared one by one, so models need equally many; these have {sorted(layers)}")
-    found = [Apart(parts={definition: [] for definition in DEFINITIONS}) for _ in pairs]
+    found = [HeadDivergences(parts={definition: [] for definition in DEFINITIONS}) for _ in pairs]
     for number, batch in enumerate(given):
         if tell is not None:
             tell(f"comparing {len(pairs)} pairs of {len(sources)} models: batch {number + 1} of {len(given)}")
@@ -222,7 +222,9 @@ def lockstep(sources: Sequence[Source], batch: Batch, rows: int = ROWS) -> Gener
 
     def work(source: Source, line: queue.Queue) -> None:
         try:
-            source.listen(batch, lambda layer, weights, start: put(line, (layer, start, weights)), rows)
+            source.visit_attention_weights(
+                batch, lambda layer, weights, start: put(line, (layer, start, weights)), rows
+            )
             put(line, None)
         except _Left:
             return

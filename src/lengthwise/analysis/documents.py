@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lengthwise.encoding.positions import Consecutive, Positions
 from lengthwise.evaluation.cases import Case, cases
-from lengthwise.evaluation.onepass import room, stacked
+from lengthwise.evaluation.onepass import stack_positions, usable_input_tokens
 from lengthwise.spec import SpecError, digest
 from lengthwise.task.base import Task
 from lengthwise.task.sets import lengths_of
@@ -50,7 +50,7 @@ class Batch:
     def positions_BT(self) -> Tensor | None:
         """The positions of all tokens; None if they are consecutive."""
         places = [None if one.places is None else list(one.places) for one in self.documents]
-        return stacked(places, self.ids_BT.shape[1], self.lengths)
+        return stack_positions(places, self.ids_BT.shape[1], self.lengths)
 
     @property
     def budget_B(self) -> Tensor | None:
@@ -89,7 +89,7 @@ def _batch(group: list[Document]) -> Batch:
     return Batch(tuple(group), torch.from_numpy(ids_BT), counts)
 
 
-def apart(trained: Sequence[Document], tested: Iterable[Document]) -> list[Document]:
+def drop_training_documents(trained: Sequence[Document], tested: Iterable[Document]) -> list[Document]:
     """Return the distinct tested documents that are not among the trained ones, whatever their split."""
     known = {one.ids for one in trained}
     found = {one.ids: one for one in tested if one.ids not in known}
@@ -119,7 +119,7 @@ def task_documents(
         for length in lengths_of(task, split):
             if only is None or length in only:
                 for case in cases(task, split, length)[start::step][:examples]:
-                    if (count := room(case, kind, limit)) >= case.prompt:
+                    if (count := usable_input_tokens(case, kind, limit)) >= case.prompt:
                         found.append(_document(case, kind, count))
         return found
 
@@ -133,7 +133,7 @@ def task_documents(
     unseen = documents("test_unseen", wanted)
     if not paper:
         unseen += documents("test_far", wanted or set())
-    tested = {"seen": apart(trained, seen), "unseen": apart(trained, unseen)}
+    tested = {"seen": drop_training_documents(trained, seen), "unseen": drop_training_documents(trained, unseen)}
     tested = {name: found for name, found in tested.items() if found}
     absent = sorted((wanted or set()) - {one.length for found in tested.values() for one in found})
     if absent or not trained or not tested:
@@ -179,7 +179,11 @@ def random_sets(
 ) -> tuple[list[Document], dict[str, list[Document]]]:
     """Like `task_documents`, with random tokens: `seen` documents have `tokens` tokens, `unseen` twice as many."""
     trained = random_documents(symbols, tokens, count, first=first, key="train")
-    tested = {"seen": apart(trained, random_documents(symbols, tokens, count, first=first, key="test"))}
+    tested = {
+        "seen": drop_training_documents(trained, random_documents(symbols, tokens, count, first=first, key="test"))
+    }
     if limit is None or 2 * tokens <= limit:
-        tested["unseen"] = apart(trained, random_documents(symbols, 2 * tokens, count, first=first, key="test"))
+        tested["unseen"] = drop_training_documents(
+            trained, random_documents(symbols, 2 * tokens, count, first=first, key="test")
+        )
     return trained, tested

@@ -48,7 +48,7 @@ class HuggingFaceSource:
         """For each layer, True: the weights of a softmax sum to 1."""
         return [True] * self.layers
 
-    def listen(self, batch: Batch, see: See, rows: int = ROWS) -> None:
+    def visit_attention_weights(self, batch: Batch, see: See, rows: int = ROWS) -> None:
         """Run one forward pass, then call `see` with each layer's weights, cut into blocks."""
         ids_BT = batch.ids_BT.to(next(self.model.parameters()).device)
         with torch.no_grad():

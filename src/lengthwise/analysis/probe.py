@@ -205,7 +205,7 @@ def tests_of(trained: States, tested: dict[str, States]) -> dict[str, States]:
     if "unseen" in tested:
         beyond_N = tested["unseen"].places_N > trained.places_N.max()
         if bool(beyond_N.any()):
-            found["beyond"] = tested["unseen"].only(beyond_N)
+            found["beyond"] = tested["unseen"].select_tokens(beyond_N)
     return found
 
 
@@ -219,7 +219,7 @@ def probe(
 ) -> list[dict[str, object]]:
     """Train a probe on each layer and test it on each set: one row for each layer, kind and set, with its baselines.
 
-    `probe(collect(read, some), {"seen": collect(read, others)})`; the documents must be disjoint (`documents.apart`).
+    `probe(collect(read, some), {"seen": collect(read, others)})`; `drop_training_documents` makes them disjoint.
     `control` permutes the training places, so that any remaining success is chance.
     """
     if unknown := [kind for kind in kinds if kind not in KINDS]:

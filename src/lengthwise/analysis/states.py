@@ -44,7 +44,7 @@ class States:
     ids_N: Tensor
     documents: int
 
-    def only(self, chosen_N: Tensor) -> States:
+    def select_tokens(self, chosen_N: Tensor) -> States:
         """Return only these tokens."""
         layers = {layer: state_ND[chosen_N] for layer, state_ND in self.layers.items()}
         return States(layers, self.places_N[chosen_N], self.ids_N[chosen_N], self.documents)
@@ -114,7 +114,7 @@ def forward(decoder: Decoder, batch: Batch, taps: dict[str, Tap], heads: Tap | N
         )
 
 
-def of_one_size(decoder: Decoder, documents: Sequence[Document]) -> Tap:
+def equalise_output_norm(decoder: Decoder, documents: Sequence[Document]) -> Tap:
     """Return a tap that rescales attention's output to the same size at every token, so that only its direction stays.
 
     The size, one for each layer, is the root mean square over these documents. Unlike `times_root_m` this cannot add

@@ -24,7 +24,7 @@ from lengthwise.conformance import (  # noqa: F401 - importing them registers th
     trained,
 )
 from lengthwise.conformance.check import CHECKS, Check, Report, Result, run_check
-from lengthwise.conformance.cures import CURES, causes
+from lengthwise.conformance.cures import CURES, explaining_failures
 from lengthwise.conformance.subject import Subject
 from lengthwise.encoding.base import Encoding
 from lengthwise.spec import Spec, SpecError, did_you_mean, suggests
@@ -82,7 +82,7 @@ def _once(results: list[Result]) -> list[Result]:
 
 def _explained(results: list[Result]) -> list[Result]:
     """Add to each failure and warning the usual fix and the failed check that probably explains it."""
-    why = causes({result.id for result in results if result.status == "fail"})
+    why = explaining_failures({result.id for result in results if result.status == "fail"})
     return [
         replace(result, cure=CURES[result.id], because=why.get(result.id, ""))
         if result.status in {"fail", "warn"}

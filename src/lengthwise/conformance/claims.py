@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 
 from lengthwise.conformance.check import Measure, NotApplicable, check
-from lengthwise.conformance.subject import SMALL, TOLERANCE, Subject, off
+from lengthwise.conformance.subject import SMALL, TOLERANCE, Subject, relative_error
 from lengthwise.encoding import build_encoding
 from lengthwise.encoding.base import HOOKS, taken
 from lengthwise.model.taps import Recorder, Tap
@@ -26,8 +26,11 @@ def relative(subject: Subject) -> Iterator[Measure]:
     room = 1000 if subject.encoding.limit is None else min(1000, subject.encoding.limit - 1 - int(places.max()))
     if room < 1:
         raise NotApplicable(f"positions up to {int(places.max())} leave no room for a shift below its limit")
-    truth = subject.solo(decoder, ids, places)
-    moved = {shift: off(subject.solo(decoder, ids, places + shift), truth) for shift in sorted({1, room})}
+    truth = subject.unbatched_logits(decoder, ids, places)
+    moved = {
+        shift: relative_error(subject.unbatched_logits(decoder, ids, places + shift), truth)
+        for shift in sorted({1, room})
+    }
     if subject.encoding.relative:
         for shift, error in moved.items():
             yield Measure(f"{n} tokens shifted by {shift} (if it is absolute, claim relative = False)", error, 1e-5)
@@ -49,31 +52,42 @@ def does_something(subject: Subject) -> Iterator[Measure]:
         yield Measure(
             f"it overrides none of {hooks}, so it is NoPE (if it is meant to be, formula = 'nope')", silent, 0
         )
-        truth = subject.solo(decoder, ids, places)
-        yield Measure("positions three times as far apart", off(subject.solo(decoder, ids, places * 3), truth), 0)
+        truth = subject.unbatched_logits(decoder, ids, places)
+        yield Measure(
+            "positions three times as far apart",
+            relative_error(subject.unbatched_logits(decoder, ids, places * 3), truth),
+            0,
+        )
         order = torch.arange(n).flip(0)
         blind = subject.decoder(mask="bidirectional")
-        got, wanted = subject.solo(blind, ids[order], places), subject.solo(blind, ids, places)[order]
-        yield Measure(f"{n} tokens reversed, no mask", off(got, wanted), TOLERANCE[torch.float64])
-        reversed_causal = subject.solo(decoder, ids[order], places)
+        got, wanted = (
+            subject.unbatched_logits(blind, ids[order], places),
+            subject.unbatched_logits(blind, ids, places)[order],
+        )
+        yield Measure(f"{n} tokens reversed, no mask", relative_error(got, wanted), TOLERANCE[torch.float64])
+        reversed_causal = subject.unbatched_logits(decoder, ids[order], places)
         yield Measure(
             f"{n} tokens reversed under a causal mask: nothing changes",
-            float(off(reversed_causal, truth[order]) < CHANGED),
+            float(relative_error(reversed_causal, truth[order]) < CHANGED),
             0,
         )
         return
     spread = torch.arange(n)
-    truth = subject.solo(decoder, ids, spread)
+    truth = subject.unbatched_logits(decoder, ids, spread)
     if subject.encoding.ordinal:
-        without = subject.solo(subject.decoder(encoding="nope"), ids, spread)
-        yield Measure(f"{n} tokens, as without an encoding: it does nothing", float(off(truth, without) < 1e-3), 0)
+        without = subject.unbatched_logits(subject.decoder(encoding="nope"), ids, spread)
+        yield Measure(
+            f"{n} tokens, as without an encoding: it does nothing", float(relative_error(truth, without) < 1e-3), 0
+        )
         case = f"{n} tokens at positions 3 times as far apart (if they matter, claim ordinal = False)"
-        yield Measure(case, off(subject.solo(decoder, ids, spread * 3), truth), TOLERANCE[torch.float64])
+        yield Measure(
+            case, relative_error(subject.unbatched_logits(decoder, ids, spread * 3), truth), TOLERANCE[torch.float64]
+        )
         return
     factor = 3 if subject.encoding.limit is None else min(3, (subject.encoding.limit - 1) // max(n - 1, 1))
     if factor < 2:
         raise NotApplicable("its limit leaves no room to spread positions")
-    still = float(off(subject.solo(decoder, ids, spread * factor), truth) < 1e-3)
+    still = float(relative_error(subject.unbatched_logits(decoder, ids, spread * factor), truth) < 1e-3)
     case = (
         f"{n} tokens at positions {factor} times as far apart: nothing changes (by order alone? claim ordinal = True)"
     )
@@ -88,21 +102,21 @@ def limit(subject: Subject) -> Iterator[Measure]:
     if end is None:
         for far in (1_000, 30_000):
             for model in (decoder, subject.decoder(torch.float32)):
-                logits = subject.solo(model, ids, torch.tensor([0, far]))
+                logits = subject.unbatched_logits(model, ids, torch.tensor([0, far]))
                 case = f"logits at position {far}, {str(logits.dtype).removeprefix('torch.')}: not finite"
                 yield Measure(case, int((~logits.isfinite()).sum()), 0)
         for hook, rows in _by_position(subject, 4096).items():
             same = 4096 - len(rows.unique(dim=0))
             yield Measure(f"{hook}: {same} of the positions 0–4095 are like others: clamped or wrapped", same, 0)
         if subject.encoding.overrides("embed"):
-            a, b = (subject.solo(decoder, ids, torch.tensor([0, far])) for far in (30_000, 30_001))
+            a, b = (subject.unbatched_logits(decoder, ids, torch.tensor([0, far])) for far in (30_000, 30_001))
             yield Measure(
                 "positions 30,000 and 30,001 are one: a clamped table that claims no limit",
-                float(off(a, b) < CHANGED),
+                float(relative_error(a, b) < CHANGED),
                 0,
             )
         return
-    logits = subject.solo(decoder, ids[: min(2, end)], torch.arange(end)[-2:])
+    logits = subject.unbatched_logits(decoder, ids[: min(2, end)], torch.arange(end)[-2:])
     yield Measure(f"the last position, {end - 1}: not finite", int((~logits.isfinite()).sum()), 0)
     encoding = subject.encoding
     for asked in (end, end + 1000):
@@ -134,7 +148,7 @@ def _by_position(subject: Subject, count: int) -> dict[str, torch.Tensor]:
 
 def _refuses(subject: Subject, asked: int, end: int) -> bool:
     try:
-        subject.solo(subject.decoder(), subject.ids(1), torch.tensor([asked]))
+        subject.unbatched_logits(subject.decoder(), subject.ids(1), torch.tensor([asked]))
     except ValueError as error:
         return str(asked) in str(error) and (str(end) in str(error) or str(end - 1) in str(error))
     return False
@@ -150,9 +164,11 @@ def prefix_stable(subject: Subject) -> Iterator[Measure]:
         whole = decoder(ids[None], positions_BT=places[None], budget=n)[0]
         for k in range(1, n) if n <= 40 else (1, n // 2, n - 1):
             part = decoder(ids[None, :k], positions_BT=places[None, :k], budget=n)[0]
-            moved = max(moved, off(part, whole[:k]))
+            moved = max(moved, relative_error(part, whole[:k]))
             if subject.encoding.prefix_stable:
-                yield Measure(f"the first {k} of {n} tokens alone", off(part, whole[:k]), TOLERANCE[torch.float64])
+                yield Measure(
+                    f"the first {k} of {n} tokens alone", relative_error(part, whole[:k]), TOLERANCE[torch.float64]
+                )
     if not subject.encoding.prefix_stable:
         case = f"up to {sizes[-1]} tokens: earlier logits move by {moved:.2g}, so claim prefix_stable = True"
         told = f"within {sizes[-1]} tokens earlier logits move by up to {moved:.2g} of the largest"
@@ -180,7 +196,7 @@ def static_keys(subject: Subject) -> Iterator[Measure]:
             early, places_m = k[:, :, :m], places[:, :m]
             budget = torch.tensor([n if encoding.prefix_stable else m])
             turned = encoding.rotate(early, early, encoding.prepare(places_m, places_m, budget))[1]
-            moved = max(moved, off(turned, wholly[:, :, :m]))
+            moved = max(moved, relative_error(turned, wholly[:, :, :m]))
             if encoding.static_keys:
                 yield Measure(f"the first {m} of {n} keys, claimed static", moved, TOLERANCE[torch.float64])
     if not encoding.static_keys:
@@ -196,13 +212,13 @@ def shared(subject: Subject) -> Iterator[Measure]:
     yield Measure(f"instances in 3 layers, {wanted} wanted", abs(len(decoder.encodings) - wanted), 0)
     n = subject.sizes(9)[-1]
     ids, places = subject.ids(n), subject.places(n)
-    truth = subject.solo(decoder, ids, places)
+    truth = subject.unbatched_logits(decoder, ids, places)
     for name, parameter in list(decoder.named_parameters()):
         if name.startswith("encodings."):
             kept = parameter.clone()
             noise = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
             parameter.add_(0.5 * noise.to(parameter.dtype))
-            unused = float(off(subject.solo(decoder, ids, places), truth) < CHANGED)
+            unused = float(relative_error(subject.unbatched_logits(decoder, ids, places), truth) < CHANGED)
             parameter.copy_(kept)
             yield Measure(f"{name} is not used: another value changes nothing", unused, 0)
 
@@ -293,9 +309,9 @@ def per_layer(subject: Subject) -> Iterator[Measure]:
                     "embeddings" if layer == 0 else f"layers.{layer - 1}.residual": lambda _, x, fixed=fixed: fixed
                 }
                 taps[f"layers.{layer}.residual"] = seen
-                subject.solo(model, ids, places, taps=taps)
+                subject.unbatched_logits(model, ids, places, taps=taps)
                 outputs.append(seen[f"layers.{layer}.residual"])
-            changed = off(outputs[1], outputs[0])
+            changed = relative_error(outputs[1], outputs[0])
             wrong = changed < CHANGED if layer == where else changed > TOLERANCE[torch.float64]
             said = "does not act there" if layer == where else "acts there too"
             yield Measure(f"named for layer {where} of 2, looked at in layer {layer}: {said}", float(wrong), 0)

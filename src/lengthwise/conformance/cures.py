@@ -63,7 +63,7 @@ CONSEQUENCES = {
 """Check → checks that fail as its consequence: e.g. a kept table (S01) is also lost when reloaded or cast."""
 
 
-def causes(failed: set[str]) -> dict[str, str]:
+def explaining_failures(failed: set[str]) -> dict[str, str]:
     """Failed check → the failed check that probably explains it; root causes are not in it."""
     found: dict[str, str] = {}
     for root, explained in CONSEQUENCES.items():

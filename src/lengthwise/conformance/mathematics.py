@@ -11,7 +11,7 @@ from torch import Tensor
 from lengthwise.conformance.check import Measure, NotApplicable, check
 from lengthwise.conformance.formulas import alibi_slopes, alibi_slopes_text, sinusoid, t5_bucket
 from lengthwise.conformance.reference import reference_logits
-from lengthwise.conformance.subject import SMALL, TOLERANCE, Subject, off
+from lengthwise.conformance.subject import SMALL, TOLERANCE, Subject, relative_error
 from lengthwise.encoding.base import Encoding
 from lengthwise.model.taps import Recorder, Tap
 
@@ -54,7 +54,7 @@ def short_precision(subject: Subject) -> Iterator[Measure]:
             wanted = exact.rotate(x.double(), x.double(), exact.prepare(wide, wide, budget))
             for name, a, b in zip(("query", "key"), got, wanted, strict=True):
                 # Relative to its own size: xPos makes keys as large as it makes queries small.
-                yield Measure(f"{name} at position {far}", off(a, b), SHORT)
+                yield Measure(f"{name} at position {far}", relative_error(a, b), SHORT)
             near = torch.tensor([[1.0, 2.0]])
             first = short.rotate(x, x, short.prepare(near, near, budget))[0]
             if not torch.equal(first[:, :, 0], first[:, :, 1]):
@@ -73,16 +73,16 @@ def short_precision(subject: Subject) -> Iterator[Measure]:
         if subject.encoding.overrides("score"):
             ids, near = subject.ids(3), torch.tensor([0, far - 1, far])
             deep = subject.fresh_decoder(layers=1).to(torch.bfloat16)
-            truth = subject.solo(copy.deepcopy(deep).double(), ids, near)
+            truth = subject.unbatched_logits(copy.deepcopy(deep).double(), ids, near)
             case = f"a whole bf16 model, tokens at 0, {far - 1} and {far}, relative to the largest logit"
-            yield Measure(case, off(subject.solo(deep, ids, near), truth), 0.1)
+            yield Measure(case, relative_error(subject.unbatched_logits(deep, ids, near), truth), 0.1)
     n = subject.sizes(9)[-1]
     model = subject.fresh_decoder().to(torch.bfloat16)
     ids, places = subject.ids(n), subject.places(n)
-    truth = subject.solo(copy.deepcopy(model).double(), ids, places)
+    truth = subject.unbatched_logits(copy.deepcopy(model).double(), ids, places)
     yield Measure(
         f"a whole bf16 model, {n} tokens, relative to the largest logit",
-        off(subject.solo(model, ids, places), truth),
+        relative_error(subject.unbatched_logits(model, ids, places), truth),
         0.1,
     )
 
@@ -130,13 +130,13 @@ def forms(subject: Subject) -> Iterator[Measure]:
         by_distance = encoding.by_distance(distance.flatten())
         if by_distance is not None:
             got = by_distance.view(-1, n, n)[None]
-            yield Measure(f"by distance against matrix, {n} tokens", off(got, whole), tolerance)
+            yield Measure(f"by distance against matrix, {n} tokens", relative_error(got, whole), tolerance)
         columns = encoding.columns(positions)
         if columns is not None:
             query, key = columns
             got = (query @ key.mT).masked_fill(~visible, -torch.inf).softmax(-1)
             wanted = whole.masked_fill(~visible, -torch.inf).softmax(-1)
-            yield Measure(f"columns against matrix, {n} tokens", off(got, wanted), tolerance)
+            yield Measure(f"columns against matrix, {n} tokens", relative_error(got, wanted), tolerance)
 
 
 def _silent(_: str, q_BHQE: Tensor) -> Tensor:
@@ -148,7 +148,7 @@ def _weights_from_bias(subject: Subject, n: int, scale: float | None, head_width
     """A layer's attention weights when all queries are 0, so that they depend only on the bias."""
     decoder = subject.decoder(layers=1, attention_scale=scale, head_width=head_width)
     heads = Recorder()
-    subject.solo(
+    subject.unbatched_logits(
         decoder,
         torch.zeros(n, dtype=torch.long),
         subject.places(n),
@@ -173,7 +173,9 @@ def unscaled_bias(subject: Subject) -> Iterator[Measure]:
                 wanted = bias[0].masked_fill(torch.ones(n, n).tril() == 0, -torch.inf).softmax(-1)
                 got = _weights_from_bias(subject, n, scale, head_width)
                 case = f"{n} tokens, scale {scale or '1/√width'}, head width {head_width}"
-                yield Measure(f"weights of silent queries, {case}", off(got, wanted), TOLERANCE[torch.float64])
+                yield Measure(
+                    f"weights of silent queries, {case}", relative_error(got, wanted), TOLERANCE[torch.float64]
+                )
                 yield Measure(
                     f"fast path, {case}", _fast_differs(subject, n, scale, head_width), TOLERANCE[torch.float64]
                 )
@@ -184,10 +186,10 @@ def _fast_differs(subject: Subject, n: int, scale: float | None, head_width: int
     decoder = subject.decoder(layers=1, attention_scale=scale, head_width=head_width)
     ids, places = subject.ids(n), subject.places(n)
     fast, written_out = Recorder(), Recorder()
-    subject.solo(decoder, ids, places, taps={"layers.0.q": _silent, "layers.0.heads": fast})
+    subject.unbatched_logits(decoder, ids, places, taps={"layers.0.q": _silent, "layers.0.heads": fast})
     taps: dict[str, Tap] = {"layers.0.q": _silent, "layers.0.weights": Recorder(), "layers.0.heads": written_out}
-    subject.solo(decoder, ids, places, taps=taps)
-    return off(fast["layers.0.heads"], written_out["layers.0.heads"])
+    subject.unbatched_logits(decoder, ids, places, taps=taps)
+    return relative_error(fast["layers.0.heads"], written_out["layers.0.heads"])
 
 
 @check("T19", "Logits are those of attention written out in float64, at any attention scale and on every path.")
@@ -204,7 +206,7 @@ def written_out(subject: Subject) -> Iterator[Measure]:
                 case = f"{n} tokens, scale {scale or '1/√width'}, {str(dtype).removeprefix('torch.')}"
                 # Hundreds of terms per sum: fp32 rounding grows with the root of their number.
                 allowed = tolerance * (1 if n < 100 else 10)
-                yield Measure(case, off(subject.solo(decoder, ids, places), truth), allowed)
+                yield Measure(case, relative_error(subject.unbatched_logits(decoder, ids, places), truth), allowed)
 
 
 @check(
@@ -249,7 +251,7 @@ def gradients(subject: Subject) -> Iterator[Measure]:
         least = 1e-3 * max(float(grad.abs().max()) for grad in wanted.values() if grad is not None)
         for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 1e-4)):
             decoder = subject.fresh_decoder(dtype)
-            subject.solo(decoder, ids, places).square().mean().backward()
+            subject.unbatched_logits(decoder, ids, places).square().mean().backward()
             for name, parameter in decoder.named_parameters():
                 truth, got = wanted[name], parameter.grad
                 case = f"{name}, {n} tokens, {str(dtype).removeprefix('torch.')}"
@@ -270,7 +272,7 @@ def _slopes(subject: Subject, n: int) -> Iterator[Measure]:
     weights = torch.randn(n, SMALL.vocabulary, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
     def loss() -> Tensor:
-        return (subject.solo(decoder, ids, places) * weights).sum()
+        return (subject.unbatched_logits(decoder, ids, places) * weights).sum()
 
     loss().backward()
     for group, part in (("its parameters", "encodings."), ("queries", "attention.q."), ("keys", "attention.k.")):
@@ -312,18 +314,18 @@ def hidden(subject: Subject) -> Iterator[Measure]:
 
             weights, fast = Recorder(), Recorder()
             taps: dict[str, Tap] = {"layers.0.q": ones, "layers.0.k": towards_the_future}
-            subject.solo(decoder, ids, places, taps={**taps, "layers.0.weights": weights})
+            subject.unbatched_logits(decoder, ids, places, taps={**taps, "layers.0.weights": weights})
             mass = float(weights["layers.0.weights"][0][:, ahead].abs().max())
             yield Measure(f"weight on the future, {n} tokens, scores up to {shift:g}", mass, 0)
-            subject.solo(decoder, ids, places, taps={**taps, "layers.0.heads": fast})
+            subject.unbatched_logits(decoder, ids, places, taps={**taps, "layers.0.heads": fast})
             before = fast["layers.0.heads"]
-            subject.solo(
+            subject.unbatched_logits(
                 decoder,
                 torch.cat([ids[:-1], (ids[-1:] + 1) % SMALL.vocabulary]),
                 places,
                 taps={**taps, "layers.0.heads": fast},
             )
-            moved = off(fast["layers.0.heads"][:, :, :-1], before[:, :, :-1])
+            moved = relative_error(fast["layers.0.heads"][:, :, :-1], before[:, :, :-1])
             yield Measure(
                 f"fast path, {n} tokens, scores up to {shift:g}: the last token changes earlier ones", moved, 0
             )
@@ -337,14 +339,14 @@ def causal(subject: Subject) -> Iterator[Measure]:
         for n in subject.sizes(2, 9):
             ids, places = subject.ids(n), subject.places(n)
             for path, taps in (("fast", None), ("dense", {"layers.*.weights": Recorder()})):
-                truth = subject.solo(decoder, ids, places, taps=taps)
+                truth = subject.unbatched_logits(decoder, ids, places, taps=taps)
                 for j in range(1, n):
                     changed = ids.clone()
                     changed[j] = (changed[j] + 1) % SMALL.vocabulary
-                    got = subject.solo(decoder, changed, places, taps=taps)
+                    got = subject.unbatched_logits(decoder, changed, places, taps=taps)
                     case = f"token {j} of {n} changed, {path} path, {str(dtype).removeprefix('torch.')}"
-                    yield Measure(case, off(got[:j], truth[:j]), tolerance)
-                    yield Measure(f"{case}: its own logits stay", float(off(got[j:], truth[j:]) < 1e-6), 0)
+                    yield Measure(case, relative_error(got[:j], truth[:j]), tolerance)
+                    yield Measure(f"{case}: its own logits stay", float(relative_error(got[j:], truth[j:]) < 1e-6), 0)
 
 
 @check("T30", "Sinusoids have the published frequencies and layout, at the amplitude it names.")
@@ -359,7 +361,7 @@ def sinusoid_formula(subject: Subject) -> Iterator[Measure]:
         got = encoding.embed(torch.zeros(1, 1, SMALL.width, dtype=torch.float64), places).flatten()
         theta, interleaved = getattr(encoding, "theta", 10_000.0), getattr(encoding, "interleaved", False)
         wanted = sinusoid(position, SMALL.width, theta, interleaved)
-        error = off(got, amplitude * torch.tensor(wanted, dtype=torch.float64))
+        error = relative_error(got, amplitude * torch.tensor(wanted, dtype=torch.float64))
         yield Measure(f"position {position}, amplitude {amplitude}", error, max(1e-6, position * 1.2e-7))
 
 
@@ -371,9 +373,13 @@ def weights_on_demand(subject: Subject) -> Iterator[Measure]:
         for n in subject.sizes(2, 9):
             ids, places = subject.ids(n), subject.places(n)
             weights = Recorder()
-            got = subject.solo(decoder, ids, places, taps={"layers.*.weights": weights})
+            got = subject.unbatched_logits(decoder, ids, places, taps={"layers.*.weights": weights})
             case = f"{n} tokens, {str(dtype).removeprefix('torch.')}"
-            yield Measure(f"logits with weights, {case}", off(got, subject.solo(decoder, ids, places)), tolerance)
+            yield Measure(
+                f"logits with weights, {case}",
+                relative_error(got, subject.unbatched_logits(decoder, ids, places)),
+                tolerance,
+            )
             for name, weight in weights.items():
                 sums = weight.sum(-1)
                 if subject.encoding.complete:

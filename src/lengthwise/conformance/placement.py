@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lengthwise.conformance.check import Measure, NotApplicable, check
-from lengthwise.conformance.subject import TOLERANCE, Subject, off
+from lengthwise.conformance.subject import TOLERANCE, Subject, relative_error
 from lengthwise.model import Decoder
 from lengthwise.spec import SpecError
 
@@ -27,14 +27,16 @@ def padding(subject: Subject) -> Iterator[Measure]:
         decoder = subject.decoder(dtype)
         for n in subject.sizes(2, 9):
             ids, places = subject.ids(n), subject.places(n)
-            truth = subject.solo(decoder, ids, places)
+            truth = subject.unbatched_logits(decoder, ids, places)
             for pads in LEFT:
                 for side in ("left", "right"):
                     row = _fill(ids, n + pads, side)[None]
                     given = subject.given([places], n + pads, side)
                     got = decoder(row, lengths=[n], padding=side, positions_BT=given, budget=subject.budget)[0]
                     got = got[pads:] if side == "left" else got[:n]
-                    yield Measure(f"{n} tokens, {pads} pads on the {side}, {_name(dtype)}", off(got, truth), tolerance)
+                    yield Measure(
+                        f"{n} tokens, {pads} pads on the {side}, {_name(dtype)}", relative_error(got, truth), tolerance
+                    )
 
 
 @check("T02", "A sequence has the same logits alone and in any batch, in any order.")
@@ -61,7 +63,7 @@ def batches(subject: Subject) -> Iterator[Measure]:
                 for row, i in enumerate(order):
                     real = got[row, longest - lengths[row] :] if side == "left" else got[row, : lengths[row]]
                     case = f"row {row} of a batch of {lengths} tokens padded on the {side}, {_name(dtype)}"
-                    yield Measure(case, off(real, truths[i]), tolerance)
+                    yield Measure(case, relative_error(real, truths[i]), tolerance)
 
 
 def _fill(ids_T: Tensor, tokens: int, side: str) -> Tensor:
@@ -77,7 +79,7 @@ def pad_ids(subject: Subject) -> Iterator[Measure]:
         ids = subject.ids(n).clone()
         ids[0], ids[-1] = 0, 5
         places = subject.places(n)
-        truth = subject.solo(decoder, ids, places)
+        truth = subject.unbatched_logits(decoder, ids, places)
         for pad_id in (0, 5, 16):
             row = _pad_left(ids, 3, pad_id)[None]
             got = decoder(
@@ -88,7 +90,7 @@ def pad_ids(subject: Subject) -> Iterator[Measure]:
                 budget=subject.budget,
             )
             case = f"{n} tokens beginning with id 0 and ending with 5, padded with id {pad_id}"
-            yield Measure(case, off(got[0, 3:], truth), TOLERANCE[torch.float64])
+            yield Measure(case, relative_error(got[0, 3:], truth), TOLERANCE[torch.float64])
 
 
 @check("T04", "A padded batch has finite logits and finite gradients, padding included.")
@@ -117,7 +119,7 @@ def finite(subject: Subject) -> Iterator[Measure]:
                             f"gradient of {name}, {n} tokens and {pads} pads on the {side}: not finite", bad, 0
                         )
     n = subject.sizes(9)[-1]
-    logits = subject.solo(subject.decoder(mask="bidirectional"), subject.ids(n), subject.places(n))
+    logits = subject.unbatched_logits(subject.decoder(mask="bidirectional"), subject.ids(n), subject.places(n))
     yield Measure(f"logits of {n} tokens that see those ahead: not finite", int((~logits.isfinite()).sum()), 0)
 
 
@@ -136,12 +138,12 @@ def cached(subject: Subject) -> Iterator[Measure]:
         for n in subject.sizes(2, 9, 40):
             # Two rows with different tokens and lengths, since a bug may show in only one of them.
             rows = [(subject.ids(size, key), subject.places(size, key)) for key, size in ((0, n), (1, max(1, n - 1)))]
-            truths = [subject.solo(decoder, ids, places) for ids, places in rows]
+            truths = [subject.unbatched_logits(decoder, ids, places) for ids, places in rows]
             for chunk in sorted({1, 3, max(n - 1, 1)}):
                 for pads in (0, 2, 7) if n < 40 else (0, 7):
                     for row, got in enumerate(_in_chunks(subject, decoder, rows, n + pads, chunk)):
                         case = f"{n} tokens in chunks of {chunk}, {pads} pads on the left, row {row}, {_name(dtype)}"
-                        yield Measure(case, off(got, truths[row]), tolerance)
+                        yield Measure(case, relative_error(got, truths[row]), tolerance)
 
 
 def _made(make: Callable[..., object], *arguments: object) -> float:
@@ -180,7 +182,9 @@ def bias_row(subject: Subject) -> Iterator[Measure]:
         positions = subject.places(n).double()[None]
         whole = encoding.checked_bias(positions, positions)
         row = encoding.checked_bias(positions[:, -1:], positions)
-        yield Measure(f"the last of {n} tokens", off(row[:, :, 0], whole[:, :, -1]), TOLERANCE[torch.float64])
+        yield Measure(
+            f"the last of {n} tokens", relative_error(row[:, :, 0], whole[:, :, -1]), TOLERANCE[torch.float64]
+        )
     if encoding.overrides("rotate"):
         return  # its rotation may distinguish keys instead
     counted = torch.arange(9, dtype=torch.float64)[None]
@@ -195,11 +199,11 @@ def history(subject: Subject) -> Iterator[Measure]:
     short, long = subject.sizes(4, 40)[0], subject.sizes(4, 40)[-1]
     used, fresh = subject.fresh_decoder(), subject.fresh_decoder()
     ids, places = subject.ids(short), subject.places(short)
-    truth = subject.solo(fresh, ids, places)
+    truth = subject.unbatched_logits(fresh, ids, places)
     used(subject.ids(long)[None], positions_BT=subject.places(long)[None])
-    yield Measure(f"{short} tokens after {long}", off(subject.solo(used, ids, places), truth), 0)
+    yield Measure(f"{short} tokens after {long}", relative_error(subject.unbatched_logits(used, ids, places), truth), 0)
     got = used(ids[None], positions_BT=places[None], budget=subject.budget)[0]
-    yield Measure(f"{short} tokens twice", off(got, truth), 0)
+    yield Measure(f"{short} tokens twice", relative_error(got, truth), 0)
 
 
 @check("T11", "Packed documents, each from position 0, equal the documents alone.")
@@ -222,7 +226,7 @@ def packed(subject: Subject) -> Iterator[Measure]:
             got = decoder(row, documents=[lengths], positions_BT=given, budget=subject.budget)[0].split(lengths)
             for i, (ids, places) in enumerate(rows):
                 case = f"document {i} of {lengths} tokens, {_name(dtype)}"
-                yield Measure(case, off(got[i], subject.solo(decoder, ids, places)), tolerance)
+                yield Measure(case, relative_error(got[i], subject.unbatched_logits(decoder, ids, places)), tolerance)
 
 
 @check("T25", "Positions are a pure function of the example: prefixes agree, and all are below the limit.")

@@ -9,7 +9,7 @@ import torch
 from lengthwise.conformance.check import Measure, check
 from lengthwise.conformance.formulas import RopeVariant, rope_frequencies, rope_turned
 from lengthwise.conformance.mathematics import _claims, _vectors
-from lengthwise.conformance.subject import BUDGET, SMALL, Subject, off
+from lengthwise.conformance.subject import BUDGET, SMALL, Subject, relative_error
 
 
 @check("T12", "RoPE turns each pair by position × its frequency, scaled as it says at any length, in its layout.")
@@ -41,4 +41,4 @@ def rope_formula(subject: Subject) -> Iterator[Measure]:
                 for name, got in zip(("query", "key"), encoding.rotate(x, x, state), strict=True):
                     # Phases in fp32 are allowed; their error is about position × 2^-24.
                     case = f"{name} of width {head_width} at position {position} of {length} tokens ({said})"
-                    yield Measure(case, off(got[0, :, 0], wanted), max(1e-6, position * 1.2e-7))
+                    yield Measure(case, relative_error(got[0, :, 0], wanted), max(1e-6, position * 1.2e-7))

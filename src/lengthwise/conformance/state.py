@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lengthwise.conformance.check import Measure, check
-from lengthwise.conformance.subject import SMALL, Subject, off
+from lengthwise.conformance.subject import SMALL, Subject, relative_error
 
 INTERNAL = ("_parameters", "_buffers", "_modules")
 """Where `nn.Module` itself keeps tensors."""
@@ -30,7 +30,7 @@ def no_constants(subject: Subject) -> Iterator[Measure]:
                 kept = [name for name, value in vars(module).items() if name not in INTERNAL and _holds_tensor(value)]
                 yield Measure(f"tensors kept as attributes {when}: {', '.join(kept) or 'none'}", len(kept), 0)
         n = subject.sizes(9)[-1]
-        subject.solo(decoder, subject.ids(n), subject.places(n))
+        subject.unbatched_logits(decoder, subject.ids(n), subject.places(n))
 
 
 def _holds_tensor(value: object) -> bool:
@@ -47,13 +47,15 @@ def reloads(subject: Subject) -> Iterator[Measure]:
     n = subject.sizes(9)[-1]
     ids, places = subject.ids(n), subject.places(n)
     saved = subject.fresh_decoder(seed=0)
-    truth = subject.solo(saved, ids, places)
+    truth = subject.unbatched_logits(saved, ids, places)
     # Allocate without initializing and fill with NaN, like a loader that allocates first and reads later.
     other = subject.fresh_decoder(seed=1).to_empty(device="cpu")
     for tensor in (*other.parameters(), *other.buffers()):
         tensor.fill_(float("nan"))
     other.load_state_dict(saved.state_dict(), strict=True)
-    yield Measure(f"{n} tokens after loading the state", off(subject.solo(other, ids, places), truth), 0)
+    yield Measure(
+        f"{n} tokens after loading the state", relative_error(subject.unbatched_logits(other, ids, places), truth), 0
+    )
 
 
 @check("S03", "A seed decides its parameters, not the global generator; the model's other weights are those of NoPE.")
@@ -69,12 +71,12 @@ def keyed(subject: Subject) -> Iterator[Measure]:
         torch.set_rng_state(torch_state)
     plain = dict(subject.fresh_decoder(seed=7, encoding="nope").named_parameters())
     for name, parameter in made[0].items():
-        yield Measure(f"{name} drawn twice with one seed", off(made[1][name], parameter), 0)
+        yield Measure(f"{name} drawn twice with one seed", relative_error(made[1][name], parameter), 0)
         yield Measure(f"{name}: not finite", int((~parameter.isfinite()).sum()), 0)
         scalar = float(parameter.ndim == 0)
         yield Measure(f"{name} has no dimension, so FSDP cannot shard it: make it torch.empty(1)", scalar, 0)
         if name in plain:
-            yield Measure(f"{name} beside NoPE's", off(parameter, plain[name]), 0)
+            yield Measure(f"{name} beside NoPE's", relative_error(parameter, plain[name]), 0)
     # Initial values may be the same for every seed (frequencies, slopes), but random ones must come from the stream.
     for draw in _foreign_draws(subject):
         yield Measure(f"initialize draws with {draw}, and not from its stream", 1, 0)

@@ -115,7 +115,7 @@ class Subject:
             raise _refused(self.named, geometry, error) from error
         except (Exception, SystemExit) as error:
             raise SpecError(f"{self.name} could not be built: {type(error).__name__}: {error}") from error
-        wake(made)
+        randomise_zero_parameters(made)
         return made.eval()
 
     @property
@@ -144,7 +144,7 @@ class Subject:
         config = SMALL.model_copy(update=changes)
         decoder = Decoder(config, self.named if encoding is None else encoding, seed=seed)  # pyrefly: ignore[bad-argument-type]
         for index, part in enumerate(decoder.encodings):
-            wake(part, seed, index)
+            randomise_zero_parameters(part, seed, index)
         return unit_scale(decoder).to(dtype).eval()
 
     def sizes(self, *wanted: int) -> list[int]:
@@ -190,7 +190,7 @@ class Subject:
         rows = [_pad(row, tokens, padding) for row in places]
         return torch.stack(rows)
 
-    def solo(self, decoder: Decoder, ids_T: Tensor, places_T: Tensor, **changes: object) -> Tensor:
+    def unbatched_logits(self, decoder: Decoder, ids_T: Tensor, places_T: Tensor, **changes: object) -> Tensor:
         """The logits (T, V) of one sequence, alone, in one pass, at explicit positions: the reference of the checks."""
         return decoder(ids_T[None], positions_BT=places_T[None], budget=max(self.budget, len(ids_T)), **changes)[0]  # pyrefly: ignore[bad-argument-type]
 
@@ -200,7 +200,7 @@ def _pad(row_T: Tensor, tokens: int, padding: str) -> Tensor:
     return torch.cat([room, row_T] if padding == "left" else [row_T, room])
 
 
-def wake(part: nn.Module, *key: object) -> None:
+def randomise_zero_parameters(part: nn.Module, *key: object) -> None:
     """Fill parameters that are initialized to 0 with N(0, 1): an encoding without effect would hide bugs."""
     for name, parameter in part.named_parameters():
         if not bool(parameter.any()):
@@ -216,7 +216,7 @@ def unit_scale(decoder: Decoder) -> Decoder:
     return decoder
 
 
-def off(got: Tensor, wanted: Tensor) -> float:
+def relative_error(got: Tensor, wanted: Tensor) -> float:
     """The largest difference, relative to the largest wanted value; NaN if there is a NaN."""
     if got.shape != wanted.shape:
         return float("inf")

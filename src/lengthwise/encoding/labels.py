@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import groupby
 
 from lengthwise.encoding import ENCODINGS
-from lengthwise.encoding.signature import outline
+from lengthwise.encoding.signature import encoding_stub
 from lengthwise.spec import Spec, SpecError, show, specs
 
 _SHARES = {0.25: "¼", 0.5: "½", 0.75: "¾"}
@@ -35,7 +35,7 @@ def label_of_class(cls: type) -> str:
 def _one(spec: Spec, known: Mapping[str, str]) -> str:
     options = dict(spec.options)
     if spec.name in ENCODINGS:
-        name = label_of_class(outline(spec.name))
+        name = label_of_class(encoding_stub(spec.name))
         if spec.name == "rope" and (share := _SHARES.get(options.get("fraction"))):  # pyrefly: ignore
             name = f"{name} {share}"
             options = {key: value for key, value in options.items() if key not in {"fraction", "interleaved"}}

@@ -72,7 +72,7 @@ class Scaling:
         if self.kind in {"ntk", "dynamic"}:
             return ntk(frequency_F, stretch)
         assert self.trained is not None
-        left_F = left_by_index(self, frequency_F) if self.kind == "yarn" else left_by_turns(self, frequency_F)
+        left_F = yarn_kept_share(self, frequency_F) if self.kind == "yarn" else llama3_kept_share(self, frequency_F)
         # This order of operations gives exactly the original frequency for a stretch of 1.
         return frequency_F * (left_F + (1 - left_F) / stretch)
 
@@ -95,7 +95,7 @@ def ntk(frequency_F: Tensor, stretch: Tensor | float) -> Tensor:
     return frequency_F / stretch**share_F
 
 
-def left_by_index(scaling: Scaling, frequency_F: Tensor) -> Tensor:
+def yarn_kept_share(scaling: Scaling, frequency_F: Tensor) -> Tensor:
     """The share of each frequency that YaRN keeps: a linear ramp over the pair index, between whole indices.
 
     Peng et al. 2023, arXiv:2309.00071, as in the authors' code; in their text the ramp is over turns, as in `llama3`.
@@ -117,7 +117,7 @@ def ramp(scaling: Scaling) -> tuple[int, int]:
     return max(math.floor(pair(scaling.fast)), 0), min(math.ceil(pair(scaling.slow)), 2 * scaling.pairs - 1)
 
 
-def left_by_turns(scaling: Scaling, frequency_F: Tensor) -> Tensor:
+def llama3_kept_share(scaling: Scaling, frequency_F: Tensor) -> Tensor:
     """The share of each frequency that Llama 3.1 keeps: a linear ramp over the turns within `trained` tokens."""
     assert scaling.trained is not None
     turns_F = frequency_F * (scaling.trained / (2 * math.pi))

@@ -17,7 +17,7 @@ from lengthwise.spec import Spec, canonical, resolve
 
 
 @cache
-def outline(name: str) -> type:
+def encoding_stub(name: str) -> type:
     """A stub class with only the options, `version`, `label` and `paper` of an encoding in `ENCODINGS`."""
     module, _, cls = ENCODINGS[name].partition(":")
     return _drawn(module, cls)
@@ -25,7 +25,7 @@ def outline(name: str) -> type:
 
 def encoding_class(name: str) -> type:
     """The outline of an encoding in `ENCODINGS`, or the class itself if it is from outside the package."""
-    return outline(name) if name in ENCODINGS else resolve("encoding", ENCODINGS, name)
+    return encoding_stub(name) if name in ENCODINGS else resolve("encoding", ENCODINGS, name)
 
 
 def canonical_encoding(spec: Spec) -> Spec:

@@ -80,7 +80,7 @@ def grid(task: Task, lengths: Sequence[int] | str | None = None) -> list[tuple[s
         return [(split, length) for split in splits for length in lengths_of(task, split)]
     found = []
     for length in dict.fromkeys(lengths):
-        task.needs(length)
+        task.require_length(length)
         split = seen if length <= task.longest else "test_unseen" if length <= 2 * task.longest else "test_far"
         if task.protocol == "paper" and length not in lengths_of(
             task, "test_unseen" if length > task.longest else seen

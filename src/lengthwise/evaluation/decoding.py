@@ -153,7 +153,7 @@ Outside = Callable[[Tensor, Tensor], Tensor]
 """A model that is not our decoder: (ids_BT padded on the right, real tokens of each row) → logits (B, T, V)."""
 
 
-def call(model: Outside, ids_BT: Tensor, lengths_B: Tensor) -> Tensor:
+def call_external_model(model: Outside, ids_BT: Tensor, lengths_B: Tensor) -> Tensor:
     """The logits of an outside model; if it fails, the error is one line with the number of tokens."""
     try:
         return model(ids_BT, lengths_B)
@@ -179,7 +179,7 @@ def outside_decode(model: Outside, end: int, rows: int = ROWS) -> Decode:
                 ids_BT = torch.zeros(len(heads), int(lengths.max()), dtype=torch.long)
                 for row, head in enumerate(heads):
                     ids_BT[row, : len(head)] = torch.tensor(head)
-                logits_BTV = call(model, ids_BT, lengths)
+                logits_BTV = call_external_model(model, ids_BT, lengths)
                 best_B = logits_BTV[torch.arange(len(heads)), lengths - 1].argmax(-1)
                 for n, token in zip(group, best_B.tolist(), strict=True):
                     said[n].append(token)

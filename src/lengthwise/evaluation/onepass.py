@@ -23,7 +23,7 @@ TOKENS = 16_384
 
 
 @dataclass(frozen=True)
-class Seen:
+class OnePassResult:
     """One case in one pass: at each position of the answer, the most likely token and its margin."""
 
     case: Case
@@ -56,7 +56,7 @@ def decoder_logits(decoder: Decoder, positions: Positions) -> Logits:
         return decoder(
             ids_BT,
             lengths=tokens,
-            positions_BT=stacked([case.places(positions) for case in chosen], ids_BT.shape[1], tokens),
+            positions_BT=stack_positions([case.places(positions) for case in chosen], ids_BT.shape[1], tokens),
             budget=torch.tensor([case.budget for case in chosen]),
             prefix=[case.prompt for case in chosen] if decoder.config.mask == "prefix" else None,
             only_BT=wanted_BT,
@@ -65,7 +65,7 @@ def decoder_logits(decoder: Decoder, positions: Positions) -> Logits:
     return logits
 
 
-def stacked(places: list[list[int] | None], wide: int, tokens: list[int]) -> Tensor | None:
+def stack_positions(places: list[list[int] | None], wide: int, tokens: list[int]) -> Tensor | None:
     """The positions of several rows, padded on the right; None if they are consecutive."""
     if places[0] is None:
         return None
@@ -76,7 +76,7 @@ def stacked(places: list[list[int] | None], wide: int, tokens: list[int]) -> Ten
     return torch.from_numpy(found)
 
 
-def room(case: Case, positions: Positions, limit: int | None) -> int:
+def usable_input_tokens(case: Case, positions: Positions, limit: int | None) -> int:
     """The number of input tokens of a case: all but the end token, or those before the first unsupported position."""
     inputs = len(case.ids) - 1
     if limit is None:
@@ -91,11 +91,11 @@ def room(case: Case, positions: Positions, limit: int | None) -> int:
 @torch.no_grad()
 def one_pass(
     logits: Logits, asked: Sequence[Case], end: int, positions: Positions, limit: int | None, tokens: int = TOKENS
-) -> list[Seen]:
+) -> list[OnePassResult]:
     """Run all cases in one pass, in batches of about `tokens` tokens; a prompt past the limit has no answer."""
-    rooms = [room(case, positions, limit) for case in asked]
-    found: dict[int, Seen] = {
-        number: Seen(case, np.zeros(0, dtype=np.int64), np.zeros(0), False, float("nan"))
+    rooms = [usable_input_tokens(case, positions, limit) for case in asked]
+    found: dict[int, OnePassResult] = {
+        number: OnePassResult(case, np.zeros(0, dtype=np.int64), np.zeros(0), False, float("nan"))
         for number, case in enumerate(asked)
         if rooms[number] < case.prompt
     }
@@ -128,7 +128,9 @@ def _grouped(order: list[int], rooms: list[int], tokens: int) -> Iterator[list[i
         yield group
 
 
-def _split(got_NV: Tensor, targets_N: Tensor, chosen: list[Case], counts: list[int], end: int) -> Iterator[Seen]:
+def _split(
+    got_NV: Tensor, targets_N: Tensor, chosen: list[Case], counts: list[int], end: int
+) -> Iterator[OnePassResult]:
     loss_N = F.cross_entropy(got_NV, targets_N, reduction="none").double().numpy()
     best_N2, which_N2 = got_NV.topk(2, dim=-1)
     gap_N = ((best_N2[:, 0] - best_N2[:, 1]) / best_N2.abs().amax(-1).clamp(min=1e-30)).numpy()
@@ -144,4 +146,4 @@ def _split(got_NV: Tensor, targets_N: Tensor, chosen: list[Case], counts: list[i
         inside = slice(here.start, here.stop - 1 if whole else here.stop)
         content = whole and bool((going_N[inside] == targets[inside]).all())
         loss = float(loss_N[here].sum()) if whole else float("nan")  # that of a partial answer would be too low
-        yield Seen(case, best_N[here], gap_N[here], content, loss)
+        yield OnePassResult(case, best_N[here], gap_N[here], content, loss)

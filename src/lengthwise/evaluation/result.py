@@ -16,9 +16,9 @@ from lengthwise.display import Display, Part, Table
 from lengthwise.encoding.positions import Positions
 from lengthwise.evaluation.cases import Case, cases, grid
 from lengthwise.evaluation.decoding import ROWS
-from lengthwise.evaluation.onepass import TOKENS, Seen, one_pass
+from lengthwise.evaluation.onepass import TOKENS, OnePassResult, one_pass
 from lengthwise.evaluation.rows import frame
-from lengthwise.evaluation.subject import HasTask, Subject
+from lengthwise.evaluation.subject import EvaluatedModel, HasTask
 from lengthwise.spec import SpecError, digest
 from lengthwise.task import build_task
 from lengthwise.task.base import Task
@@ -46,13 +46,13 @@ class Checks:
     """Other differences, which show that the pass does not predict decoding."""
 
     @property
-    def holds(self) -> bool:
+    def pass_agrees(self) -> bool:
         """Whether the pass agrees with decoding."""
         return self.differences == 0
 
 
 @dataclass(frozen=True)
-class Judged:
+class CaseOutcome:
     """One case and its outcome."""
 
     case: Case
@@ -72,7 +72,7 @@ class EvaluationResult(Display):
     rows: pl.DataFrame
     predictions: pl.DataFrame
     checks: Checks
-    judged: list[Judged]
+    judged: list[CaseOutcome]
     effective: list[str] = field(default_factory=list)
     """Each encoding that was used, with its options as the modules have them; where a run was evaluated."""
 
@@ -89,7 +89,7 @@ class EvaluationResult(Display):
     def parts(self, width: int = 80) -> Iterator[Part]:
         """The table, and whether decoding confirmed it."""
         yield Part(self.table)
-        if not self.checks.holds:
+        if not self.checks.pass_agrees:
             yield Part("decoding disagreed with one pass: everything was decoded for real", "bold red")
 
     def plain(self) -> list[dict[str, object]]:
@@ -119,7 +119,7 @@ def evaluate_decoder(
     task = build_task(task) if isinstance(task, str) else task
     if decoding not in {"checked", "real", "none"}:
         raise SpecError(f"decoding is 'checked', 'real' or 'none', not {decoding!r}")
-    subject = Subject.of(model, task, positions, rows)
+    subject = EvaluatedModel.of(model, task, positions, rows)
     places = list(grid(task, lengths) if splits is None else splits)
     asked = [case for split, length in places for case in cases(task, split, length, examples)]
     if not asked:
@@ -131,7 +131,7 @@ def evaluate_decoder(
     checks, said = Checks(), dict[int, list[int]]()
     if decoding == "checked" and subject.stable:
         said = _checked(subject, seen, checks, tell)
-    if decoding == "real" or not subject.stable or not checks.holds:
+    if decoding == "real" or not subject.stable or not checks.pass_agrees:
         said = dict(enumerate(_decoded(subject, seen, [[]] * len(seen), tell)))
     elif decoding == "none":
         said = {n: _begun(one) for n, one in enumerate(seen) if one.first_wrong is not None}
@@ -139,7 +139,7 @@ def evaluate_decoder(
         wrong = [n for n, one in enumerate(seen) if n not in said and one.first_wrong is not None]
         begun = [_begun(seen[n]) for n in wrong]
         said |= dict(zip(wrong, _decoded(subject, [seen[n] for n in wrong], begun, tell), strict=True))
-    trusted = subject.stable and checks.holds
+    trusted = subject.stable and checks.pass_agrees
     judged = [_judge(task, one, said.get(number), trusted) for number, one in enumerate(seen)]
     changed = positions is not None and labels is None
     name = f"positions={positions}" if changed and isinstance(positions, str) else AS_TRAINED
@@ -155,7 +155,9 @@ def _trained_lengths(model: object, task: Task) -> set[int]:
     return set(lengths_of(model.task, "train")) if model.task.name == task.name else set()
 
 
-def _checked(subject: Subject, seen: list[Seen], checks: Checks, tell: Callable[[str], None]) -> dict[int, list[int]]:
+def _checked(
+    subject: EvaluatedModel, seen: list[OnePassResult], checks: Checks, tell: Callable[[str], None]
+) -> dict[int, list[int]]:
     """Decode a fixed sample from its prompts and compare it with the pass."""
     groups = defaultdict(list)
     for number, one in enumerate(seen):
@@ -168,7 +170,7 @@ def _checked(subject: Subject, seen: list[Seen], checks: Checks, tell: Callable[
     decoded = _decoded(subject, [seen[n] for n in sample], [[]] * len(sample), tell)
     checks.decoded = len(sample)
     for number, words in zip(sample, decoded, strict=True):
-        at = parting(seen[number], words)
+        at = first_disagreement(seen[number], words)
         if at is None:
             continue
         if seen[number].gap[at] <= NEAR:
@@ -178,7 +180,7 @@ def _checked(subject: Subject, seen: list[Seen], checks: Checks, tell: Callable[
     return dict(zip(sample, decoded, strict=True))
 
 
-def parting(one: Seen, said: list[int]) -> int | None:
+def first_disagreement(one: OnePassResult, said: list[int]) -> int | None:
     """The first position at which decoding differs from what the pass predicts; None if it does not."""
     expected = _begun(one) if one.first_wrong is not None else one.case.answer
     for at, token in enumerate(expected):
@@ -187,7 +189,7 @@ def parting(one: Seen, said: list[int]) -> int | None:
     return None
 
 
-def _begun(one: Seen) -> list[int]:
+def _begun(one: OnePassResult) -> list[int]:
     """The predicted tokens of a failure, up to and including the first wrong one."""
     wrong = one.first_wrong
     assert wrong is not None
@@ -195,17 +197,17 @@ def _begun(one: Seen) -> list[int]:
 
 
 def _decoded(
-    subject: Subject, seen: list[Seen], begun: Sequence[Sequence[int]], tell: Callable[[str], None]
+    subject: EvaluatedModel, seen: list[OnePassResult], begun: Sequence[Sequence[int]], tell: Callable[[str], None]
 ) -> list[list[int]]:
     tell(f"decoding {len(seen):,} answers")
     return subject.decode([one.case for one in seen], begun)
 
 
-def _judge(task: Task, one: Seen, said: list[int] | None, trusted: bool) -> Judged:
+def _judge(task: Task, one: OnePassResult, said: list[int] | None, trusted: bool) -> CaseOutcome:
     answer, end = one.case.answer, task.vocabulary.eos
     inside = one.content if trusted else None
     if said is None or said == answer:
-        return Judged(one.case, "right", True, answer, None, one.loss)
+        return CaseOutcome(one.case, "right", True, answer, None, one.loss)
     content, words = answer[:-1], said[:-1] if said[-1:] == [end] else said
     first = next(
         (at for at, (a, b) in enumerate(zip(said, answer, strict=False)) if a != b), min(len(said), len(answer))
@@ -213,14 +215,14 @@ def _judge(task: Task, one: Seen, said: list[int] | None, trusted: bool) -> Judg
     if said[-1:] != [end]:
         kind = "cut"
     elif task.judged and _answers(task, one.case, words):
-        return Judged(one.case, "right", True, said, first, one.loss)
+        return CaseOutcome(one.case, "right", True, said, first, one.loss)
     elif words == content[: len(words)]:
         kind = "early"
     elif words[: len(content)] == content:
         kind = "late"
     else:
         kind = "wrong"
-    return Judged(one.case, kind, inside, said, first, one.loss)
+    return CaseOutcome(one.case, kind, inside, said, first, one.loss)
 
 
 def _answers(task: Task, case: Case, words: list[int]) -> bool:
@@ -228,8 +230,8 @@ def _answers(task: Task, case: Case, words: list[int]) -> bool:
     return task.check(case.instance, task.vocabulary.read(words))
 
 
-def _rows(task: Task, judged: list[Judged], marks: dict[str, str | None], trained: set[int]) -> pl.DataFrame:
-    groups: dict[tuple[str, int, str | None], list[Judged]] = defaultdict(list)
+def _rows(task: Task, judged: list[CaseOutcome], marks: dict[str, str | None], trained: set[int]) -> pl.DataFrame:
+    groups: dict[tuple[str, int, str | None], list[CaseOutcome]] = defaultdict(list)
     for one in judged:
         groups[one.case.split, one.case.length, task.subgroup(one.case.instance)].append(one)
     found = []
@@ -255,7 +257,7 @@ def _rows(task: Task, judged: list[Judged], marks: dict[str, str | None], traine
     return frame(found)
 
 
-def _inside(one: Judged) -> bool:
+def _inside(one: CaseOutcome) -> bool:
     return bool(one.content)
 
 
@@ -268,7 +270,7 @@ PREDICTIONS = {
 """The columns of predictions: one line per wrong answer; right ones are ranges of indices, first to last."""
 
 
-def _predictions(task: Task, judged: list[Judged], marks: dict[str, str | None]) -> pl.DataFrame:
+def _predictions(task: Task, judged: list[CaseOutcome], marks: dict[str, str | None]) -> pl.DataFrame:
     import polars as pl
 
     lines: list[dict[str, object]] = []
@@ -292,7 +294,7 @@ def _predictions(task: Task, judged: list[Judged], marks: dict[str, str | None])
                 lines.append(line)
             continue
         fault = None
-        if isinstance(task, Stepwise) and task.pad is not None and task.pieces is None:
+        if isinstance(task, Stepwise) and task.pad is not None and task.hf_tokenizer is None:
             fault = task.fault(
                 case.instance, task.vocabulary.read(word for word in one.said if word != task.vocabulary.eos)
             )

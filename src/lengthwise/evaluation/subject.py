@@ -10,7 +10,14 @@ from torch import Tensor
 from lengthwise.encoding import build_positions
 from lengthwise.encoding.positions import Consecutive, Positions
 from lengthwise.evaluation.cases import Case
-from lengthwise.evaluation.decoding import Decode, Outside, call, decoder_decode, limit_of, outside_decode
+from lengthwise.evaluation.decoding import (
+    Decode,
+    Outside,
+    call_external_model,
+    decoder_decode,
+    limit_of,
+    outside_decode,
+)
 from lengthwise.evaluation.onepass import Logits, decoder_logits
 from lengthwise.model import Decoder
 from lengthwise.spec import SpecError
@@ -33,7 +40,7 @@ class HasTask(Protocol):
 
 
 @dataclass(frozen=True)
-class Subject:
+class EvaluatedModel:
     """A model under evaluation: its logits, its decoding, and whether one pass predicts decoding (`stable`)."""
 
     logits: Logits
@@ -43,11 +50,11 @@ class Subject:
     stable: bool
 
     @classmethod
-    def of(cls, model: object, task: Task, positions: Positions | str | None, rows: int) -> Subject:
+    def of(cls, model: object, task: Task, positions: Positions | str | None, rows: int) -> EvaluatedModel:
         """Build the subject of a run, our decoder or any callable."""
         end = task.vocabulary.eos
-        if hasattr(model, "subject"):
-            decoder, trained, symbols = model.subject()  # a run: its decoder, positions and symbols
+        if hasattr(model, "evaluation_inputs"):
+            decoder, trained, symbols = model.evaluation_inputs()  # a run: its decoder, positions and symbols
             if symbols != task.vocabulary.symbols:
                 raise SpecError(f"the run was trained with other symbols than {task.name} has here; give its own task")
             model, positions = decoder, trained if positions is None else positions
@@ -75,7 +82,7 @@ class Subject:
 
 def _outside_logits(model: Outside, task: Task) -> Logits:
     def logits(chosen: list[Case], ids_BT: Tensor, tokens: list[int], wanted_BT: Tensor) -> Tensor:
-        got_BTV = call(model, ids_BT, ids_BT.new_tensor(tokens))
+        got_BTV = call_external_model(model, ids_BT, ids_BT.new_tensor(tokens))
         if not isinstance(got_BTV, Tensor) or got_BTV.ndim != 3 or got_BTV.shape[:2] != ids_BT.shape:
             shape = tuple(got_BTV.shape) if isinstance(got_BTV, Tensor) else type(got_BTV).__name__
             raise SpecError(f"the model must return logits ({ids_BT.shape[0]}, {ids_BT.shape[1]}, V), not {shape}")

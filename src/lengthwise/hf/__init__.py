@@ -31,7 +31,7 @@ try:
     from transformers.modeling_outputs import CausalLMOutputWithPast
     from transformers.utils import can_return_tuple
 
-    from lengthwise.hf.generation import DecoderGenerationMixin, Held
+    from lengthwise.hf.generation import DecoderGenerationMixin, GenerationCache
 except ImportError as error:
     raise SpecError(f"lengthwise.hf needs transformers 5 or later: pip install 'lengthwise[hf]' ({error})") from error
 
@@ -65,7 +65,7 @@ class LengthwiseConfig(PreTrainedConfig):
         """The config of a decoder."""
         return cls(**_described(decoder), dtype=decoder.embedding.weight.dtype)
 
-    def checked(self) -> tuple[DecoderConfig, list[Spec]]:
+    def validated_config(self) -> tuple[DecoderConfig, list[Spec]]:
         """The validated config and specs; an invalid config raises an error that names the version that wrote it."""
         try:
             config = DecoderConfig.model_validate(self.decoder_config)
@@ -111,7 +111,7 @@ class LengthwiseForCausalLM(DecoderGenerationMixin, PreTrainedModel):
 
     def __init__(self, config: LengthwiseConfig, *, decoder: Decoder | None = None) -> None:
         super().__init__(config)
-        fields, specs = config.checked()
+        fields, specs = config.validated_config()
         if decoder is None:
             decoder = _built(fields, specs, config.seed)
         elif (decoder.config, list(decoder.specs)) != (fields, specs):
@@ -146,7 +146,7 @@ class LengthwiseForCausalLM(DecoderGenerationMixin, PreTrainedModel):
         position_ids: Tensor | None = None,
         labels: Tensor | None = None,
         *,
-        past_key_values: Held | None = None,
+        past_key_values: GenerationCache | None = None,
         use_cache: bool | None = None,
         prefix: Sequence[int] | Tensor | None = None,
         budget: int | Tensor | None = None,
@@ -160,12 +160,12 @@ class LengthwiseForCausalLM(DecoderGenerationMixin, PreTrainedModel):
         if self.config.output_hidden_states or self.config.output_attentions:
             raise SpecError("hidden states and attentions are read with taps: model.decoder(ids, taps=...)")
         held = past_key_values
-        if held is not None and not isinstance(held, Held):
+        if held is not None and not isinstance(held, GenerationCache):
             raise SpecError(f"past_key_values is made by model.cache(budget), not {type(held).__name__}")
         if bool(use_cache) != (held is not None) and use_cache is not None:
             raise SpecError("a cache needs a budget: give past_key_values=model.cache(budget), or leave out use_cache")
         if held is not None:
-            attention_mask = held.new(attention_mask, input_ids)
+            attention_mask = held.new_tokens_mask(attention_mask, input_ids)
         lengths, padding = _padding(attention_mask, input_ids)
         logits_BTV = self.decoder(
             input_ids,

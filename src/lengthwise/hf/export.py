@@ -36,7 +36,7 @@ def export_model(decoder: Decoder, task: Task, positions: object, to: str | Path
     model.generation_config.update(**ends, max_new_tokens=task.answer_limit(2 * task.longest))
     model.save_pretrained(to)
     tokenizer.save_pretrained(to)
-    return " ".join(task.render(task.worst(task.longest)).prompt)
+    return " ".join(task.render(task.longest_answer_instance(task.longest)).prompt)
 
 
 def tokenizer_of(task: Task) -> PreTrainedTokenizerBase:
@@ -46,7 +46,7 @@ def tokenizer_of(task: Task) -> PreTrainedTokenizerBase:
 
     names = {"pad_token": "<pad>", "bos_token": "<bos>", "eos_token": "<eos>"}
     vocabulary = task.vocabulary
-    if task.pieces is not None:
+    if task.hf_tokenizer is not None:
         return PreTrainedTokenizerFast(tokenizer_file=str(Path(task.tokenizer or "") / "tokenizer.json"))
     made = Tokenizer(models.WordLevel({symbol: number for number, symbol in enumerate(vocabulary.symbols)}))
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # pyrefly: ignore[read-only]
@@ -58,7 +58,7 @@ def tokenizer_of(task: Task) -> PreTrainedTokenizerBase:
     return PreTrainedTokenizerFast(tokenizer_object=made, padding_side="left", **names)
 
 
-def loading(folder: str | Path, prompt: str) -> str:
+def loading_code(folder: str | Path, prompt: str) -> str:
     """The lines that load the folder and ask it something."""
     return "\n".join(
         [

@@ -20,7 +20,7 @@ MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE)
 """The generation modes that our cache supports: each new token continues its own row."""
 
 
-class Held:
+class GenerationCache:
     """A decoder's cache with the interface that `generate` expects; made by `model.cache(budget)`."""
 
     is_compileable = False
@@ -34,7 +34,7 @@ class Held:
         """Tokens per row so far, padding included."""
         return self.cache.tokens
 
-    def new(self, attention_mask: Tensor | None, input_ids: Tensor) -> Tensor | None:
+    def new_tokens_mask(self, attention_mask: Tensor | None, input_ids: Tensor) -> Tensor | None:
         """The part of a mask for the new tokens; the rest must agree with the cache."""
         past = self.cache.tokens
         if attention_mask is None or not past:
@@ -58,9 +58,9 @@ class DecoderGenerationMixin(GenerationMixin):
 
     decoder: Decoder
 
-    def cache(self, budget: int | Tensor) -> Held:
+    def cache(self, budget: int | Tensor) -> GenerationCache:
         """An empty cache for sequences of up to `budget` tokens, to be given as `past_key_values`."""
-        return Held(self.decoder.cache(budget))
+        return GenerationCache(self.decoder.cache(budget))
 
     # transformers calls these in this order; its type hints are narrower than what it passes.
 
@@ -107,7 +107,7 @@ class DecoderGenerationMixin(GenerationMixin):
             raise SpecError("pad prompts on the left: a row goes on after its last column, attention_mask ends in 1")
         held = model_kwargs.get("past_key_values")
         if held is not None:
-            if not isinstance(held, Held):
+            if not isinstance(held, GenerationCache):
                 raise SpecError(f"past_key_values is made by model.cache(budget), not {type(held).__name__}")
             if given is not None:
                 raise SpecError("the cache holds the budget: give it to model.cache(budget) alone")

@@ -54,12 +54,12 @@ class AttentionAnalysis(Display):
         return cls(**found, reference=_compared_with(found["divergence"], reference))
 
     @cached_property
-    def near(self) -> Rows:
+    def mean_divergence(self) -> Rows:
         """Divergence averaged over seen and unseen lengths."""
         return over_lengths(self.divergence, False)
 
     @cached_property
-    def near_seen(self) -> Rows:
+    def mean_divergence_seen(self) -> Rows:
         """Divergence averaged over seen lengths only."""
         return over_lengths(self.divergence, True)
 
@@ -100,11 +100,11 @@ class AttentionAnalysis(Display):
 
     def divergence_table(self, task: str) -> Rows:
         """Divergence from the reference's attention, one line for each encoding."""
-        return table(self.near, task)
+        return table(self.mean_divergence, task)
 
     def verdict(self, task: str) -> str:
         """The divergence in a sentence."""
-        return sentence(self.near, task, self.reference) or ""
+        return sentence(self.mean_divergence, task, self.reference) or ""
 
     def plain(self) -> dict[str, Any]:
         """All tables as plain data that JSON can hold."""
@@ -114,7 +114,7 @@ class AttentionAnalysis(Display):
 
     @cached_property
     def _summaries(self) -> dict[str, Rows]:
-        parts = {"seen and unseen": self.near, "seen": self.near_seen}
+        parts = {"seen and unseen": self.mean_divergence, "seen": self.mean_divergence_seen}
         return {
             "summary": [{"lengths": lengths, **one} for lengths, part in parts.items() for one in summary(part)],
             "differences": [
@@ -138,14 +138,14 @@ class AttentionAnalysis(Display):
             if rows:
                 frame = pl.DataFrame(rows, infer_schema_length=None)
                 folder.write(f"{name}.csv", frame.write_csv(float_precision=6))
-        if self.near:
-            pages = [markdown(self.near, task, self.reference) for task in tasks_of(self.near)]
+        if self.mean_divergence:
+            pages = [markdown(self.mean_divergence, task, self.reference) for task in tasks_of(self.mean_divergence)]
             pages += [
-                markdown(self.near_seen, task, self.reference, ", seen lengths alone")
-                for task in tasks_of(self.near_seen)
+                markdown(self.mean_divergence_seen, task, self.reference, ", seen lengths alone")
+                for task in tasks_of(self.mean_divergence_seen)
             ]
             folder.write("summary.md", "\n".join(pages))
-        made = drawings(self.near, self.heads, self.distances, self.tasks)
+        made = drawings(self.mean_divergence, self.heads, self.distances, self.tasks)
         return [path for drawing in made for path in drawing.write(to)]
 
 
@@ -171,8 +171,8 @@ def analyze(
     """
     import torch
 
-    opened = [finished(run, store) for run in runs]
-    other = None if against is None else finished(against, store)
+    opened = [open_finished_run(run, store) for run in runs]
+    other = None if against is None else open_finished_run(against, store)
     if not opened:
         raise SpecError("there is nothing to analyze: give at least one run")
     threads = torch.get_num_threads()
@@ -188,7 +188,7 @@ def analyze(
     return AttentionAnalysis(**found, reference=_compared_with(found["divergence"], reference))
 
 
-def finished(run: Run | str, store: str = STORE) -> Run:
+def open_finished_run(run: Run | str, store: str = STORE) -> Run:
     """Open a run by its folder, its id or the beginning of its id; refuse one that is not finished."""
     from lengthwise.run import Run
 

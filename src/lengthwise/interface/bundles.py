@@ -13,7 +13,7 @@ from lengthwise.progress import Say, progress
 from lengthwise.spec import SpecError
 
 
-class Written(Display, dict[str, Any]):
+class WrittenFiles(Display, dict[str, Any]):
     """What was written, in words and as data."""
 
     def __init__(self, words: str, **facts: object) -> None:
@@ -29,7 +29,7 @@ class Written(Display, dict[str, Any]):
         return dict(self)
 
 
-def write_rows(study: Study, to: str | Path, store: str | None = None, *, say: Say | None = None) -> Written:
+def write_rows(study: Study, to: str | Path, store: str | None = None, *, say: Say | None = None) -> WrittenFiles:
     """Write the rows of all finished runs of a study into one parquet file.
 
     >>> write_rows(Study.read("quickstart"), "rows.parquet")  # doctest: +SKIP
@@ -41,7 +41,7 @@ def write_rows(study: Study, to: str | Path, store: str | None = None, *, say: S
     path = Path(to)
     Folder(path.parent).write(path.name, to_parquet(found))
     runs = found["run"].n_unique()
-    return Written(f"{found.height:,} rows of {runs:,} runs: {to}", rows=found.height, runs=runs, file=str(to))
+    return WrittenFiles(f"{found.height:,} rows of {runs:,} runs: {to}", rows=found.height, runs=runs, file=str(to))
 
 
 def export_bundle(
@@ -52,7 +52,7 @@ def export_bundle(
     results: str | Path | None = None,
     allow_code: bool = False,
     say: Say | None = None,
-) -> Written:
+) -> WrittenFiles:
     """Write a bundle: rows and run descriptions, without weights, of a store or of one study in it.
 
     `results` is a bundle whose other runs are written too.
@@ -69,7 +69,7 @@ def export_bundle(
         keys, name = [item.key for item in asked.items(store)[0]], asked.name
     with progress(say) as tell:
         many = kept.export(to, keys, name, tell, None if results is None else Bundle(results))
-    return Written(f"{many:,} runs in {to}; study run --with {to} takes them as done", runs=many, folder=str(to))
+    return WrittenFiles(f"{many:,} runs in {to}; study run --with {to} takes them as done", runs=many, folder=str(to))
 
 
 def study_schema() -> str:

@@ -19,7 +19,7 @@ from lengthwise.reporting.page import Page
 from lengthwise.run.lease import STORE
 from lengthwise.spec import Spec, SpecError, show, suggests
 from lengthwise.study.file import StudyFile
-from lengthwise.study.plan import GridPoint, Item, prove
+from lengthwise.study.plan import GridPoint, Item, check_only_encoding_differs
 from lengthwise.study.store import Store, kinds_of, record_of, some_wrong
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def _findings(study: StudyFile, items: list[Item], runs: Sequence[Run]) -> Findi
         records=records,
         wrong=pl.concat([some_wrong(table, key) for key, table in said.items()]),
         kinds=pl.concat([kinds_of(table, key) for key, table in said.items()]),
-        proof=prove(items),
+        proof=check_only_encoding_differs(items),
         more="train the missing seeds, up to {seeds} of each encoding",
         source=", ".join(dict.fromkeys(str(run.folder.parent.parent) for run in runs)),
     )

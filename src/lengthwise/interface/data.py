@@ -82,15 +82,15 @@ def examples(
     >>> print(examples("copy:variant=same", length=3).examples[0]["answer"])
     5 5 5
     """
-    from lengthwise.task.sets import belongs, lengths_of, maker
+    from lengthwise.task.sets import check_split_length, instance_factory, lengths_of
     from lengthwise.task.vocabulary import text
 
     chosen, name = _task(task, scratchpad=scratchpad, protocol=protocol, tokenizer=tokenizer)
     if length is None:
         there = lengths_of(chosen, split)
         length = there[0] if there and chosen.longest not in there else chosen.longest
-    belongs(chosen, split, length)
-    make = maker(chosen, split, length, seed)
+    check_split_length(chosen, split, length)
+    make = instance_factory(chosen, split, length, seed)
     told = []
     for index in range(examples):
         instance = make(index)

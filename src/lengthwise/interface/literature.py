@@ -18,7 +18,7 @@ from lengthwise.spec import Spec, SpecError, canonical, did_you_mean, resolve, s
 from lengthwise.task import TASKS
 
 if TYPE_CHECKING:
-    from lengthwise.reporting.claims import Judged
+    from lengthwise.reporting.claims import ClaimVerdict
 
 
 class PublishedTables(Display, list[PublishedTable]):
@@ -118,7 +118,7 @@ def published_figure(figure: str, to: str | Path = OUTPUT) -> PublishedFigure:
 class Claims(Display):
     """Published claims, and what stored results say to each."""
 
-    judged: list[Judged]
+    judged: list[ClaimVerdict]
     committed: dict[str, str | None]
     """When the claims and the rows were committed: the rules must be older than the results."""
 
@@ -139,26 +139,26 @@ def claims(store: str = STORE, results: str | Path | None = None) -> Claims:
     >>> claims()  # doctest: +SKIP
     """
     from lengthwise.reporting.claims import committed_on, judge, read_claims, read_measured
-    from lengthwise.reporting.findings import gather
+    from lengthwise.reporting.findings import collect_findings
     from lengthwise.reporting.numbers import numbers
-    from lengthwise.study.add import committed, in_results
+    from lengthwise.study.add import committed, find_committed_file
     from lengthwise.study.file import StudyFile
     from lengthwise.study.plan import Planned
-    from lengthwise.study.reading import recipes, shipped
+    from lengthwise.study.reading import recipes, shipped_file_path
     from lengthwise.study.store import Bundle, Store
 
     listed, rows = read_claims(), dict[str, Any]()
-    dates = {"claims": committed_on(shipped("claims.yaml"))}
+    dates = {"claims": committed_on(shipped_file_path("claims.yaml"))}
     for name in dict.fromkeys(claim.study for claim in listed if claim.study in recipes()):
         study = StudyFile.read(str(name))
         where = results or committed(study)
         try:
-            found = gather(Planned(study), Store(store), None if where is None else Bundle(where))
+            found = collect_findings(Planned(study), Store(store), None if where is None else Bundle(where))
         except SpecError:
             continue  # nothing of it is done: its claims are not tested
         rows[str(name)] = (found, numbers(found))
         dates[f"rows of {name}"] = None if where is None else committed_on(Path(where) / "rows.parquet")
-    theory = in_results("theory/claims.json")
+    theory = find_committed_file("theory/claims.json")
     measured = None if theory is None else read_measured(theory)
     if theory is not None:
         dates["measurements of theory"] = committed_on(theory)
@@ -175,7 +175,7 @@ def cite(names: Sequence[str] = ()) -> str:
     >>> cite(["rope"]).startswith("@")
     True
     """
-    from lengthwise.publication.citations import STUDY, entries, itself, numbers_in, short_entry
+    from lengthwise.publication.citations import STUDY, entries, numbers_in, project_bibtex, short_entry
 
     wanted: list[str] = []  # arXiv numbers, and papers that have none here
     for name in names or ["lengthwise"]:
@@ -185,7 +185,7 @@ def cite(names: Sequence[str] = ()) -> str:
         wanted.append(STUDY)
     found = []
     for one in dict.fromkeys(wanted):
-        found.append(itself() if one == "lengthwise" else entries().get(one) or short_entry(one) or f"% {one}")
+        found.append(project_bibtex() if one == "lengthwise" else entries().get(one) or short_entry(one) or f"% {one}")
     return "\n\n".join(found)
 
 
@@ -213,12 +213,12 @@ def _papers(name: str, outside: bool = True) -> list[str]:
 
 def _named_class(spec: Spec, outside: bool) -> type:
     """Return the class that a name stands for; an option that does not exist is an error."""
-    from lengthwise.encoding.signature import canonical_encoding, outline
+    from lengthwise.encoding.signature import canonical_encoding, encoding_stub
     from lengthwise.study.reading import recipes
 
     if spec.name in ENCODINGS:
         canonical_encoding(spec)
-        return outline(spec.name)
+        return encoding_stub(spec.name)
     for kind, table in (("task", TASKS), ("positions", POSITIONS)):
         if spec.name in table:
             if spec.options:  # a bare `file` names no file, and need not

@@ -9,7 +9,7 @@ from lengthwise.progress import Say
 SORT, COPY = "sort:variant=single", "copy:variant=random"
 
 
-def demonstrate(
+def train_order_models(
     store: str,
     *,
     seed: int = 0,
@@ -44,7 +44,7 @@ def demonstrate(
             quiet=True,
         )
         found = run.rows()
-        decoder = run.subject()[0].eval()
+        decoder = run.evaluation_inputs()[0].eval()
         for row in found.filter((found["checkpoint"] == "last") & found["subgroup"].is_null()).iter_rows(named=True):
             copying, loss = run.task.name == "copy", None
             if row["seen"] and row["length"] > 1:

@@ -173,7 +173,7 @@ class _Settings:
 def _probed(run: Run, source: str, wanted: _Settings, say: Callable[[str], None]) -> tuple[Rows, Rows]:
     from lengthwise.analysis.probe import probe_all
     from lengthwise.analysis.spread import spread
-    from lengthwise.analysis.states import decoder_states, of_one_size, times_root_m
+    from lengthwise.analysis.states import decoder_states, equalise_output_norm, times_root_m
 
     models = {"trained": run.decoder(wanted.checkpoint), "untrained": run.plan.decoder()}
     trained, tested = _documents(run, source, wanted.lengths)
@@ -181,14 +181,14 @@ def _probed(run: Run, source: str, wanted: _Settings, say: Callable[[str], None]
     if wanted.root_m:
         taps |= {(model, "root_m"): times_root_m for model in models}
     if wanted.one_size:
-        taps |= {(model, "one_size"): of_one_size(decoder, trained) for model, decoder in models.items()}
+        taps |= {(model, "one_size"): equalise_output_norm(decoder, trained) for model, decoder in models.items()}
     reads: dict[tuple[str, str], Read] = {
         (model, change): decoder_states(models[model], heads=tap) for (model, change), tap in taps.items()
     }
     start = run.task.vocabulary.bos
     if run.task.starts and start is not None and source != "random-no-start":
         longest = max(len(one.ids) for one in trained)
-        reads["constructed", "none"] = constructed(run.plan.model.vocabulary, start, longest)
+        reads["constructed", "none"] = theorem1_states(run.plan.model.vocabulary, start, longest)
     labels = {
         "task": str(run.plan.task_spec),
         "encoding": ",".join(map(str, run.plan.encoding_specs)),
@@ -225,10 +225,10 @@ def _documents(
         number for number in range(len(vocabulary)) if number not in {vocabulary.pad, vocabulary.bos, vocabulary.eos}
     ]
     first = vocabulary.bos if run.task.starts and source == "random" else None
-    return random_sets(symbols, run.trained_tokens(), first=first, limit=limit)
+    return random_sets(symbols, run.max_training_sequence_length(), first=first, limit=limit)
 
 
-def constructed(vocabulary: int, start: int, tokens: int) -> Read:
+def theorem1_states(vocabulary: int, start: int, tokens: int) -> Read:
     """The state that Theorem 1 of Kazemnejad et al. 2023 constructs, in a decoder of width 4, for so many tokens.
 
     Uniform attention over tokens of which the first alone has a 1 gives u = 1/t; a feed-forward layer recovers

@@ -66,10 +66,10 @@ def attention(run: Run | str, prompt: str, *, checkpoint: str = "last", store: s
 
     >>> attention("sort-nope-s0", "3 1 2").write("attention.svg")  # doctest: +SKIP
     """
-    from lengthwise.interface.attention import finished
+    from lengthwise.interface.attention import open_finished_run
     from lengthwise.run.ask import attention as weights
 
-    return PromptAttention(weights(finished(run, store), prompt, checkpoint))
+    return PromptAttention(weights(open_finished_run(run, store), prompt, checkpoint))
 
 
 @dataclass(frozen=True, repr=False)
@@ -97,9 +97,9 @@ def export_model(run: Run | str, folder: str | Path, *, checkpoint: str = "last"
     >>> export_model("copy-rope-s0", "exported")  # doctest: +SKIP
     """
     from lengthwise.hf.export import export_model as write
-    from lengthwise.hf.export import loading
+    from lengthwise.hf.export import loading_code
     from lengthwise.run import Run
 
     opened = Run.open(run, store) if isinstance(run, str) else run
     prompt = write(opened.decoder(checkpoint).eval(), opened.task, opened.plan.positions, folder)
-    return ExportedModel(Path(folder), loading(Path(folder), prompt), f"{opened.id}, {checkpoint}")
+    return ExportedModel(Path(folder), loading_code(Path(folder), prompt), f"{opened.id}, {checkpoint}")

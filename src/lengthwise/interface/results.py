@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lengthwise.display import Display, Part
-from lengthwise.study.add import Guard, ResultsCheck
+from lengthwise.study.add import RerunComparison, ResultsCheck
 from lengthwise.study.drive import Tally, minutes
 from lengthwise.study.file import StudyFile
 from lengthwise.study.plan import Proof
@@ -295,7 +295,7 @@ class StudyResult(Display):
     study: Study
     store: str
     tally: Tally
-    guard: Guard | None = None
+    guard: RerunComparison | None = None
 
     @property
     def complete(self) -> bool:

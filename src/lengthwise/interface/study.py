@@ -26,21 +26,21 @@ from lengthwise.run.lease import STORE
 from lengthwise.spec import Spec, SpecError, specs
 from lengthwise.study.add import (
     GUARDS,
-    Guard,
+    RerunComparison,
     ResultsCheck,
-    added,
+    bundle_with_done_runs,
+    canonical_encoding_text,
+    choose_runs_to_rerun,
     chosen_tasks,
     committed,
-    counted_as_done,
     guard_store,
-    guards,
     mistakes,
-    written,
+    with_added_encodings,
 )
 from lengthwise.study.check import check, refuse_outside_code
 from lengthwise.study.file import StudyFile
-from lengthwise.study.launch import ExecutorName, Only, drive, rerun_some
-from lengthwise.study.plan import Item, Planned, prove
+from lengthwise.study.launch import ExecutorName, PlanSubset, drive, rerun_some
+from lengthwise.study.plan import Item, Planned, check_only_encoding_differs
 from lengthwise.study.status import Status, status
 from lengthwise.study.store import Bundle, Store
 from lengthwise.task import TASKS
@@ -131,7 +131,7 @@ class Study:
         if results is not None:
             made.results = Path(results)
         plain = made.before_adding.study
-        file = added(plain, made.add) if made.add else plain
+        file = with_added_encodings(plain, made.add) if made.add else plain
         chosen = None if made.tasks is None else chosen_tasks(file, made.tasks)
         made.before_adding, made.planned = Planned(plain, chosen), Planned(file, chosen)
         own = {spec.name for text in made.add for spec in specs(text)}  # the user gave these names, so they are allowed
@@ -191,15 +191,17 @@ class Study:
         items = found.items
         done = {item.key for item in found.done}
         runs = [{**item.point.labels(), "kind": item.kind, "run": item.key, "done": item.key in done} for item in items]
-        compared = self.planned.provisional(self.planned.points) if self.file.lr is not None else items
+        compared = self.planned.runs_at_preset_rate(self.planned.points) if self.file.lr is not None else items
         there = done_where(found, store or self.store, self.counted())
-        return StudyPlan(self.file, runs, found.waiting, self.planned.counted(), prove(compared), there, every)
+        return StudyPlan(
+            self.file, runs, found.waiting, self.planned.counted(), check_only_encoding_differs(compared), there, every
+        )
 
     def cost(self, on: str = "here", workers: int | None = None, say: Say | None = None) -> StudyCost:
         """Estimate the cost: FLOPs, tokens, memory, disk and hours, on this machine or e.g. an `a100`."""
-        from lengthwise.study.cost import Cost, accelerator, calibrated, cost_of, total
+        from lengthwise.study.cost import Cost, ThisMachine, accelerator, cost_of, total
 
-        machine = calibrated(self.file.resources.threads, say) if on == "here" else accelerator(on)
+        machine = ThisMachine(self.file.resources.threads, say) if on == "here" else accelerator(on)
         tuning = [cost_of(item.plan, machine) for tried in self.planned.tuning.values() for item in tried]
         kinds: dict[tuple[str, str], list[Cost]] = {}
         for point in self.planned.points:
@@ -237,7 +239,7 @@ class Study:
                 self._verify_added(tell)
             how: dict[str, Any] = {"executor": executor, "workers": workers, "address": address, "tell": tell}
             if self.add and bundle is not None:
-                planned = Planned(self.file, self.planned.tasks, map(written, self.add))
+                planned = Planned(self.file, self.planned.tasks, map(canonical_encoding_text, self.add))
                 guard = rerun_some(self.before_adding, bundle, GUARDS, kept, **how)
                 guard.refuse_if_different(accept)
             tally = drive(planned, kept, given={} if bundle is None else bundle.summaries, retry=retry, **how)
@@ -258,7 +260,7 @@ class Study:
         bundle = self._bundle()
         if not self.add or bundle is None:
             return None
-        again = Only(self.before_adding, guards(self.before_adding, bundle))
+        again = PlanSubset(self.before_adding, choose_runs_to_rerun(self.before_adding, bundle))
         return status(again, guard_store(Store(store or self.store)), None)
 
     # --- what is there -----------------------------------------------------------------------------------------------
@@ -271,7 +273,7 @@ class Study:
 
     def counted(self) -> Path | None:
         """Return the bundle whose runs count as done, if there is one."""
-        return counted_as_done(self.file, self.results, self.add)
+        return bundle_with_done_runs(self.file, self.results, self.add)
 
     def items(self, store: str | None = None) -> tuple[list[Item], list[Any]]:
         """Return all known items, and the points whose learning rate waits for tuning runs."""
@@ -361,20 +363,20 @@ class Study:
         self,
         store: str | None = None,
         failed: Mapping[str, str] | None = None,
-        guard: Guard | None = None,
+        guard: RerunComparison | None = None,
         say: Say | None = None,
         more: str | None = None,
         use_committed: bool = True,
     ) -> Findings:
         """Gather all results for a report; `more` is the advice it prints for getting more seeds."""
-        from lengthwise.reporting.findings import gather
+        from lengthwise.reporting.findings import collect_findings
 
-        return gather(
+        return collect_findings(
             self.planned,
             Store(store or self.store),
             self._bundle(use_committed),
             failed=self._status(store).failed if failed is None else failed,
-            focus=[written(name) for name in self.add],
+            focus=[canonical_encoding_text(name) for name in self.add],
             guard=None if guard is None else guard.sentence,
             more=more,
             say=say or (lambda words: None),

@@ -70,13 +70,13 @@ def summarize(run: Run | str, *, store: str = STORE) -> RunSummary:
     25
     """
     from lengthwise.run import Run
-    from lengthwise.statistics.learned import by_length, scored
+    from lengthwise.statistics.learned import by_length, scored_rows_filter
     from lengthwise.statistics.reach import summarise
 
     opened = Run.open(run, store) if isinstance(run, str) else run
     rows = opened.rows()
     (line,) = summarise(rows).to_dicts()
-    curve = dict(by_length(rows.filter(scored())).select("length", "accuracy").iter_rows())
+    curve = dict(by_length(rows.filter(scored_rows_filter())).select("length", "accuracy").iter_rows())
     reach = line["reach"]
     at_least = bool(line["beyond"]) and reach is not None
     return RunSummary(opened, line["seen"], line["unseen"], bool(line["learned"]), reach, at_least, curve)

@@ -75,7 +75,7 @@ def theorem1(
             tokens, width, norms=chosen, precisions=dtypes, sequences=sequences, seed=seed, tell=tell
         )
         small = min(tokens, 64)
-        changes, said = rows.changes(max(small, 2), seed=seed), rows.broken(small, seed=seed)
+        changes, said = rows.changes(max(small, 2), seed=seed), rows.failure_case_outputs(small, seed=seed)
     at = 2 * small + 2
     end = next(row["says"] for row in said if row["case"] == "as built" and row["t"] == at)
     return Demonstration(
@@ -110,7 +110,7 @@ def theorem2(
     chosen = _norms(norms)
     with progress(say) as tell:
         table = rows.theorem2(tokens, width, norms=chosen, precisions=dtypes, scaled=scaled, seed=seed, tell=tell)
-        remark, points = rows.remark()
+        remark, points = rows.theorem2_remark()
         imitated, by_distance = rows.imitations()
     return Demonstration(
         "theorem2",
@@ -133,7 +133,7 @@ def horizon(dtypes: Sequence[str] = ("bf16", "fp16", "fp32"), *, say: Say | None
     from lengthwise.theory import rows
 
     with progress(say) as tell:
-        reach, price = rows.horizons(dtypes, tell=tell), rows.widths()
+        reach, price = rows.horizons(dtypes, tell=tell), rows.units_needed_rows()
     return Demonstration(
         "horizon",
         {"the largest t that is still told from t + 1": reach, "units of the ReLU layer for T tokens": price},
@@ -199,7 +199,7 @@ def order(
     >>> order(tokens=12).name
     'order'
     """
-    from lengthwise.interface.order import demonstrate
+    from lengthwise.interface.order import train_order_models
     from lengthwise.reporting.variance import order as drawn
     from lengthwise.reporting.variance import order_table
     from lengthwise.reporting.variance import trained as drawn_trained
@@ -210,7 +210,7 @@ def order(
     notes = ["change: the largest change of a logit over their standard deviation, in float64."]
     if train:
         with progress(say) as tell:
-            learned = demonstrate(store, seed=seed, tell=tell)
+            learned = train_order_models(store, seed=seed, tell=tell)
         tables["What three trained models learned of the order"] = order_table(learned)
         notes.append("By length, all trained; loss: what another order of the prompt adds to it, in nats.")
     return Demonstration(
@@ -258,10 +258,10 @@ def theory_claims(draws: int = 50, *, seed: int = 0, say: Say | None = None) -> 
 
     >>> theory_claims(draws=2)  # doctest: +SKIP
     """
-    from lengthwise.theory.claims import measured
+    from lengthwise.theory.claims import measure_claims
 
     with progress(say) as tell:
-        return TheoryClaims(measured(draws=draws, seed=seed, tell=tell), draws, seed)
+        return TheoryClaims(measure_claims(draws=draws, seed=seed, tell=tell), draws, seed)
 
 
 def _norms(names: Sequence[str]) -> list[NormKind]:

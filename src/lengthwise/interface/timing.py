@@ -80,7 +80,7 @@ def bench(
 
     from lengthwise.model.config import preset
     from lengthwise.run.machine import cpu_name
-    from lengthwise.timing.encodings import side_by_side
+    from lengthwise.timing.encodings import time_encodings
 
     named = [Spec.of(one) for one in (ENCODINGS if encodings is None else encodings)]
     if not named:
@@ -93,7 +93,9 @@ def bench(
     if load is not None and load > (os.cpu_count() or 1) / 2:
         warnings.warn(f"the machine is busy (load {load:.1f} on {os.cpu_count()} cores): times are noisy", stacklevel=2)
     with progress(say) as tell:
-        rows = side_by_side(config, known, lengths, batch=batch, repeat=repeat, threads=threads, limit=limit, tell=tell)
+        rows = time_encodings(
+            config, known, lengths, batch=batch, repeat=repeat, threads=threads, limit=limit, tell=tell
+        )
     machine = {"cpu": cpu_name(), "torch": torch.__version__, "load": None if load is None else round(load, 2)}
     how = {"model": str(spec), "batch": batch, "repeat": repeat, "threads": threads}
     return EncodingTimes(rows, {**machine, **how})

@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from lengthwise.encoding.base import SEES_SCORES, Encoding, Pair
 from lengthwise.model.cache import Cache
 from lengthwise.model.config import DecoderConfig
-from lengthwise.model.flex import BlockMask, Change, flex, prepared
+from lengthwise.model.flex import BlockMask, Change, build_flex_inputs, flex
 from lengthwise.model.layout import without_autocast
 from lengthwise.model.mask import AttentionMask
 from lengthwise.model.taps import Taps
@@ -146,24 +146,24 @@ class AttentionContext:
         return self.biased and learns and self.columns is None
 
     @cached_property
-    def flexed(self) -> tuple[Change | None, BlockMask | None]:
+    def flex_inputs(self) -> tuple[Change | None, BlockMask | None]:
         """What FlexAttention needs: the bias and the mask as functions of one query and one key."""
-        return prepared(self)
+        return build_flex_inputs(self)
 
-    def settle(self, batch: int, dropping: bool, shown: bool) -> None:
+    def precompute_shared(self, batch: int, dropping: bool, weights_tapped: bool) -> None:
         """Compute state and bias now: both runs of a layer under gradient checkpointing must find them cached."""
         queries, keys = self.attention_mask.queries.tokens, self.attention_mask.keys.tokens
-        much = not shown and self.rows(batch * self.config.heads * queries * keys, None) < queries
+        much = not weights_tapped and self.rows(batch * self.config.heads * queries * keys, None) < queries
         if self.turns or not much:
             _ = self.state
         if self.backend == "flex":
-            _ = self.flexed
+            _ = self.flex_inputs
             return
         if much and (self.dense or dropping):
             return  # each block computes its own
         if self.hooked:
             _ = self.bias_BHQK
-        elif self.dense or dropping or shown:
+        elif self.dense or dropping or weights_tapped:
             _ = self.added_BHQK
         else:
             _ = self.columns
@@ -183,7 +183,7 @@ class AttentionContext:
         )
 
 
-def fast(q_BHQE: Tensor, k_BHKE: Tensor, v_BHKE: Tensor, context: AttentionContext) -> Tensor:
+def fused_attention(q_BHQE: Tensor, k_BHKE: Tensor, v_BHKE: Tensor, context: AttentionContext) -> Tensor:
     """Softmax attention by PyTorch's fused kernels."""
     attention_mask = context.attention_mask
     causal = (
@@ -372,7 +372,7 @@ class Attention(nn.Module):
         elif context.dense or dropout or watched:
             heads = dense(q, k, v, context, marks_BHKC=marks, dropout=dropout, taps=taps, at=at)
         else:
-            heads = fast(q, k, v, context)
+            heads = fused_attention(q, k, v, context)
         if taps is not None:
             heads = taps(f"{at}.heads", heads)
         return self.out(heads.transpose(1, 2).flatten(2))

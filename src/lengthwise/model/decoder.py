@@ -255,9 +255,9 @@ class Decoder(nn.Module):
             names = [f"layers.{index}.weights" for index in range(len(self.layers))]
             if listening is not None and any(listening.rows(name) is not None for name in names):
                 raise SpecError("Blocks would be shown every block twice under recomputation; set recompute = False")
-            shown = listening is not None and any(listening.has(name) for name in names)
+            weights_tapped = listening is not None and any(listening.has(name) for name in names)
             for context in plans:
-                context.settle(batch, self.training and self.config.attention_dropout > 0, shown)
+                context.precompute_shared(batch, self.training and self.config.attention_dropout > 0, weights_tapped)
         for layer, which in zip(self.layers, self.which, strict=True):
             arguments = (x, plans[which], cache, listening)
             if recompute:

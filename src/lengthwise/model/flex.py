@@ -56,7 +56,7 @@ def flex(q_BHQE: Tensor, k_BHKE: Tensor, v_BHKE: Tensor, context: AttentionConte
             f"attention=flex has no backward pass on {device}: to train there {INSTEAD}; "
             "for logits alone, call the model in torch.no_grad()"
         )
-    change, mask = context.flexed
+    change, mask = context.flex_inputs
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
         return _kernel(device in COMPILED)(
@@ -69,7 +69,7 @@ def _kernel(compiled: bool) -> Callable[..., Tensor]:
     return torch.compile(flex_attention) if compiled else flex_attention
 
 
-def prepared(context: AttentionContext) -> tuple[Change | None, BlockMask | None]:
+def build_flex_inputs(context: AttentionContext) -> tuple[Change | None, BlockMask | None]:
     """The change of scores (the bias) and the block mask, both shared by the layers of a context."""
     mask = None if context.attention_mask.all_visible else _mask(context.attention_mask)
     if not context.biased:

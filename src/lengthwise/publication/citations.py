@@ -48,7 +48,7 @@ def short_entry(paper: str) -> str | None:
     return _bibtex("misc", f"{name.lower()}{year}", author=author, year=year, **_archive(number))
 
 
-def itself() -> str:
+def project_bibtex() -> str:
     """Return the BibTeX of this project, as in CITATION.cff."""
     address = {"url": URL} if URL else {}
     return _bibtex(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lengthwise.encoding.labels import label_of
 from lengthwise.publication import attention as published
 from lengthwise.publication import published_encoding
-from lengthwise.reporting.divergences import SHOWN, Rows, encodings_of, estimate, summary, told
+from lengthwise.reporting.divergences import SHOWN, Rows, encodings_of, estimate, published_divergence, summary
 from lengthwise.reporting.drawing import Drawing
 from lengthwise.reporting.figures import columns_of, slug
 from lengthwise.reporting.palette import FAINT, SEEN, colour, dash
@@ -57,7 +57,7 @@ def divergence_drawing(rows: Rows, task: str, short: str) -> Drawing:
                         shift = 0.22 if pairing != "floor" else 0
                         fill = "none" if mark == "s" else "full"
                         axes.plot(other.value, place + shift, mark, color="#555555", markersize=size, fillstyle=fill)
-                number = told(name)
+                number = published_divergence(name)
                 if measure.startswith("as_published") and number is not None:
                     axes.plot(number, place - 0.25, "*", color="#555555", markersize=6)
             axes.set_title(title, fontsize="small", loc="left")

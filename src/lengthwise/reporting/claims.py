@@ -16,7 +16,7 @@ from lengthwise.spec import Spec, SpecError, one_line
 from lengthwise.statistics.aggregates import aggregates, differences
 from lengthwise.statistics.estimate import Estimate
 from lengthwise.statistics.ranks import QUARTER, mrr
-from lengthwise.study.reading import load, shipped
+from lengthwise.study.reading import load, shipped_file_path
 
 if TYPE_CHECKING:
     import polars as pl
@@ -92,7 +92,7 @@ class Claim(BaseModel):
 
 
 @dataclass(frozen=True)
-class Judged:
+class ClaimVerdict:
     """A claim and its verdict on our rows."""
 
     claim: Claim
@@ -108,7 +108,7 @@ class Judged:
 
 def read_claims(where: str | Path | None = None) -> list[Claim]:
     """Read the claims that ship with the project, or those of a file."""
-    path = Path(where) if where is not None else shipped("claims.yaml")
+    path = Path(where) if where is not None else shipped_file_path("claims.yaml")
     content = load(path)
     if not isinstance(content, Mapping) or not isinstance(content.get("claims"), list):
         raise SpecError(f"{path} has no list of claims")
@@ -130,7 +130,7 @@ def read_measured(where: Path) -> Measured:
 
 
 def measured_as(claims: Mapping[str, list[dict[str, Any]]]) -> Measured:
-    """Convert the rows of `lengthwise.theory.claims.measured` to estimates with intervals."""
+    """Convert the rows of `lengthwise.theory.claims.measure_claims` to estimates with intervals."""
     return {claim: [(row["name"], _estimate(row)) for row in rows] for claim, rows in claims.items()}
 
 
@@ -145,10 +145,10 @@ def judge(
     found: Findings | None,
     here: Numbers | None,
     measured: Measured | None = None,
-) -> Judged:
+) -> ClaimVerdict:
     """Decide a claim by our rows or by the measurements of theory; without them it is not tested."""
     if claim.rule.not_tested is not None:
-        return Judged(claim, "not tested here", claim.rule.not_tested)
+        return ClaimVerdict(claim, "not tested here", claim.rule.not_tested)
     if claim.measure == "analysis":
         estimates = (measured or {}).get(claim.id) or claim.quantity or "another command measures it"
     elif found is None or here is None:
@@ -156,14 +156,14 @@ def judge(
     else:
         estimates = _estimates(claim, found, here)
     if isinstance(estimates, str):
-        return Judged(claim, "not tested here", estimates)
+        return ClaimVerdict(claim, "not tested here", estimates)
     sides = [claim.rule.side(one) for _, one in estimates]
     word: Word = "not settled"
     if all(side == 1 for side in sides):
         word = "holds"
     elif -1 in sides:
         word = "does not hold"
-    return Judged(claim, word, "; ".join(f"{name} {_said(one)}" for name, one in estimates))
+    return ClaimVerdict(claim, word, "; ".join(f"{name} {_said(one)}" for name, one in estimates))
 
 
 def _said(one: Estimate) -> str:
@@ -220,7 +220,7 @@ def _by_rank(claim: Claim, table: pl.DataFrame) -> list[tuple[str, Estimate]] | 
     found = []
     for one, other in pairs:
         pair = both[frozenset((named[one], named[other]))]
-        found.append((f"{one} − {other}", pair.seeds if pair.one == named[one] else pair.seeds.turned()))
+        found.append((f"{one} − {other}", pair.seeds if pair.one == named[one] else pair.seeds.negated()))
     return found
 
 

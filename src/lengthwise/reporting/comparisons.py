@@ -25,7 +25,7 @@ class Comparisons:
         self.found, self.numbers = found, numbers(found)
 
     @property
-    def alone(self) -> bool:
+    def single_task(self) -> bool:
         """Whether there is only one task, so that there is no mean over tasks and no test."""
         return len(self.found.tasks) == 1
 
@@ -47,10 +47,10 @@ class Comparisons:
         """
         found, here = self.found, self.numbers
         wanted = None if every or len(found.encodings) <= PAIRS else set(found.focus or self.order()[:1])
-        if self.alone:
+        if self.single_task:
             shown = [one for one in here.pairs(found) if wanted is None or {one.one, one.other} & wanted]
             return [
-                {"pair": self._pair(one), "median difference of seeds": span(one.median), "verdict": one.words}
+                {"pair": self._pair(one), "median difference of seeds": span(one.median), "verdict": one.verdict_text}
                 for one in shown
             ]
         listed = sorted(here.differences, key=lambda one: -(one.seeds.value or 0.0))
@@ -71,7 +71,7 @@ class Comparisons:
 
     def difference_words(self) -> str:
         """Explain the table of pairs, and where to find pairs that it leaves out."""
-        if self.alone:
+        if self.single_task:
             level = f", level {self._levels()}" if self._levels() else ""
             parts = [f"Paired by seed{level}.", more_seeds(self.found), "A single task has an interval, never a p."]
             told = " ".join(part for part in parts if part)
@@ -88,7 +88,7 @@ class Comparisons:
     def mrr_table(self) -> list[Line]:
         """Return mean reciprocal ranks of exactly the five published encodings, by both recipes and as published."""
         lines: list[Line] = []
-        if self.alone:  # there is no mean over tasks
+        if self.single_task:  # there is no mean over tasks
             return lines
         for words, one in self.numbers.mrr.items():
             told = {name: span(got.seeds, 3) for name, got in one.means.items()}
@@ -101,7 +101,7 @@ class Comparisons:
     def wins_table(self) -> list[Line]:
         """Return the share of (task, seed) queries in which the row's encoding is strictly ahead of the column's."""
         here = self.numbers.standing
-        if len(here.encodings) > figures.MANY or self.alone or not here.queries:
+        if len(here.encodings) > figures.MANY or self.single_task or not here.queries:
             return []
         label = self.found.label
         return [
@@ -123,7 +123,7 @@ class Comparisons:
                 for task in self.found.tasks
                 if (known := published_task(task)) and TASKS[known].category == category
             ]
-            if not tasks or self.alone:
+            if not tasks or self.single_task:
                 continue
             table = self.numbers.scores.filter(pl.col("task").is_in(tasks))
             made = aggregates(table, "unseen", self.found.encodings)
@@ -162,7 +162,7 @@ class Comparisons:
 
 def _settled(one: Difference) -> str:
     if one.seeds.value is None or one.diverged:
-        return one.words
+        return one.verdict_text
     if not one.settled:
         return "not settled"
     return "settled, also beyond these tasks" if one.settled_beyond else "settled for these tasks"

@@ -70,7 +70,7 @@ def encodings_of(rows: Rows, task: str) -> list[str]:
     return list(dict.fromkeys(row["encoding"] for row in rows if row["task"] == task))
 
 
-def told(encoding: str, pairing: str = "record", reference: str = "nope") -> float | None:
+def published_divergence(encoding: str, pairing: str = "record", reference: str = "nope") -> float | None:
     """Return the published divergence from NoPE of one of our encodings; RoPE on a quarter of a head is Rotary.
 
     It is None for pairs that were not published: another reference, two named runs, untrained models.
@@ -113,7 +113,9 @@ def summary(rows: Rows) -> list[dict[str, object]]:
                                 "high": made.high,
                                 "level": made.level,
                                 "seeds": made.n,
-                                "published": told(encoding, pairing, reference) if layer is None else None,
+                                "published": published_divergence(encoding, pairing, reference)
+                                if layer is None
+                                else None,
                             }
                         )
     return found
@@ -152,7 +154,7 @@ def table(rows: Rows, task: str) -> list[dict[str, object]]:
     reference = references_of(rows, task)
     pairing = "given" if any(row["pairing"] == "given" for row in rows if row["task"] == task) else "record"
     for encoding in encodings_of(rows, task):
-        number = told(encoding, pairing, reference)
+        number = published_divergence(encoding, pairing, reference)
         line: dict[str, object] = {"encoding": label_of(encoding)}
         if pairing == "given":
             line["against"] = "itself" if encoding == reference else label_of(reference)
@@ -229,7 +231,7 @@ def markdown(rows: Rows, task: str, reference: str = "nope", where: str = "") ->
             made = [estimate(rows, task, pairing, encoding, measure) for measure in columns]
             if made[0].value is None:
                 continue
-            number = told(encoding, pairing, reference)
+            number = published_divergence(encoding, pairing, reference)
             lines.append([label_of(encoding), "" if number is None else f"{number:.3f}", *map(_short, made)])
         if lines:
             parts += [f"{words}:", _grid(["M", "published", *heading], lines)]

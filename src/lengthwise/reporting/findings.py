@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from lengthwise.encoding.labels import unique_labels
 from lengthwise.spec import Spec, SpecError, show
-from lengthwise.statistics.learned import scored
-from lengthwise.study.plan import Choice, Item, Planned, Proof, prove
+from lengthwise.statistics.learned import scored_rows_filter
+from lengthwise.study.plan import Choice, Item, Planned, Proof, check_only_encoding_differs
 from lengthwise.study.store import Bundle, Store
 from lengthwise.training.health import Diverged
 
@@ -109,7 +109,7 @@ class Findings:
         """Counts with the last weights, for each task, encoding, seed and length."""
         import polars as pl
 
-        kept = self.rows.filter(scored())
+        kept = self.rows.filter(scored_rows_filter())
         counts = ("examples", "correct", "correct_content", "early", "late", "wrong", "cut")
         return (
             kept.group_by("task", "encoding", "seed", "split", "seen", "length", maintain_order=True)
@@ -154,7 +154,7 @@ def labelled(items: Sequence[Item], diverged: Mapping[str, Mapping[str, Any]] | 
     return pl.DataFrame(lines, schema=kinds, orient="row")
 
 
-def gather(
+def collect_findings(
     planned: Planned,
     store: Store | None,
     bundle: Bundle | None = None,
@@ -193,7 +193,7 @@ def gather(
     if bundle is not None and theirs:
         tables.append(bundle.rows.filter(pl.col("run").is_in(theirs)))
     items = [item for item in runs if item.key in set(mine) | set(theirs)]
-    wanted = [*runs, *planned.provisional(waiting)]
+    wanted = [*runs, *planned.runs_at_preset_rate(waiting)]
     records: dict[str, Any] = {} if bundle is None else {key: bundle.records[key] for key in theirs}
     wrong, kinds = [], []
     if len(items) <= _MANY:
@@ -215,7 +215,9 @@ def gather(
         wrong=_together(wrong),
         kinds=_together(kinds),
         choices=list(planned.choices(summaries).values()),
-        proof=prove(planned.provisional(planned.points) if planned.study.lr is not None else runs),
+        proof=check_only_encoding_differs(
+            planned.runs_at_preset_rate(planned.points) if planned.study.lr is not None else runs
+        ),
         failed={key: why for key, why in (failed or {}).items() if key not in diverged},
         diverged=diverged,
         focus=[name for name in focus if name in {item.point.encoding for item in runs}],

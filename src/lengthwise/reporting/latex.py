@@ -55,7 +55,7 @@ def table(lines: Sequence[Mapping[str, Any]], caption: str, label: str) -> str:
 def latex(page: Tables, to: str | Path) -> list[Path]:
     """Write `tables.tex` (needs \\usepackage{booktabs}) and `protocol.tex`, a paragraph that describes the protocol."""
     study = page.found.study
-    subject = page.found.short(page.found.tasks[0]) if page.alone else f"{len(page.found.tasks)} tasks"
+    subject = page.found.short(page.found.tasks[0]) if page.single_task else f"{len(page.found.tasks)} tasks"
     parts = [table(page.rank_table(), f"Encodings on {subject}. {page.rank_words()}", f"{study.name}-ranks")]
     if page.numbers.differences:
         caption = "Differences between encodings, paired by (task, seed)."

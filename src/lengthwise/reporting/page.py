@@ -21,7 +21,7 @@ from lengthwise.reporting.tables import Tables, numeric
 from lengthwise.reporting.words import protocol, verdict
 from lengthwise.statistics.ranks import queries
 from lengthwise.statistics.table import learned
-from lengthwise.study.reading import shipped
+from lengthwise.study.reading import shipped_file_path
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -115,7 +115,7 @@ class Page(Tables):
         return made
 
     def _every_pair(self) -> dict[tuple[str, str], tuple[float, bool]]:
-        if self.alone:
+        if self.single_task:
             listed = [(one.one, one.other, one.median.value, one.agree) for one in self.numbers.pairs(self.found)]
         else:
             listed = [(one.one, one.other, one.seeds.value, one.settled) for one in self.numbers.differences]
@@ -199,7 +199,7 @@ class Page(Tables):
         )
 
     def _main_words(self) -> str:
-        if not self.alone:
+        if not self.single_task:
             return _MEANS
         return _MAP if figures.use_heat_map(self.found.encodings) else _CURVES
 
@@ -212,7 +212,10 @@ class Page(Tables):
 
     def _claims_words(self) -> str:
         """Say when the rules and when the rows were committed."""
-        rules, rows = committed_on(shipped("claims.yaml")), committed_on(Path(self.found.source) / "rows.parquet")
+        rules, rows = (
+            committed_on(shipped_file_path("claims.yaml")),
+            committed_on(Path(self.found.source) / "rows.parquet"),
+        )
         return f"Rules committed {rules or 'not yet'}, rows {rows or 'not yet'}."
 
     def _task(self, number: int, task: str, made: Mapping[str, Drawing]) -> Line:
@@ -228,7 +231,7 @@ class Page(Tables):
             "short": self.found.short(task),
             "line": f"trained up to {trained} {unit}; furthest: {self.found.label(best)}{weak}",
             "open": number < OPEN,
-            "curve": None if self.alone else curve,
+            "curve": None if self.single_task else curve,
             "anatomy": made.get(f"anatomy-{figures.slug(task)}"),
             "table": self.task_table(task),
             "words": f"{task}. Unseen: lengths {trained + 1} to {2 * trained}; beyond is in no mean.",

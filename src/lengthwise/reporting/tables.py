@@ -44,7 +44,7 @@ class Tables(Comparisons):
         if edge:
             told.append(f"{len(edge)} of {len(found.choices)} learning rates lie at the edge of what was tried.")
         left = sorted({task for one in self.numbers.means.values() for task in one.left_out})
-        if left and not self.alone:
+        if left and not self.single_task:
             told.append(f"In no mean, because an encoding has no run there: {', '.join(map(self.found.short, left))}.")
         for kind in ("ceiling", "floor"):
             flat = [self.found.short(task) for task, where in self.numbers.flat.items() if where == kind]
@@ -82,7 +82,7 @@ class Tables(Comparisons):
 
     def rank_table(self) -> list[Line]:
         """Return a line for each encoding, best first."""
-        if self.alone:
+        if self.single_task:
             return self._one_task()
         found, here = self.found, self.numbers
         lines = []
@@ -146,7 +146,7 @@ class Tables(Comparisons):
     def rank_words(self) -> str:
         """Explain the columns of `rank_table` and how they are computed."""
         here = self.numbers
-        if self.alone:
+        if self.single_task:
             level = f" (level {self._levels()})" if self._levels() else ""
             return (
                 f"Median seed with its order-statistic interval{level}, exact for any distribution of seeds. unseen: "

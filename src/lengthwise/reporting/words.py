@@ -114,7 +114,7 @@ def _pair(found: Findings, one: TaskDifference) -> str:
     if one.settled:
         return f"Its lead over {found.label(one.other)} is settled on this task: {told}."
     if not one.agree:
-        return f"Its lead over {found.label(one.other)} is {one.words}: {told}."
+        return f"Its lead over {found.label(one.other)} is {one.verdict_text}: {told}."
     smallest = min(abs(gap) for gap in one.differences)
     ahead = (
         f"All {len(one.differences)} seeds put it ahead of {found.label(one.other)}, by at least {number(smallest, 2)}"
@@ -151,8 +151,8 @@ def _many_tasks(found: Findings, numbers: Numbers) -> str:
     )
     pair = next(one for one in numbers.differences if {one.one, one.other} == {order[0], order[1]})
     ahead = pair.one == order[0]  # a pair is ordered by its own tasks, which may be more than the shared ones
-    here, beyond = (one if ahead else one.turned() for one in (pair.seeds, pair.tasks))
-    told += f"The difference, {span(here)}, is {pair.words} ({span(beyond)} over families of tasks). "
+    here, beyond = (one if ahead else one.negated() for one in (pair.seeds, pair.tasks))
+    told += f"The difference, {span(here)}, is {pair.verdict_text} ({span(beyond)} over families of tasks). "
     settled = [one for one in numbers.differences if one.settled]
     told += f"Of {len(numbers.differences)} pairs of encodings {len(settled)} are settled for these tasks. "
     unlearned = [task for task in found.tasks if task not in numbers.learned]

@@ -12,15 +12,15 @@ from typing import Any
 from lengthwise.encoding.labels import label_of_class
 from lengthwise.folder import Folder
 from lengthwise.run.identity import Plan
-from lengthwise.run.lease import BEATS, Failed, Held, Lease, Watch, beat, finished
-from lengthwise.run.machine import recorded
+from lengthwise.run.lease import BEATS, Failed, Held, Lease, Watch, done_record, heartbeat_seconds
+from lengthwise.run.machine import machine_record
 from lengthwise.run.run import Run, attempts_of
 from lengthwise.spec import SpecError, digest
 from lengthwise.training.health import Diverged
 from lengthwise.training.parallel import Team
 
 
-def start_of(start: str, store: str) -> tuple[Run, dict[str, str]]:
+def load_start_run(start: str, store: str) -> tuple[Run, dict[str, str]]:
     """Return the run to start from, and what identifies its weights in the new run's identity."""
     where, _, checkpoint = start.partition("@")
     run = Run.open(where, store)
@@ -44,11 +44,11 @@ def acquire(
             _adopt(store, plan.id)
             lease = take()
             if lease is None:
-                found[1] = str(finished(store, plan.id)["attempt"])  # pyrefly: ignore
+                found[1] = str(done_record(store, plan.id)["attempt"])  # pyrefly: ignore
             else:
                 record = {"version": 1, "id": plan.id, "options": plan.options(), "identity": plan.identity()}
                 labels = {spec.name: label_of_class(cls) for cls, spec in plan.outside()}
-                record["recorded"] = {**recorded(processes.size, processes.shard, every), "labels": labels}
+                record["recorded"] = {**machine_record(processes.size, processes.shard, every), "labels": labels}
                 lease.folder.create("run.json", json.dumps(record, indent=1))
                 found[0] = lease.number
         except Diverged as error:
@@ -58,7 +58,7 @@ def acquire(
             if lease is not None:  # this process holds the lease but will not train: release it
                 with suppress(SpecError):
                     lease.fail(str(error))
-    found = processes.agree(found)
+    found = processes.broadcast_from_first(found)
     if found[2] is not None:
         kind, told = found[2]
         if kind == "Diverged":
@@ -69,9 +69,9 @@ def acquire(
     return lease or Lease(store, plan.id, found[0], {}), None
 
 
-def patiently(store: Folder, id: str, again: bool, say: Callable[[str], None]) -> Lease | None:
+def take_lease_with_wait(store: Folder, id: str, again: bool, say: Callable[[str], None]) -> Lease | None:
     """Take a lease; if its owner is on another machine, watch for about a minute whether its counter moves."""
-    watch, until, first = Watch(), time.monotonic() + (BEATS + 2) * beat(), None
+    watch, until, first = Watch(), time.monotonic() + (BEATS + 2) * heartbeat_seconds(), None
     while True:
         try:
             return Lease.take(store, id, watch, again)
@@ -81,20 +81,24 @@ def patiently(store: Folder, id: str, again: bool, say: Callable[[str], None]) -
             if held.here or not counts or counts != first or time.monotonic() > until:
                 raise
             say(str(held).partition(";")[0] + "; looking whether it is alive")
-            time.sleep(beat() / 4)
+            time.sleep(heartbeat_seconds() / 4)
 
 
 def _adopt(store: Folder, id: str) -> None:
     """Create `done/ID` if an attempt has finished without it: it was killed just before, or is older than leases."""
-    if finished(store, id) is None:
+    if done_record(store, id) is None:
         for attempt in attempts_of(store / "runs" / id):
             if attempt.exists("done"):
-                told = {"attempt": int(attempt.leaf), "token": uuid.uuid4().hex, **summary(attempt.json("done"))}
+                told = {
+                    "attempt": int(attempt.leaf),
+                    "token": uuid.uuid4().hex,
+                    **time_and_last_validation(attempt.json("done")),
+                }
                 (store / "done").create(id, json.dumps(told))
                 return
 
 
-def summary(done: Mapping[str, Any]) -> dict[str, Any]:
+def time_and_last_validation(done: Mapping[str, Any]) -> dict[str, Any]:
     """Return what `done/ID` records besides the attempt: its duration and the last seen-length validation."""
     validations = done["validations"]
     times = {"seconds": done.get("seconds"), "cpu_seconds": done.get("cpu_seconds")}

@@ -111,7 +111,7 @@ def attention(run: Run, prompt: str, checkpoint: str = "last") -> Attention:
 
 def _asked(task: Task, prompt: str) -> tuple[Case, list[str] | None, str]:
     """Return the prompt as a case, the correct answer if the task can parse it, and a description of its length."""
-    if task.pieces is not None:
+    if task.hf_tokenizer is not None:
         raise SpecError(
             "a run with a tokenizer of its own cannot be asked yet; its predictions.parquet has what it said"
         )
@@ -147,5 +147,7 @@ def symbols(task: Task, prompt: str) -> list[str]:
                 raise SpecError(f"{task.name} does not know {part!r}; its symbols are {shown} ...")
             found.append(part)
     if not found:
-        raise SpecError(f"ask something, e.g. {' '.join(task.render(task.worst(task.lengths[0] + 1)).prompt)!r}")
+        raise SpecError(
+            f"ask something, e.g. {' '.join(task.render(task.longest_answer_instance(task.lengths[0] + 1)).prompt)!r}"
+        )
     return found

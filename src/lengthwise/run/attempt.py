@@ -28,16 +28,16 @@ from lengthwise.evaluation.result import EvaluationResult, evaluate_decoder
 from lengthwise.evaluation.rows import to_parquet
 from lengthwise.folder import Folder
 from lengthwise.model import Decoder
-from lengthwise.run.acquire import summary
+from lengthwise.run.acquire import time_and_last_validation
 from lengthwise.run.identity import Plan
 from lengthwise.run.lease import Lease
-from lengthwise.run.run import Run, attempts_of, fill
+from lengthwise.run.run import Run, attempts_of, load_matching_weights
 from lengthwise.run.stop import Stopped, when_asked_to_stop
 from lengthwise.spec import SpecError
 from lengthwise.task.block import training_block
 from lengthwise.task.prefetch import Prefetcher
 from lengthwise.task.sets import lengths_of, trained_lengths
-from lengthwise.training.batches import Supply, inline, windows
+from lengthwise.training.batches import BlockSource, on_demand_blocks, windows
 from lengthwise.training.checkpoint import newest, pack, save, unpack
 from lengthwise.training.health import Diverged
 from lengthwise.training.loggers import Loggers, Progress
@@ -89,7 +89,7 @@ class Attempt:
         """The attempt's folder."""
         return self.lease.folder
 
-    def let_go(self) -> None:
+    def release_lease(self) -> None:
         """Release the lease, so that no worker thinks this attempt is still running."""
         if self.processes.first:
             with suppress(SpecError):
@@ -107,7 +107,7 @@ class Attempt:
         plan, training = self.plan, self.plan.training
         decoder = plan.decoder()
         if began is not None:
-            fill(decoder, began.weights(dict(plan.start)["checkpoint"]), allow, began.id)
+            load_matching_weights(decoder, began.weights(dict(plan.start)["checkpoint"]), allow, began.id)
         places = [attempt / "checkpoints" for attempt in attempts_of(self.home)]
         checkpoint, torn = newest(places)
         for name in torn if self.processes.first else ():
@@ -115,7 +115,7 @@ class Attempt:
         with self._supply(0 if checkpoint is None else checkpoint.step) as supply, when_asked_to_stop(self._asked):
             loop = Loop(decoder, supply, training, plan.positions, plan.seeds, self.processes)
             if checkpoint is not None:
-                loop.load(checkpoint.tensors(loop.room), checkpoint.step)
+                loop.load(checkpoint.tensors(loop.template_tensors), checkpoint.step)
                 self.validations, self.kept = checkpoint.notes["validations"], checkpoint.notes["kept"]
                 self.before = (checkpoint.notes["tokens"], checkpoint.notes["seconds"])
                 self.cpu_before = checkpoint.notes.get("cpu_seconds", 0.0)
@@ -151,7 +151,7 @@ class Attempt:
                         self.folder.remove(file)
                     self.stale = (self.stale[1], [])
                 if stopping:
-                    self.lease.hold()
+                    self.lease.raise_if_lost()
                     raise Stopped(told.step)
         except Diverged as error:
             lines.add({"step": error.step - 1, "loss": error.last_loss, "diverged": error.parameter})
@@ -164,7 +164,7 @@ class Attempt:
         speed = (tokens - self.before[0]) / max(here, 1e-9)
         left = (self.plan.training.steps - told.step) * here / max(told.step - first, 1)
         self.progress.step(told.step, told.loss, speed, left)
-        self.lease.tell(step=told.step, steps=self.plan.training.steps, loss=told.loss, left=left)
+        self.lease.set_progress(step=told.step, steps=self.plan.training.steps, loss=told.loss, left=left)
         if told.step % _LOG_EVERY == 0 or told.step == self.plan.training.steps:
             numbers = {"loss": told.loss, "lr": told.lr, "norm": told.norm}
             lines.add({"step": told.step, **numbers, "tokens": tokens, "seconds": round(seconds, 3)})
@@ -173,7 +173,7 @@ class Attempt:
     def _validate(self, loop: Loop, lines: _Lines) -> None:
         """Validate at seen lengths, on the only split that is evaluated during training."""
         decoder = self._whole(loop)
-        numbers = self.processes.agree(None if decoder is None else self._validated(decoder, loop.step))
+        numbers = self.processes.broadcast_from_first(None if decoder is None else self._validated(decoder, loop.step))
         self.validations.append(numbers)  # on all processes: they must agree on which weights to keep
         told = {
             "exact_match": numbers["correct"] / numbers["examples"],
@@ -207,7 +207,7 @@ class Attempt:
         """Return the decoder to evaluate on the first process, None on the others."""
         if not self.processes.shard:
             return loop.decoder if self.processes.first else None
-        weights = self.processes.whole(loop.decoder)
+        weights = self.processes.full_state_dict(loop.decoder)
         if not self.processes.first:
             return None
         decoder = self.plan.decoder()
@@ -215,11 +215,11 @@ class Attempt:
         return decoder
 
     def _chosen(self) -> set[int]:
-        return set(chosen(self.validations).values())
+        return set(best_checkpoint_steps(self.validations).values())
 
     def _keep(self, loop: Loop) -> None:
         """Save the weights of this step, and drop those of steps that are no longer the best."""
-        weights = self.processes.whole(loop.decoder)
+        weights = self.processes.full_state_dict(loop.decoder)
         if not self.processes.first:
             return
         name = f"weights/{loop.step:09d}.safetensors"
@@ -239,7 +239,7 @@ class Attempt:
         decoder, training = self._whole(loop), self.plan.training
         if decoder is not None:
             self.folder.write("model.safetensors", pack(decoder.state_dict()))
-            labels = {"last": training.steps, **chosen(self.validations), **training.stages}
+            labels = {"last": training.steps, **best_checkpoint_steps(self.validations), **training.stages}
             rows, predictions, checks = [], [], {}
             for label, found in self._examined(decoder, labels):
                 mark = pl.lit(label).alias("checkpoint")
@@ -256,9 +256,9 @@ class Attempt:
             }
             done["seconds"] = round(self.before[1] + time.monotonic() - self.began, 3)
             done["cpu_seconds"] = round(self._cpu_seconds(), 3)
-            self.lease.hold()
+            self.lease.raise_if_lost()
             self.folder.create("done", json.dumps(done, indent=1))
-            self.lease.finish(summary(done))
+            self.lease.finish(time_and_last_validation(done))
             for file in (*self.stale[0], *self.stale[1]):
                 self.folder.remove(file)
         self.processes.wait()
@@ -286,7 +286,7 @@ class Attempt:
     # --- around it ---------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _supply(self, step: int) -> Iterator[Supply]:
+    def _supply(self, step: int) -> Iterator[BlockSource]:
         plan, training = self.plan, self.plan.training
         seed = plan.seeds.data
         blocks = [
@@ -294,7 +294,7 @@ class Attempt:
             for begin, steps in windows(training, step)
         ]
         if (training.steps - step) * training.batch_size < PREFETCH_FROM:
-            yield inline(lambda start, stop: training_block(plan.task, start, stop, seed))
+            yield on_demand_blocks(lambda start, stop: training_block(plan.task, start, stop, seed))
             return
         supplier = Prefetcher(str(plan.task_spec), plan.task, seed, blocks)
         try:
@@ -333,7 +333,7 @@ class _Lines:
         self._flushed = time.monotonic()
 
 
-def chosen(validations: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+def best_checkpoint_steps(validations: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """Return the steps of `best` (most exact matches, ties by lowest loss, then latest) and `earliest_best`.
 
     `earliest_best`, the published rule, is the first step with the most exact matches.

@@ -12,11 +12,11 @@ from contextlib import nullcontext, suppress
 import torch
 
 from lengthwise.folder import Folder
-from lengthwise.run.acquire import acquire, patiently, start_of
+from lengthwise.run.acquire import acquire, load_start_run, take_lease_with_wait
 from lengthwise.run.attempt import Attempt
 from lengthwise.run.identity import Named, Plan
 from lengthwise.run.lease import STORE, Lease, Lost
-from lengthwise.run.run import Run, fill
+from lengthwise.run.run import Run, load_matching_weights
 from lengthwise.run.stop import Stopped
 from lengthwise.spec import Spec, SpecError, blame, suggests
 from lengthwise.training.health import Diverged
@@ -54,7 +54,7 @@ def train(
     or a gradient is not finite.
     """
     check_loggers(loggers)
-    began, source = start_of(start, store) if start is not None else (None, {})
+    began, source = load_start_run(start, store) if start is not None else (None, {})
     plan = Plan.of(
         task,
         encoding,
@@ -68,7 +68,7 @@ def train(
     if plan.caution and not quiet and not os.environ.get(LINES):  # with several runs at once, it was shown before
         warnings.warn(plan.caution, stacklevel=3)
     if began is not None:  # raise for weights that do not fit before anything is written
-        fill(plan.decoder(), began.weights(source["checkpoint"]), allow, began.id)
+        load_matching_weights(plan.decoder(), began.weights(source["checkpoint"]), allow, began.id)
     if threads is not None:
         if threads < 1:
             raise SpecError(f"a run has at least one thread, not {threads}")
@@ -77,7 +77,9 @@ def train(
 
     def take() -> Lease | None:
         # A user who starts a failed run again wants a retry.
-        return patiently(where, plan.id, True, lambda words: None if quiet else warnings.warn(words, stacklevel=4))
+        return take_lease_with_wait(
+            where, plan.id, True, lambda words: None if quiet else warnings.warn(words, stacklevel=4)
+        )
 
     return execute(plan, where, take, began, allow, shard=shard, every=checkpoint_every, loggers=loggers, quiet=quiet)
 
@@ -114,7 +116,7 @@ def execute(
             except Lost:
                 raise
             except (Stopped, KeyboardInterrupt):
-                attempt.let_go()
+                attempt.release_lease()
                 raise
             except Diverged as error:
                 attempt.fail(error)

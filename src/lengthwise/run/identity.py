@@ -102,12 +102,12 @@ class Plan:
 
     @property
     def encodings(self) -> list[Spec]:
-        """The encoding of each layer."""
+        """The spec of each layer's encoding; one given spec is for all layers."""
         listed = list(self.encoding_specs)
         return listed * self.model.layers if len(listed) == 1 else listed
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def component_names(self) -> tuple[str, ...]:
         """The names of the task, the positions and the encodings, without their options."""
         return tuple(spec.name for spec in (self.task_spec, self.positions_spec, *self.encoding_specs))
 
@@ -119,13 +119,13 @@ class Plan:
 
     def longest(self) -> list[int]:
         """Return the ids of (about) the longest sequence that is trained on."""
-        example = self.task.render(self.task.worst(self.task.longest))
+        example = self.task.render(self.task.longest_answer_instance(self.task.longest))
         ids, _ = self.task.vocabulary.sequence(example.prompt, example.target, self.task.starts)
         return ids
 
     def longest_budget(self) -> int:
         """Return the token budget of (about) the longest trained sequence in evaluation; scaling begins beyond it."""
-        answer = len(self.task.render(self.task.worst(self.task.longest)).target) + 1
+        answer = len(self.task.render(self.task.longest_answer_instance(self.task.longest)).target) + 1
         return len(self.longest()) - answer + self.task.answer_limit(self.task.longest)
 
     @property
@@ -141,7 +141,7 @@ class Plan:
 
     def check(self) -> None:
         """Refuse what would fail later: position tables that are too short, positions that do not fit."""
-        self.fits(self.highest(), self.limit())
+        self.check_position_limit(self.highest(), self.limit())
 
     def highest(self) -> int:
         """Return the highest position that training needs; refuse positions without room for the longest test."""
@@ -149,7 +149,9 @@ class Plan:
         ids = self.longest()
         if isinstance(self.positions, Consecutive):
             return len(ids) - 2
-        prompt = ids[: len(ids) - 1 - len(self.task.render(self.task.worst(self.task.longest)).target)]
+        prompt = ids[
+            : len(ids) - 1 - len(self.task.render(self.task.longest_answer_instance(self.task.longest)).target)
+        ]
         places = self.positions.places(prompt, ids[len(prompt) :], 0, len(ids))
         return max(places[:-1]) if self.positions.limit is None else self.positions.limit - 1
 
@@ -166,7 +168,7 @@ class Plan:
         decoder.effective()  # raise now for what could not be evaluated after training
         return limit_of(decoder)
 
-    def fits(self, highest: int, limit: int | None) -> None:
+    def check_position_limit(self, highest: int, limit: int | None) -> None:
         """Refuse an encoding whose limit is below the highest position of training."""
         if limit is not None and highest >= limit:
             name = ",".join(map(str, self.encoding_specs))
@@ -187,7 +189,7 @@ class Plan:
     def _check_tests(self) -> None:
         """Refuse positions that have no room for the longest test sequence, prompt and answer."""
         length = max(length for _, length in grid(self.task))
-        example = self.task.render(self.task.worst(length))
+        example = self.task.render(self.task.longest_answer_instance(length))
         ids, prompt = self.task.vocabulary.sequence(example.prompt, (), self.task.starts)
         self.positions.at_test().places(ids[:prompt], [], 0, prompt + self.task.answer_limit(length))
 

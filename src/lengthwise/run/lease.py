@@ -37,7 +37,7 @@ _OURS: set[str] = set()
 """The tokens of the leases that this process holds now."""
 
 
-def beat() -> float:
+def heartbeat_seconds() -> float:
     """Return the seconds between two beats; LENGTHWISE_BEAT must be the same for all processes that share a store."""
     try:
         return max(0.05, float(os.environ.get("LENGTHWISE_BEAT", "10")))
@@ -62,23 +62,23 @@ class Failed(SpecError):
 
 @dataclass
 class Watch:
-    """Remembers the counters of leases to detect stale ones: `Watch().free(content)`."""
+    """Remembers the counters of leases to detect stale ones: `Watch().can_be_taken(content)`."""
 
     seen: dict[str, tuple[tuple[str, int], float]] = field(default_factory=dict)
     """Lease → its token and counter, and when they were first seen."""
 
-    def free(self, content: dict[str, Any]) -> bool:
+    def can_be_taken(self, content: dict[str, Any]) -> bool:
         """Whether the lease can be taken: it was released, its owner is dead, or its counter has not moved."""
-        return content.get("state") != "held" or gone(content) or self.still(content)
+        return content.get("state") != "held" or owner_is_dead(content) or self.is_stale(content)
 
-    def still(self, content: dict[str, Any]) -> bool:
+    def is_stale(self, content: dict[str, Any]) -> bool:
         """Whether the counter has not moved for `BEATS` beats since this observer first saw its value."""
         where, now = content.get("where", content["token"]), (content["token"], content["beats"])
         before, since = self.seen.get(where, (None, 0.0))
         if before != now:
             self.seen[where] = (now, time.monotonic())
             return False
-        return time.monotonic() - since > BEATS * beat()
+        return time.monotonic() - since > BEATS * heartbeat_seconds()
 
 
 class Lease:
@@ -109,15 +109,15 @@ class Lease:
         Raises `Held` if another process owns the run, `Diverged` if training diverged (it would again), and `Failed` if
         the run failed, unless `again`.
         """
-        beat()  # raise for a wrong LENGTHWISE_BEAT here, not in the thread
-        if finished(store, id) is not None:
+        heartbeat_seconds()  # raise for a wrong LENGTHWISE_BEAT here, not in the thread
+        if done_record(store, id) is not None:
             return None
         leases, watch = store / "leases" / id, watch or Watch()
         numbers = _numbers(leases)
         tried = [int(name) for name in (store / "runs" / id).names() if name.isdigit()]
         if numbers:
             content = read(leases, numbers[-1])
-            if not watch.free(content):
+            if not watch.can_be_taken(content):
                 held = Held(f"run {id} is being run by {owner(content)}; wait for it, or stop it")
                 held.here = _same_machine(content)
                 raise held
@@ -129,7 +129,7 @@ class Lease:
         _OURS.add(content["token"])
         lease = cls(store, id, number, content)
         try:
-            over = finished(store, id) is not None  # it may have finished before this lease was created
+            over = done_record(store, id) is not None  # it may have finished before this lease was created
         except SpecError:
             with suppress(SpecError):
                 lease.release("stopped")
@@ -154,37 +154,37 @@ class Lease:
 
     def _beat(self) -> None:
         last = time.monotonic()
-        while not self._over.wait(beat()):
-            late = time.monotonic() - last > BEATS * beat() / 2
+        while not self._over.wait(heartbeat_seconds()):
+            late = time.monotonic() - last > BEATS * heartbeat_seconds() / 2
             with suppress(Exception):  # a store that is briefly unreachable must not end the run; `finish` would raise
                 with self._writing:
                     if self._over.is_set():
                         return
                     self._content["beats"] += 1
                     (self.store / "leases" / self.id).write(str(self.number), json.dumps(self._content))
-                if late and self.taken():  # this process was suspended, or the store was unreachable
+                if late and self.was_taken_over():  # this process was suspended, or the store was unreachable
                     self.lost = True
                 last = time.monotonic()
 
-    def tell(self, **progress: float) -> None:
+    def set_progress(self, **progress: float) -> None:
         """Set the progress that the next beat writes."""
         self._content["progress"] = progress
 
-    def taken(self) -> bool:
+    def was_taken_over(self) -> bool:
         """Whether a later attempt exists."""
         return any(number > self.number for number in _numbers(self.store / "leases" / self.id))
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
-    def hold(self) -> None:
+    def raise_if_lost(self) -> None:
         """Raise `Lost` if somebody else has taken over."""
-        if self.lost or self.taken():
+        if self.lost or self.was_taken_over():
             self.lost = True
             raise Lost(f"attempt {self.number} at run {self.id} was taken over by somebody else; it ends here")
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Mark the run as done by this attempt. Raises `Lost` if another process has taken over."""
-        self.hold()
+        self.raise_if_lost()
         told = {"attempt": self.number, "token": self._content["token"], **summary}
         if not (self.store / "done").create(self.id, json.dumps(told)):
             raise Lost(f"run {self.id} was finished by somebody else")
@@ -209,7 +209,7 @@ class Lease:
             (self.store / "leases" / self.id).write(str(self.number), json.dumps(self._content))
 
 
-def finished(store: Folder, id: str) -> dict[str, Any] | None:
+def done_record(store: Folder, id: str) -> dict[str, Any] | None:
     """Return the content of `done/ID`, or None."""
     done = store / "done"
     return done.json(id) if done.exists(id) else None
@@ -226,14 +226,14 @@ def read(leases: Folder, number: int) -> dict[str, Any]:
     return {"state": "held", "beats": -2, "token": "unreadable", "where": f"{leases}/{number}", "host": None}
 
 
-def gone(content: dict[str, Any]) -> bool:
+def owner_is_dead(content: dict[str, Any]) -> bool:
     """Whether the owner is dead for sure: it was on this machine, and its process no longer exists."""
     if not _same_machine(content):
         return False
     process = content["process"]
-    if process == os.getpid() and content["began"] == began(process):
+    if process == os.getpid() and content["began"] == process_start_time(process):
         return content["token"] not in _OURS
-    now = began(process)
+    now = process_start_time(process)
     if now is None:  # the process is gone, or not visible to this user
         return not _there(process)
     return now != content["began"]
@@ -268,7 +268,13 @@ def _whoami() -> dict[str, Any]:
     except OSError:
         pids = None
     own = os.getpid()
-    return {"host": socket.gethostname(), "boot": boot(), "pids": pids, "process": own, "began": began(own)}
+    return {
+        "host": socket.gethostname(),
+        "boot": boot(),
+        "pids": pids,
+        "process": own,
+        "began": process_start_time(own),
+    }
 
 
 def boot() -> str | None:
@@ -279,7 +285,7 @@ def boot() -> str | None:
         return None
 
 
-def began(process: int) -> str | None:
+def process_start_time(process: int) -> str | None:
     """Return a process's start time in kernel ticks, which differs if its id is reused."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]

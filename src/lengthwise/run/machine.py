@@ -14,7 +14,7 @@ from typing import Any
 from lengthwise import __version__
 
 
-def recorded(processes: int, shard: bool, checkpoint_every: int | None) -> dict[str, Any]:
+def machine_record(processes: int, shard: bool, checkpoint_every: int | None) -> dict[str, Any]:
     """Return versions, git hash, CPU, threads, process and command line."""
     import torch
 

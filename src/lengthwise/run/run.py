@@ -18,7 +18,7 @@ from lengthwise.evaluation.rows import from_parquet, to_parquet
 from lengthwise.folder import Folder
 from lengthwise.model import Decoder
 from lengthwise.run.identity import Plan, encodings_of
-from lengthwise.run.lease import STORE, finished
+from lengthwise.run.lease import STORE, done_record
 from lengthwise.spec import Spec, SpecError, did_you_mean, specs
 from lengthwise.task.base import Task
 from lengthwise.training.checkpoint import unpack
@@ -59,7 +59,7 @@ class Run(Display):
             attempts = attempts_of(folder)
             if not attempts:
                 raise SpecError(f"{where!r} is no run: it has no run.json, and no attempt 1/run.json")
-            pointed = finished(folder.parent.parent, folder.leaf)
+            pointed = done_record(folder.parent.parent, folder.leaf)
             done = [one for one in attempts if one.exists("done")]
             folder = folder / str(pointed["attempt"]) if pointed is not None else (done or attempts)[-1]
         run = cls(folder, fresh=False)
@@ -178,7 +178,7 @@ class Run(Display):
             named = encodings_of(encoding, config.layers)
             listed = list(named) * config.layers if len(named) == 1 else list(named)
         decoder = Decoder(config, listed, seed=plan.seeds.init)
-        fill(decoder, self.weights(checkpoint), allow, self.id)
+        load_matching_weights(decoder, self.weights(checkpoint), allow, self.id)
         decoder.effective()  # raise now for an option that has no effect
         return decoder
 
@@ -193,11 +193,11 @@ class Run(Display):
             "from outside has changed); its rows can be read, its weights cannot be used with what is there"
         )
 
-    def subject(self) -> tuple[Decoder, Positions, tuple[str, ...]]:
+    def evaluation_inputs(self) -> tuple[Decoder, Positions, tuple[str, ...]]:
         """Return what `evaluate` needs: decoder, positions, and the symbols of its vocabulary."""
         return self.decoder(), self.plan.positions, self.task.vocabulary.symbols
 
-    def trained_tokens(self) -> int:
+    def max_training_sequence_length(self) -> int:
         """Return the input tokens of (about) the longest training sequence: all but the end token."""
         return len(self.plan.longest()) - 1
 
@@ -215,7 +215,7 @@ class Run(Display):
     ) -> EvaluationResult:
         """Evaluate the stored weights again, optionally with changes; the column `evaluation` records the changes."""
         if temperature is not None:
-            temperature = temperature_with_trained(temperature, self.trained_tokens)
+            temperature = temperature_with_trained(temperature, self.max_training_sequence_length)
         encoding = None if encoding is None else with_trained(encoding, self.plan.longest_budget)
         changed = {"encoding": encoding, "temperature": temperature, "examples": examples}
         name = " ".join(f"{key}={value}" for key, value in changed.items() if value is not None) or AS_TRAINED
@@ -258,7 +258,7 @@ def temperature_with_trained(temperature: str, tokens: Callable[[], int]) -> str
     return f"{temperature}:trained={tokens()}" if missing else temperature
 
 
-def fill(decoder: Decoder, weights: Mapping[str, Tensor], allow: Iterable[str], source: str) -> None:
+def load_matching_weights(decoder: Decoder, weights: Mapping[str, Tensor], allow: Iterable[str], source: str) -> None:
     """Load weights; missing or surplus ones must match a pattern of `allow`, and shapes must agree."""
     own, patterns = decoder.state_dict(), list(allow)
     missing, surplus = sorted(set(own) - set(weights)), sorted(set(weights) - set(own))

@@ -15,7 +15,7 @@ from lengthwise.statistics.cells import LEVEL as CELL_LEVEL
 from lengthwise.statistics.cells import median_seed
 from lengthwise.statistics.estimate import Estimate, Examples
 from lengthwise.statistics.flips import SignFlips, holm, sign_flips_of_each
-from lengthwise.statistics.intervals import family, mean, other_tasks, these_tasks
+from lengthwise.statistics.intervals import family, mean, mean_over_families, mean_over_tasks
 
 if TYPE_CHECKING:
     import polars as pl
@@ -80,7 +80,7 @@ class Difference:
         return self.tasks.excludes_zero and not self.diverged
 
     @property
-    def words(self) -> str:
+    def verdict_text(self) -> str:
         """The verdict."""
         if self.seeds.value is None:
             return "nothing to compare"
@@ -116,7 +116,7 @@ class TaskDifference:
         return len(self.differences) > 1 and (min(self.differences) > 0 or max(self.differences) < 0)
 
     @property
-    def words(self) -> str:
+    def verdict_text(self) -> str:
         """The verdict: settled or not; if not, whether the seeds agree on the sign, and the smallest difference."""
         if self.diverged:
             parts = [f"{name} diverged in {len(steps)} seeds" for name, steps in self.diverged.items()]
@@ -160,8 +160,8 @@ def aggregates(
         found[name] = Aggregate(
             name,
             measure,
-            these_tasks(lists, noise, kind, measure),
-            other_tasks(means, of, measure),
+            mean_over_tasks(lists, noise, kind, measure),
+            mean_over_families(means, of, measure),
             means,
             board.missing(name),
             out,
@@ -196,7 +196,7 @@ def differences(
         noise, kind = board.noise({task: list(own) for task, own in values.items()}, one, other)
         means = {task: mean(own) for task, own in lists.items()}
         missing = tuple(sorted({*board.missing(one), *board.missing(other)}))
-        seeds, tasks = these_tasks(lists, noise, kind, measure), other_tasks(means, of, measure)
+        seeds, tasks = mean_over_tasks(lists, noise, kind, measure), mean_over_families(means, of, measure)
         lost = len(board.diverged(one)) + len(board.diverged(other))
         said = (seeds, tasks, means, test.get(number), corrected.get(number), missing, lost)
         found.append(Difference(one, other, measure, *said))
@@ -300,7 +300,9 @@ class _Board:
                 task: [[str(self._there[task, name][seed][2]) for seed in chosen] for name in names]
                 for task, chosen in seeds.items()
             }
-            found = {task: self._outcomes.variance(own[0], own[1] if other else ()) for task, own in runs.items()}
+            found = {
+                task: self._outcomes.test_set_variance(own[0], own[1] if other else ()) for task, own in runs.items()
+            }
             crossed = {task: value for task, value in found.items() if value is not None}
             if len(crossed) == len(found):
                 return crossed, "crossed"

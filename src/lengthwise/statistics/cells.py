@@ -27,7 +27,7 @@ NOISE = "binomial standard error of the test set"
 
 
 @lru_cache(maxsize=1024)
-def depth(n: int) -> tuple[int, float]:
+def median_interval_rank(n: int) -> tuple[int, float]:
     """Return (k, level) of the narrowest k-th smallest to k-th largest interval of at least 93.75 %, else of min–max.
 
     e.g. 3 seeds (1, .75), 5 seeds (1, .9375), 8 seeds (1, .992), 9 seeds (2, .961), 10 seeds (2, .979), 12 (3, .961).
@@ -118,7 +118,7 @@ def median_seed(seeds: Sequence[float], measure: str = "accuracy", diverged: Seq
         return Estimate(middle, None, None, None, n, "seeds", MEDIAN, _warning(len(seeds), diverged), measure)
     if n == 1:
         return Estimate(middle, None, None, None, 1, "seed", MEDIAN, NO_SEEDS, measure)
-    k, level = depth(n)
+    k, level = median_interval_rank(n)
     words = "median seed on this test set; " + ("smallest to largest" if k == 1 else f"{_th(k)} from each end")
     return Estimate(middle, ordered[k - 1], ordered[n - k], level, n, "seeds", MEDIAN, words, measure)
 
@@ -212,7 +212,7 @@ def reaches(found: Iterable[Reach]) -> Reaches:
     median = order((n + 1) // 2)
     if n == 1:
         return Reaches(tuple(ordered), median, None, None, None, NO_SEEDS)
-    k, level = depth(n)
+    k, level = median_interval_rank(n)
     return Reaches(tuple(ordered), median, order(k), order(n + 1 - k), level, "median seed on this test set")
 
 

@@ -55,7 +55,7 @@ class Estimate:
         told = f"{100 * self.level:.4g} %, {self.words}; n = {self.n} {self.unit}"
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}] ({told})"
 
-    def turned(self) -> Estimate:
+    def negated(self) -> Estimate:
         """Return the difference with the opposite sign."""
         low, high = None if self.high is None else -self.high, None if self.low is None else -self.low
         return replace(self, value=None if self.value is None else -self.value, low=low, high=high)

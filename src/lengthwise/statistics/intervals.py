@@ -26,7 +26,7 @@ def family(task: str) -> str:
     return Spec.of(task).name
 
 
-def these_tasks(
+def mean_over_tasks(
     values: Mapping[str, Sequence[float]],
     noise: Mapping[str, float] | None = None,
     examples: Examples = "not counted",
@@ -66,7 +66,7 @@ def these_tasks(
     )
 
 
-def other_tasks(
+def mean_over_families(
     values: Mapping[str, float], of: Callable[[str], str] = family, measure: str = "", level: float = LEVEL
 ) -> Estimate:
     """Return the mean over families of the mean over their tasks, with the interval for other families.

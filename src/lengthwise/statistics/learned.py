@@ -27,7 +27,7 @@ RULE = (
 )
 
 
-def scored(checkpoint: str = "last", evaluation: str = "as trained") -> pl.Expr:
+def scored_rows_filter(checkpoint: str = "last", evaluation: str = "as trained") -> pl.Expr:
     """Return the filter for rows of the test and validation splits with one checkpoint and one evaluation."""
     import polars as pl
 
@@ -84,7 +84,7 @@ def learned_runs(lengths: pl.DataFrame) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def enough(learned: int, runs: int) -> bool:
+def enough_runs_learned(learned: int, runs: int) -> bool:
     """Return whether enough runs of a cell learned: at least 2 of 3, 4 of 5, 8 of 10, and all of one or two."""
     failures = 0 if runs < 3 else max(1, runs // 5)
     return runs > 0 and learned >= runs - failures

@@ -29,7 +29,7 @@ class Outcomes:
     lengths: dict[str, tuple[tuple[int, int], ...]]
     """Run → (length, examples) of each length."""
 
-    def variance(self, runs: Sequence[str], minus: Sequence[str] = ()) -> float | None:
+    def test_set_variance(self, runs: Sequence[str], minus: Sequence[str] = ()) -> float | None:
         """Return the crossed term of the mean over lengths of these runs, or of their pairwise differences to `minus`.
 
         Return None if outcomes are missing; the caller then uses the binomial variance.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lengthwise.statistics.learned import by_length, learned_runs, scored
+from lengthwise.statistics.learned import by_length, learned_runs, scored_rows_filter
 
 if TYPE_CHECKING:
     import polars as pl
@@ -52,7 +52,7 @@ def summarise(
     `seen` and `unseen` are mean accuracies over lengths; `reach` is null if the seen lengths were not learned; `beyond`
     says that accuracy still holds at the longest tested length.
     """
-    return _reaches(by_length(rows.filter(scored(checkpoint, evaluation))), threshold)
+    return _reaches(by_length(rows.filter(scored_rows_filter(checkpoint, evaluation))), threshold)
 
 
 def _reaches(lengths: pl.DataFrame, threshold: float) -> pl.DataFrame:

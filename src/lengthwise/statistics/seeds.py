@@ -23,7 +23,7 @@ RECIPE = "upper 80 % limit of the variance, 80 % assurance of the half-width"
 
 
 @dataclass(frozen=True)
-class Need:
+class SeedsNeeded:
     """How many seeds are needed, or the failure rate that the existing seeds rule out."""
 
     total: int | None
@@ -44,7 +44,7 @@ def ruled_out(n: int) -> float:
     return 1 - 0.05 ** (1 / n)
 
 
-def seeds_needed(seeds: Sequence[float], delta: float = DELTA) -> Need:
+def seeds_needed(seeds: Sequence[float], delta: float = DELTA) -> SeedsNeeded:
     """Return the seeds needed for a half-width of at most `delta` in one cell, or of paired differences on one task.
 
     The plan is for the t interval of the mean. Seeds agree if all are within δ of each other:
@@ -52,13 +52,15 @@ def seeds_needed(seeds: Sequence[float], delta: float = DELTA) -> Need:
     """
     n = len(seeds)
     if n < 2:
-        return Need(None, None, n, delta, "one seed says nothing about the spread of seeds: at least two are needed")
+        return SeedsNeeded(
+            None, None, n, delta, "one seed says nothing about the spread of seeds: at least two are needed"
+        )
     if max(seeds) - min(seeds) <= delta + 1e-12:
         return _agree(n, delta)
-    return _told(smallest(_variance(seeds), n - 1, n, delta), n, delta)
+    return _told(smallest_seed_count(_variance(seeds), n - 1, n, delta), n, delta)
 
 
-def smallest(variance: float, df: float, there: int, delta: float) -> int | None:
+def smallest_seed_count(variance: float, df: float, there: int, delta: float) -> int | None:
     """Return the smallest number of seeds whose half-width is at most `delta` with 80 % assurance; None above 100,000.
 
     `variance` is that of one seed, estimated with `df` degrees of freedom from `there` seeds; with n seeds these become
@@ -84,22 +86,22 @@ def smallest(variance: float, df: float, there: int, delta: float) -> int | None
     return high
 
 
-def _agree(n: int, delta: float, of: str = "") -> Need:
+def _agree(n: int, delta: float, of: str = "") -> SeedsNeeded:
     rate = ruled_out(n)
     words = (
         f"all {n} seeds {of}agree within {delta:g}: that rules out a failure rate above {100 * rate:.0f} % "
         f"{'there' if of else 'here'}, and nothing about rarer failures"
     )
-    return Need(None, None, n, delta, words, rules_out=rate)
+    return SeedsNeeded(None, None, n, delta, words, rules_out=rate)
 
 
-def _told(total: int | None, n: int, delta: float) -> Need:
+def _told(total: int | None, n: int, delta: float) -> SeedsNeeded:
     if total is None:
-        return Need(None, None, n, delta, f"more than {MOST:,} seeds for ± {delta:g}")
+        return SeedsNeeded(None, None, n, delta, f"more than {MOST:,} seeds for ± {delta:g}")
     if total <= n:
-        return Need(total, 0, n, delta, f"{n} seeds suffice for ± {delta:g}")
+        return SeedsNeeded(total, 0, n, delta, f"{n} seeds suffice for ± {delta:g}")
     more = total - n
-    return Need(total, more, n, delta, f"{more} more {'seed' if more == 1 else 'seeds'} for ± {delta:g}")
+    return SeedsNeeded(total, more, n, delta, f"{more} more {'seed' if more == 1 else 'seeds'} for ± {delta:g}")
 
 
 def _variance(values: Sequence[float]) -> float:

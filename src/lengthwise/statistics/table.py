@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from lengthwise.spec import SpecError
-from lengthwise.statistics.learned import EXHAUSTED, enough, learned_runs, scored, with_score
+from lengthwise.statistics.learned import EXHAUSTED, enough_runs_learned, learned_runs, scored_rows_filter, with_score
 
 if TYPE_CHECKING:
     import polars as pl
@@ -63,7 +63,7 @@ def accuracy(
     import polars as pl
 
     _one_run_each(named)
-    kept = rows.filter(scored(checkpoint, evaluation))
+    kept = rows.filter(scored_rows_filter(checkpoint, evaluation))
     content = pl.col("correct_content")
     return (
         kept.group_by("run", "split", "seen", "length")
@@ -158,7 +158,9 @@ def learned(table: pl.DataFrame) -> pl.DataFrame:
     runs = table.group_by("task", "encoding").agg(
         pl.col("learned").count().alias("seeds"), pl.col("learned").sum().alias("runs")
     )
-    told = [enough(runs, seeds) if seeds else None for seeds, runs in runs.select("seeds", "runs").iter_rows()]
+    told = [
+        enough_runs_learned(runs, seeds) if seeds else None for seeds, runs in runs.select("seeds", "runs").iter_rows()
+    ]
     return runs.with_columns(pl.Series("learned", told, dtype=pl.Boolean)).drop("runs").sort("task", "encoding")
 
 

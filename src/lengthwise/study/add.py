@@ -21,17 +21,17 @@ APART = 0.02
 """The largest difference of mean accuracy at which a rerun still counts as reproducing the committed run."""
 
 
-def added(study: StudyFile, encodings: Iterable[str]) -> StudyFile:
+def with_added_encodings(study: StudyFile, encodings: Iterable[str]) -> StudyFile:
     """Return the study with these encodings added to `vary.encoding`."""
     if study.vary.encoding is None:
         raise SpecError(f"{study.name} does not vary the encoding, so none can be added to it")
-    more = [name for name in map(written, encodings) if name not in study.vary.encoding]
+    more = [name for name in map(canonical_encoding_text, encodings) if name not in study.vary.encoding]
     content = study.model_dump()
     content["vary"]["encoding"] = [*study.vary.encoding, *more]
     return StudyFile.of(content, study.name)
 
 
-def written(name: str) -> str:
+def canonical_encoding_text(name: str) -> str:
     """Return the name as study files spell it, with its options in canonical order."""
     return ",".join(map(str, specs(name)))
 
@@ -51,17 +51,17 @@ def chosen_tasks(study: StudyFile, text: str) -> list[str]:
 
 def committed(study: StudyFile) -> Path | None:
     """Return the folder of the study's committed results, or None if there are none."""
-    found = in_results(f"{study.name}/bundle.json")
+    found = find_committed_file(f"{study.name}/bundle.json")
     return None if found is None else found.parent
 
 
-def in_results(name: str) -> Path | None:
+def find_committed_file(name: str) -> Path | None:
     """Find a committed file, e.g. `theory/claims.json`: in ./results, the source checkout or the installed wheel."""
     places = (Path("results"), Path(__file__).parents[3] / "results", Path(__file__).parent / "results")
     return next((place / name for place in places if (place / name).exists()), None)
 
 
-def counted_as_done(study: StudyFile, with_: Path | None, add: Sequence[str] | None) -> Path | None:
+def bundle_with_done_runs(study: StudyFile, with_: Path | None, add: Sequence[str] | None) -> Path | None:
     """The bundle whose runs `run` counts as done: the one given or, where encodings are added, the committed one."""
     return with_ if with_ is not None or not add else committed(study)
 
@@ -76,7 +76,7 @@ def guard_store(store: Store) -> Store:
     return Store(store.folder / "guard" / f"{mark:08x}")
 
 
-def guards(planned: Planned, bundle: Bundle, many: int = GUARDS) -> list[Item]:
+def choose_runs_to_rerun(planned: Planned, bundle: Bundle, many: int = GUARDS) -> list[Item]:
     """Choose committed runs to rerun, deterministically, of different encodings and tasks where possible."""
     items, _ = planned.items(bundle.summaries)
     there = [item for item in items if item.kind == "run" and item.key in bundle.records]
@@ -98,7 +98,7 @@ def _other_encoding(item: Item, picked: list[Item]) -> bool:
 
 
 @dataclass(frozen=True)
-class Guard:
+class RerunComparison:
     """The result of rerunning committed runs."""
 
     runs: list[str]
@@ -129,7 +129,7 @@ class Guard:
             )
 
 
-def guarded(items: list[Item], bundle: Bundle, store: Store) -> Guard:
+def compare_reruns(items: list[Item], bundle: Bundle, store: Store) -> RerunComparison:
     """Compare the rows of the reruns with the committed rows."""
     import polars as pl
 
@@ -149,7 +149,7 @@ def guarded(items: list[Item], bundle: Bundle, store: Store) -> Guard:
     for key in keys:
         for seen in (True, False):
             apart = max(apart, abs(_mean(ours, key, seen) - _mean(theirs, key, seen)))
-    return Guard(keys, equal, apart)
+    return RerunComparison(keys, equal, apart)
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class ResultsCheck:
 
     runs: int
     mistakes: list[str]
-    again: Guard | None = None
+    again: RerunComparison | None = None
     """The runs that were executed again."""
 
     @property
@@ -197,8 +197,10 @@ def _wrong_options(expected: Plan, record: Mapping[str, Any]) -> str:
     try:
         plan = Plan.read(record["run"]["options"])
         # Computing an id imports the code that a plan names, so only names of the study itself get that far.
-        if plan.names != expected.names:
-            return f"its options name {', '.join(plan.names)} instead of {', '.join(expected.names)}"
+        if plan.component_names != expected.component_names:
+            return (
+                f"its options name {', '.join(plan.component_names)} instead of {', '.join(expected.component_names)}"
+            )
         return "" if plan.id == expected.id == record["run"]["id"] else f"its options give the id {plan.id}"
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         return f"its options cannot be read: {type(error).__name__}: {error}"

@@ -15,7 +15,7 @@ from lengthwise.run.identity import Plan, encodings_of
 from lengthwise.spec import Spec, SpecError, blame, specs
 from lengthwise.study.file import AXES, SHOWN, Evaluation, StudyFile
 from lengthwise.study.plan import GridPoint, Planned
-from lengthwise.study.reading import cut
+from lengthwise.study.reading import one_printable_line
 from lengthwise.task import build_task
 from lengthwise.training.settings import training_preset
 
@@ -37,7 +37,7 @@ def check(planned: Planned, allow_code: bool = False) -> list[str]:
     try:
         points = planned.points
     except SpecError as error:
-        return [cut(str(error))]
+        return [one_printable_line(str(error))]
     if not points:
         return ["the study has no runs"]
     errors: list[str] = []
@@ -48,7 +48,7 @@ def check(planned: Planned, allow_code: bool = False) -> list[str]:
     _evaluations(planned, plans, errors)
     if not errors:
         _told(errors, "lr", lambda: planned.tuning)
-    told = list(dict.fromkeys(map(cut, errors)))
+    told = list(dict.fromkeys(map(one_printable_line, errors)))
     return told[:SHOWN] + ([f"... and {len(told) - SHOWN} more mistakes"] if len(told) > SHOWN else [])
 
 
@@ -116,7 +116,11 @@ def _fit(plans: Iterable[tuple[GridPoint, Plan]], errors: list[str]) -> None:
             limits[model] = "wrong" if found is None else found[0]
         needed, limit = highest[task], limits[model]
         if needed is not None and not isinstance(limit, str):
-            _told(errors, f"{point.task}, {point.encoding}", lambda plan=plan, n=needed, m=limit: plan.fits(n, m))
+            _told(
+                errors,
+                f"{point.task}, {point.encoding}",
+                lambda plan=plan, n=needed, m=limit: plan.check_position_limit(n, m),
+            )
 
 
 def _limit(plan: Plan) -> int | None:
@@ -202,7 +206,7 @@ def _evaluated(plan: Plan, one: Evaluation) -> int | None:
     """Return the first position beyond the evaluation's encodings; raise if they cannot be built or loaded."""
     from lengthwise.evaluation.decoding import limit_of
     from lengthwise.model import Decoder
-    from lengthwise.run.run import fill, temperature_with_trained, with_trained
+    from lengthwise.run.run import load_matching_weights, temperature_with_trained, with_trained
 
     if _heavy(plan):
         return None
@@ -220,13 +224,15 @@ def _evaluated(plan: Plan, one: Evaluation) -> int | None:
     except SpecError:
         return None  # already reported by the check of the trained model
     tested = Decoder(small.model_copy(update=changed), [spec for _, spec in layers])
-    fill(tested, trained.state_dict(), one.allow, f"a run with {','.join(map(str, plan.encoding_specs))}")
+    load_matching_weights(
+        tested, trained.state_dict(), one.allow, f"a run with {','.join(map(str, plan.encoding_specs))}"
+    )
     tested.effective()
     return limit_of(tested)
 
 
 def _roomy(plan: Plan, limit: int) -> None:
-    plan.fits(plan.highest(), limit)
+    plan.check_position_limit(plan.highest(), limit)
 
 
 def _possible(plan: Plan, text: str) -> None:

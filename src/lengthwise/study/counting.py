@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from math import ceil, log
+from math import ceil
 from typing import TYPE_CHECKING, Literal
 
 from lengthwise.spec import Spec
@@ -28,8 +28,6 @@ FAILED_AT = 0.5
 UNSEEN = ("test_unseen", "test_far")
 HOOKED = 6
 """Floats held per attention score if an encoding hooks into scores; estimates .75 to .97 of measured memory peaks."""
-WIDTHS = (64, 256, 768)
-"""Model widths at which the price of a FLOP is measured; between them it is interpolated in log width."""
 
 
 @dataclass(frozen=True)
@@ -59,46 +57,26 @@ class Workload:
 
 
 @dataclass(frozen=True)
-class Body:
+class DecoderCostModel:
     """What decides the cost of a decoder and its encodings."""
 
     config: DecoderConfig
     parameters: int
     path: str
     """How scores are computed: `plain`, `biased` (fixed bias), `dense` (learned) or `hooked` (encoding sees scores)."""
-    turns: bool
-    """Whether an encoding rotates queries and keys."""
 
     @classmethod
-    def of(cls, config: DecoderConfig, specs: tuple[Spec, ...]) -> Body:
+    def of(cls, config: DecoderConfig, specs: tuple[Spec, ...]) -> DecoderCostModel:
         """Build from a config and one encoding for all layers, or one for each layer; no decoder is built."""
-        return body_of(config, specs)
+        return decoder_cost_model(config, specs)
 
-    def amounts(self, shape: Workload, training: bool) -> tuple[dict[str, float], float]:
-        """Return the priced amounts, and the FLOPs of all matrix products: in training, backward is twice forward."""
+    def flops(self, work: Workload, training: bool) -> float:
+        """Return the FLOPs of all matrix products; in training, the backward pass is twice the forward pass."""
         config, passes = self.config, 3 if training else 1
         inner, matrices = config.heads * config.head_width, 3 if config.feed_forward == "swiglu" else 2
         layer = 4 * config.width * inner + matrices * config.width * config.feed_forward_width
-        flops = 2.0 * passes * (shape.tokens * layer + 2 * shape.pairs * inner) * config.layers
-        flops += 2.0 * passes * shape.targets * config.width * config.vocabulary
-        path = "dense" if training and config.attention_dropout and self.path != "hooked" else self.path
-        if not training and path == "dense":
-            path = "biased"  # outside training the bias is left to PyTorch's kernel
-        found = {
-            "calls": shape.calls,
-            "said": shape.said,
-            "layers": shape.calls * config.layers,
-            f"{path} layers": shape.calls * config.layers * (path != "plain"),  # overhead over plain layers
-            f"{path} scores": shape.pairs * config.heads * config.layers,
-            "logits": shape.targets * config.vocabulary,
-            "turned": shape.tokens * inner * config.layers * self.turns,
-            **{f"linear {width}": flops * share for width, share in _between(config.width).items()},
-        }
-        if training:
-            dropped = (2 * config.width + config.feed_forward_width) * shape.tokens * bool(config.dropout)
-            dropped += config.heads * shape.pairs * bool(config.attention_dropout)
-            found |= {"dropped": dropped * config.layers, "weights": shape.calls * self.parameters}
-        return found, flops
+        per_layer = work.tokens * layer + 2 * work.pairs * inner
+        return 2.0 * passes * (per_layer * config.layers + work.targets * config.width * config.vocabulary)
 
     def held(self, rows_tokens: float, pairs: float, targets: float) -> float:
         """Return the bytes of activations that a batch's forward pass keeps for its backward pass."""
@@ -113,17 +91,8 @@ class Body:
         return 4 * (numbers * config.layers + 3 * targets * config.vocabulary)
 
 
-def _between(width: int) -> dict[int, float]:
-    """Return the interpolation weights of the measured widths for the price of a FLOP at this width."""
-    if width <= WIDTHS[0] or width >= WIDTHS[-1]:
-        return {WIDTHS[0] if width <= WIDTHS[0] else WIDTHS[-1]: 1.0}
-    below, above = next(pair for pair in pairwise(WIDTHS) if pair[0] <= width <= pair[1])
-    share = log(width / below) / log(above / below)
-    return {below: 1 - share, above: share}
-
-
 @lru_cache(maxsize=4096)
-def body_of(config: DecoderConfig, specs: tuple[Spec, ...]) -> Body:
+def decoder_cost_model(config: DecoderConfig, specs: tuple[Spec, ...]) -> DecoderCostModel:
     from lengthwise.encoding import build_encoding
     from lengthwise.encoding.base import SEES_SCORES
 
@@ -145,11 +114,11 @@ def body_of(config: DecoderConfig, specs: tuple[Spec, ...]) -> Body:
     biased = [part for part in parts if any(map(part.overrides, ("columns", "by_distance", "bias")))]
     learns = any(part.requires_grad for encoding in biased for part in encoding.parameters())
     path = "hooked" if hooked else "dense" if learns else "biased" if biased else "plain"
-    return Body(config, count, path, any(part.overrides("rotate") for part in parts))
+    return DecoderCostModel(config, count, path)
 
 
 @dataclass(frozen=True)
-class Fed:
+class TrainingStepSize:
     """The size of a training step: its mean, and the largest part of a batch."""
 
     step: Workload
@@ -162,9 +131,9 @@ class Fed:
 
 
 @lru_cache(maxsize=1024)
-def fed_by(
+def estimate_step_size(
     task: Spec, steps: int, batch: int, batching: Literal["length", "mixed"], window: int, accumulate: int
-) -> Fed:
+) -> TrainingStepSize:
     """Estimate step sizes from a sample of training windows; the arguments are the training fields that matter."""
     import numpy as np
 
@@ -172,15 +141,15 @@ def fed_by(
     from lengthwise.task.block import training_block
     from lengthwise.task.sets import BLOCK
     from lengthwise.task.sets import training as drawn
-    from lengthwise.training.batches import window_order, windows
+    from lengthwise.training.batches import batch_row_indices, windows
     from lengthwise.training.settings import Training
 
     # The sample has all batches of a window with fewer rows each or, where batches mix lengths, fewer batches.
-    span = Training(steps=steps, batch_size=batch, lr=1.0, window=window).span
-    rows_here = max(accumulate, min(batch, SAMPLE // span if batching == "length" else SAMPLE))
-    span = span if batching == "length" else max(1, min(span, SAMPLE // rows_here))
+    window_steps = Training(steps=steps, batch_size=batch, lr=1.0, window=window).window_steps
+    rows_here = max(accumulate, min(batch, SAMPLE // window_steps if batching == "length" else SAMPLE))
+    window_steps = window_steps if batching == "length" else max(1, min(window_steps, SAMPLE // rows_here))
     training = Training(
-        steps=steps, batch_size=rows_here, lr=1.0, batching=batching, window=span, accumulation=accumulate
+        steps=steps, batch_size=rows_here, lr=1.0, batching=batching, window=window_steps, accumulation=accumulate
     )
     larger = batch / rows_here
     built, shapes, most, seconds = build_task(task), [], (0.0, 0.0, 0.0), []
@@ -192,14 +161,14 @@ def fed_by(
         for length in np.unique(block.lengths_N).tolist():
             by_length.setdefault(length, []).extend(block.tokens_N[block.lengths_N == length].tolist())
         counted += int(block.tokens_N.sum()) - len(block)
-        for rows in window_order(block, training, 0):
+        for rows in batch_row_indices(block, training, 0):
             parts = [part for part in np.array_split(rows, training.accumulation) if len(part)]
             wide = [(len(part), int(block.tokens_N[part].max()) - 1) for part in parts]
             targets = [int((block.tokens_N - block.prompts_N)[part].sum()) for part in parts]
             sums = [(b * t, b * t * t, n) for (b, t), n in zip(wide, targets, strict=True)]
             most = max(most, *((float(t), float(p), float(n)) for t, p, n in sums))
             shapes.append(Workload(len(parts), *map(float, np.sum(sums, axis=0))))
-        if (len(shapes) + training.span) * training.batch_size > SAMPLE:
+        if (len(shapes) + training.window_steps) * training.batch_size > SAMPLE:
             break
     # Lengths are cheap to draw and examples are not: weighting the mean tokens per length by many drawn lengths gives
     # an estimate with less variance.
@@ -209,11 +178,11 @@ def fed_by(
     better = true * len(shapes) * training.batch_size / counted
     mean = sum(shapes[1:], shapes[0]).times(1 / len(shapes))
     step = Workload(mean.calls, *(better * larger * part for part in (mean.tokens, mean.pairs, mean.targets)))
-    return Fed(step, true * batch, (larger * most[0], larger * most[1], larger * most[2]), min(seconds))
+    return TrainingStepSize(step, true * batch, (larger * most[0], larger * most[1], larger * most[2]), min(seconds))
 
 
 @lru_cache(maxsize=1024)
-def placing(task: Spec, positions: Spec) -> float:
+def position_seconds(task: Spec, positions: Spec) -> float:
     """Return the seconds to compute the positions of one example on this machine; 0 for consecutive positions."""
     from lengthwise.encoding import build_positions
     from lengthwise.encoding.positions import Consecutive
@@ -234,7 +203,7 @@ def placing(task: Spec, positions: Spec) -> float:
 
 
 @dataclass(frozen=True)
-class Tested:
+class TestedLength:
     """The examples of one tested length: their number, and the means of their sizes."""
 
     split: str
@@ -249,16 +218,16 @@ class Tested:
 
 
 @lru_cache(maxsize=1024)
-def tested_by(task: Spec) -> tuple[Tested, ...]:
+def measure_tested_lengths(task: Spec) -> tuple[TestedLength, ...]:
     from lengthwise.evaluation.cases import grid
     from lengthwise.task import build_task
-    from lengthwise.task.sets import EXAMPLES, evaluation, lengths_of, owned, rows, trained_lengths
+    from lengthwise.task.sets import EXAMPLES, evaluation, lengths_of, rows, split_instances, trained_lengths
 
     built, found = build_task(task), []
     seen = [("validated", n) for n in lengths_of(built, "validation") if n in trained_lengths(built)]
     for split, length in [*grid(built), *seen]:
         name = "validation" if split == "validated" else split
-        small = None if built.protocol == "paper" else owned(built, name, length)
+        small = None if built.protocol == "paper" else split_instances(built, name, length)
         start = time.perf_counter()
         made = [built.render(one) for one in evaluation(built, name, length, TESTED)]
         seconds = time.perf_counter() - start
@@ -271,7 +240,7 @@ def tested_by(task: Spec) -> tuple[Tested, ...]:
         ids = [built.vocabulary.sequence(one.prompt, one.target, built.starts) for one in made]
         text = "\n".join(built.vocabulary.say(sequence) for sequence, _ in ids).encode()
         found.append(
-            Tested(
+            TestedLength(
                 split,
                 cases,
                 statistics.fmean(len(sequence) - 1 for sequence, _ in ids),
@@ -284,8 +253,8 @@ def tested_by(task: Spec) -> tuple[Tested, ...]:
     return tuple(found)
 
 
-def one_pass(tests: Iterable[Tested], most: int) -> tuple[Workload, float]:
-    """Return the shape and example count of a pass over up to `most` examples per length, in 16,384-token batches."""
+def one_pass(tests: Iterable[TestedLength], most: int) -> tuple[Workload, float]:
+    """Return workload and example count of a pass over up to `most` examples per length, in 16,384-token batches."""
     from lengthwise.evaluation.onepass import TOKENS
 
     listed = [(one, min(one.cases, most)) for one in tests]
@@ -295,8 +264,8 @@ def one_pass(tests: Iterable[Tested], most: int) -> tuple[Workload, float]:
     return Workload(ceil(tokens / TOKENS), tokens, pairs, answers), sum(cases for _, cases in listed)
 
 
-def decoded(tests: Iterable[Tested], most: int) -> Workload:
-    """Return the shape of decoding a sample from its prompts, and all failures from their first wrong token."""
+def decoding_workload(tests: Iterable[TestedLength], most: int) -> Workload:
+    """Return the workload of decoding a sample from its prompts, and all failures from their first wrong token."""
     from lengthwise.evaluation.decoding import ROWS
     from lengthwise.evaluation.result import CHECKED
 

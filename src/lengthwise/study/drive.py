@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lengthwise.run.lease import Watch, beat
+from lengthwise.run.lease import Watch, heartbeat_seconds
 from lengthwise.spec import SpecError
 from lengthwise.study.executors import Executor
 from lengthwise.study.plan import Item, Planned
@@ -47,13 +47,18 @@ class Tally:
         """Whether every item is done or has failed."""
         return len(self.done) + len(self.failed) == self.total
 
-    def sentence(self, going: int) -> str:
-        """The progress as one line."""
+    @property
+    def pace(self) -> float:
+        """How many times longer items take than was estimated."""
+        return sum(self.seconds) / self.foreseen if self.foreseen else 1.0
+
+    def sentence(self, going: int, spent: float = 0.0) -> str:
+        """The progress as one line; `spent` are the seconds that running items have taken so far."""
         parts = [f"{len(self.done)} of {self.total} done", f"{going} running"]
         if self.failed:
             parts.append(f"{len(self.failed)} failed")
-        left = self.remaining * (sum(self.seconds) / self.foreseen if self.foreseen else 1.0)
-        if going and left:
+        left = self.remaining * self.pace - spent
+        if going and left > 0:
             parts.append(f"about {minutes(left / going)} left")
         return ", ".join(parts)
 
@@ -87,6 +92,7 @@ class Driver:
         self._retry, self._again = retry, set[str]()
         self._watch = Watch()
         self._going: dict[str, Item] = {}
+        self._began: dict[str, float] = {}
         self._held: dict[str, float] = {}
         """Key of an item that another owner holds → when it may be tried again."""
         self._known: tuple[int, list[Item], int] | None = None
@@ -104,18 +110,24 @@ class Driver:
                 if not self._going:
                     if not todo and not self._held:
                         return self.tally
-                    time.sleep(min(LOOK, beat() / 4))  # other drivers hold all remaining items
+                    time.sleep(min(LOOK, heartbeat_seconds() / 4))  # other drivers hold all remaining items
                     looked = -LOOK
                     continue
-                self.tell(self.tally.sentence(min(len(self._going), self.executor.slots)))
+                self.tell(self.tally.sentence(min(len(self._going), self.executor.slots), self._spent()))
                 for outcome in self.executor.wait(1.0):
                     if self._ended(outcome):
                         looked = -LOOK  # new items may be ready
         finally:
             self.executor.close()
 
+    def _spent(self) -> float:
+        """Return the seconds that running items have taken, each up to its expected duration."""
+        now, pace = time.monotonic(), self.tally.pace
+        limits = {key: pace * self._expected.get(kind_of(item), 0.0) for key, item in self._going.items()}
+        return sum(min(now - self._began[key], limit) for key, limit in limits.items())
+
     def _begin(self, item: Item) -> None:
-        self._going[item.key] = item
+        self._going[item.key], self._began[item.key] = item, time.monotonic()
         self.executor.submit(job_of(item, self.planned.study, self.store.folder, item.key in self._again))
 
     def _ended(self, outcome: Outcome) -> bool:
@@ -134,7 +146,7 @@ class Driver:
             self._again.discard(outcome.key)
             return False
         if outcome.state in {"held", "lost"}:
-            self._held[outcome.key] = time.monotonic() + beat() / 2
+            self._held[outcome.key] = time.monotonic() + heartbeat_seconds() / 2
             return False
         self.tally.again += 1
         self._again.discard(outcome.key)  # a retry is granted once: from now on its deaths count
@@ -170,7 +182,7 @@ class Driver:
             if item.kind == "evaluation" and item.run not in done:
                 continue
             lease = state.leases.get(item.key)
-            if lease is not None and not self._watch.free(dict(lease)):
+            if lease is not None and not self._watch.can_be_taken(dict(lease)):
                 held[item.key] = time.monotonic()
                 continue
             if self._held.get(item.key, 0.0) > time.monotonic():
@@ -200,7 +212,7 @@ class Driver:
         self.tally.failed |= self.store.reasons(fresh)
         for key in [key for key in self.tally.failed if key not in state.failed]:
             lease = state.leases.get(key)
-            if key in state.done or (lease is not None and not self._watch.free(dict(lease))):
+            if key in state.done or (lease is not None and not self._watch.can_be_taken(dict(lease))):
                 del self.tally.failed[key]  # another driver is retrying it, or has done it
 
 
@@ -217,7 +229,7 @@ def remaining(expected: Mapping[tuple[str, ...], float], items: Sequence[Item], 
     return sum(expected.get(kind_of(item), 0.0) for item in items) + unknown
 
 
-def probed(store: Store, alone: bool) -> None:
+def require_exclusive_create(store: Store, alone: bool) -> None:
     """Raise if two drivers could do the same run twice on this store."""
     if not store.probe() and not alone:
         raise SpecError(

@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from lengthwise.evaluation.cases import parse_lengths
 from lengthwise.spec import Spec, SpecError, did_you_mean, show, specs
-from lengthwise.study.reading import Wrong, cut, load
+from lengthwise.study.reading import StudyFileMistakes, load, one_printable_line
 
 AXES = ("task", "encoding", "positions", "model", "training")
 """The axes that can vary. Runs are listed in `ORDER`, slowest axis first, so that encodings are side by side."""
@@ -133,7 +133,7 @@ class CrossedOptions(Part):
 
     @model_validator(mode="after")
     def _once(self) -> CrossedOptions:
-        Wrong.raise_if_any(
+        StudyFileMistakes.raise_if_any(
             f"{axis} {one!r} is listed twice" for axis in AXES for one in _twice(getattr(self, axis) or [])
         )
         return self
@@ -157,7 +157,7 @@ class LearningRateRule(Part):
     def _sound(self) -> LearningRateRule:
         found = [f"{one} is listed twice in choose" for one in _twice(self.choose)]
         found += [f"task {one!r} is in groups twice" for one in _twice(task for group in self.groups for task in group)]
-        Wrong.raise_if_any(found)
+        StudyFileMistakes.raise_if_any(found)
         return self
 
 
@@ -244,7 +244,7 @@ class StudyFile(Part):
 
     @model_validator(mode="after")
     def _sound(self) -> StudyFile:
-        Wrong.raise_if_any(self._mistakes())
+        StudyFileMistakes.raise_if_any(self._mistakes())
         return self
 
     def _mistakes(self) -> Iterable[str]:
@@ -360,7 +360,7 @@ def error_lines(error: ValidationError) -> list[str]:
         place, kind = ".".join(str(part) for part in one["loc"]), one["type"]
         cause = one.get("ctx", {}).get("error")
         if kind == "value_error":
-            words = cause.mistakes if isinstance(cause, Wrong) else [str(cause)]
+            words = cause.mistakes if isinstance(cause, StudyFileMistakes) else [str(cause)]
         elif kind == "extra_forbidden":
             name = str(one["loc"][-1])[:80]
             renamed = f" It is called {_RENAMED[name]!r} now." if name in _RENAMED else ""
@@ -372,7 +372,7 @@ def error_lines(error: ValidationError) -> list[str]:
             plain = one["msg"].removeprefix("Input ")
             best = _PATTERNS[str(one["loc"][-1])] if kind == "string_pattern_mismatch" else _WORDS.get(kind, plain)
             words = [f"{best}, not {show(one['input'])!r:.80}"]
-        found |= dict.fromkeys(cut(f"{place:.200}: {word}" if place else word) for word in words)
+        found |= dict.fromkeys(one_printable_line(f"{place:.200}: {word}" if place else word) for word in words)
     lines = list(found)
     return lines[:SHOWN] + ([f"... and {len(lines) - SHOWN} more mistakes"] if len(lines) > SHOWN else [])
 

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from lengthwise.run.stop import STOPPED, when_asked_to_stop
 from lengthwise.spec import SpecError
-from lengthwise.study.add import Guard, guard_store, guarded, guards
-from lengthwise.study.drive import Driver, Tally, kind_of, probed
+from lengthwise.study.add import RerunComparison, choose_runs_to_rerun, compare_reruns, guard_store
+from lengthwise.study.drive import Driver, Tally, kind_of, require_exclusive_create
 from lengthwise.study.executors import Executor, InProcess, Processes
 from lengthwise.study.file import Resources
 from lengthwise.study.plan import Item, Planned
@@ -60,11 +60,11 @@ def drive(
         there = Tally(found.total, {item.key for item in found.done}, found.failed, waiting=found.waiting)
         if there.ended:
             return there  # nothing is missing, so no executor is started
-    probed(store, alone=executor == "inline")
+    require_exclusive_create(store, alone=executor == "inline")
     tell("timing a step")
     expected = _expected(planned, only)
     if only is not None:
-        planned, given = Only(planned, only), {}
+        planned, given = PlanSubset(planned, only), {}
     try:
         tell("starting" if address is None else f"joining {address}")
         made = executor_of(executor, planned.study.resources, workers, address)  # before ours: Ray sets signal handlers
@@ -85,9 +85,9 @@ def rerun_some(
     workers: int | None = None,
     address: str | None = None,
     tell: Callable[[str], None] = lambda words: None,
-) -> Guard:
+) -> RerunComparison:
     """Execute some runs of a bundle again, in a part of the store of their own, and compare their rows."""
-    beside, again = guard_store(store), guards(planned, bundle, many)
+    beside, again = guard_store(store), choose_runs_to_rerun(planned, bundle, many)
     if not again:
         raise SpecError(
             f"{bundle.folder} has no run of this study as it is now (another version?), so nothing guards the "
@@ -95,16 +95,16 @@ def rerun_some(
         )
     tell(f"{len(again)} committed {'run is' if len(again) == 1 else 'runs are'} executed again first")
     drive(planned, beside, executor=executor, workers=workers, address=address, only=again, tell=tell)
-    found = guarded(again, bundle, beside)
+    found = compare_reruns(again, bundle, beside)
     tell(found.sentence)
     return found
 
 
 def _expected(planned: Planned, only: Sequence[Item] | None) -> Mapping[tuple[str, ...], float]:
-    """Kind of item → its expected seconds."""
+    """Expected seconds of a run, by its configuration without the seed (`kind_of`)."""
     from lengthwise.study.cost import expected_seconds
 
-    items = list(only) if only is not None else planned.provisional(planned.points)
+    items = list(only) if only is not None else planned.runs_at_preset_rate(planned.points)
     items += [] if only is not None else [item for tried in planned.tuning.values() for item in tried]
     known = expected_seconds([item.plan for item in items], planned.study.resources.threads)
     return {kind_of(item): known[item.key] for item in items}
@@ -114,7 +114,7 @@ def _interrupt() -> None:
     raise KeyboardInterrupt
 
 
-class Only(Planned):
+class PlanSubset(Planned):
     """A plan that has only some items of another plan."""
 
     def __init__(self, planned: Planned, items: Sequence[Item]) -> None:

@@ -1,63 +1,78 @@
-"""Machines for cost estimates: a CPU by measured prices, or an accelerator by its published peaks."""
+"""Machines for cost estimates: this one, by timing a few training steps, or an accelerator by its published peaks."""
 
 from __future__ import annotations
 
-import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
-from lengthwise.spec import Spec, SpecError, did_you_mean
-from lengthwise.study.counting import Body, Workload
+from lengthwise.spec import SpecError, did_you_mean
+from lengthwise.study.counting import Workload
 
 if TYPE_CHECKING:
-    from lengthwise.task.block import Block
+    from lengthwise.run import Plan
+
+STEPS = 8
+"""Training steps that are timed; their median counts."""
+
+
+class ThisMachine:
+    """This machine: seconds per FLOP of each kind of model, by timing a few steps of a run that has it."""
+
+    def __init__(self, threads: int = 1, say: Callable[[str], None] | None = None) -> None:
+        if threads < 1:
+            raise SpecError(f"a run has at least one thread, not {threads}")
+        self.threads = threads
+        self._say = say or (lambda words: None)
+        self._prices: dict[object, float] = {}
+
+    @property
+    def base(self) -> int:
+        """Bytes of an idle process that has imported everything a run imports."""
+        return _idle_bytes()
+
+    def price(self, plan: Plan, step_flops: float) -> float:
+        """Return seconds per FLOP, measured once for each encoding, model, batch size and precision."""
+        model = plan.model.model_dump(exclude={"vocabulary"})
+        key = (plan.encoding_specs, str(model), plan.training.batch_size, plan.training.autocast)
+        if key not in self._prices:
+            self._say(f"timing a step of {', '.join(map(str, plan.encoding_specs))}")
+            self._prices[key] = _seconds_per_step(plan, self.threads) / step_flops
+        return self._prices[key]
+
+    def training_seconds(self, plan: Plan, work: Workload, flops: float) -> float:
+        """Seconds of all training steps."""
+        return flops * self.price(plan, flops / plan.training.steps)
+
+    def forward_seconds(self, plan: Plan, work: Workload, flops: float, cases: float, step_flops: float) -> float:
+        """Seconds of forward passes and decoding, at the price of a training step's FLOPs."""
+        return flops * self.price(plan, step_flops)
+
+
+def _seconds_per_step(plan: Plan, threads: int) -> float:
+    import torch
+
+    from lengthwise.task.block import training_block
+    from lengthwise.training.batches import on_demand_blocks
     from lengthwise.training.loop import Loop
 
-Amounts = Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class Machine:
-    """A CPU with prices measured by `calibrate`: seconds per unit of each counted amount."""
-
-    cpu: str
-    threads: int
-    step: Amounts
-    """Prices of a training step: calls, layers, FLOPs by width, scores by path, turned, dropped, logits, weights."""
-    look: Amounts
-    """Prices of a forward pass and of decoding; `said` is per decoded token, `case` all other work per example."""
-    save: Amounts
-    """Prices of a checkpoint: per call and per byte."""
-    base: int
-    """Bytes of an idle process that has imported everything a run imports."""
-
-    @classmethod
-    def of(cls, record: Mapping[str, Any]) -> Machine:
-        """Return the machine that `record` wrote."""
-        if missing := {field.name for field in fields(cls)} ^ set(record):
-            raise SpecError(f"this is no record of a calibrated machine: {', '.join(sorted(missing))}; calibrate again")
-        return cls(**record)
-
-    def record(self) -> dict[str, Any]:
-        """Return the machine as plain data for JSON."""
-        return asdict(self)
-
-    def stepping(self, amounts: Amounts, flops: float, autocast: bool) -> float:
-        """Seconds of training steps."""
-        return _priced(amounts, self.step, autocast)
-
-    def looking(self, amounts: Amounts, flops: float, cases: float) -> float:
-        """Seconds of forward passes and of processing their answers."""
-        return _priced(amounts, self.look) + cases * self.look["case"]
-
-    def saving(self, calls: float, size: float) -> float:
-        """Seconds of writing checkpoints."""
-        return calls * self.save["calls"] + size * self.save["bytes"]
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    supply = on_demand_blocks(lambda start, stop: training_block(plan.task, start, stop, plan.seeds.data))
+    loop = iter(Loop(plan.decoder(), supply, plan.training, plan.positions, plan.seeds))
+    times = []
+    try:
+        for _ in range(min(STEPS, plan.training.steps)):
+            began = time.perf_counter()
+            next(loop)
+            times.append(time.perf_counter() - began)
+    finally:
+        torch.set_num_threads(before)
+    return sorted(times)[len(times) // 2]
 
 
 @dataclass(frozen=True)
@@ -80,19 +95,17 @@ class Accelerator:
     case: float = 2e-4
     """Host seconds per evaluated example."""
 
-    def stepping(self, amounts: Amounts, flops: float, autocast: bool) -> float:
-        """Seconds of training steps."""
-        peak = self.bf16 if autocast else self.fp32
-        return amounts["calls"] * self.call + amounts["layers"] * self.layer + flops / (peak * self.utilisation)
+    def _launches(self, plan: Plan, work: Workload) -> float:
+        return work.calls * (self.call + plan.model.layers * self.layer)
 
-    def looking(self, amounts: Amounts, flops: float, cases: float) -> float:
+    def training_seconds(self, plan: Plan, work: Workload, flops: float) -> float:
+        """Seconds of all training steps."""
+        peak = self.bf16 if plan.training.autocast else self.fp32
+        return self._launches(plan, work) + flops / (peak * self.utilisation)
+
+    def forward_seconds(self, plan: Plan, work: Workload, flops: float, cases: float, step_flops: float) -> float:
         """Seconds of forward passes, which launch a third of a step's kernels; evaluation runs in fp32."""
-        launches = (amounts["calls"] * self.call + amounts["layers"] * self.layer) / 3
-        return launches + flops / (self.fp32 * self.utilisation) + cases * self.case
-
-    def saving(self, calls: float, size: float) -> float:
-        """Seconds of writing checkpoints, at 500 MB/s."""
-        return calls * 5e-3 + size / 5e8
+        return self._launches(plan, work) / 3 + flops / (self.fp32 * self.utilisation) + cases * self.case
 
 
 ACCELERATORS = {
@@ -112,214 +125,18 @@ def accelerator(name: str) -> Accelerator:
     return ACCELERATORS[name]
 
 
-def _priced(amounts: Amounts, prices: Amounts, autocast: bool = False) -> float:
-    names = {name: f"bf16 {name}" if autocast and name.startswith("linear") else name for name in amounts}
-    return sum(amount * prices.get(names[name], 0.0) for name, amount in amounts.items())
-
-
-# --- calibration -----------------------------------------------------------------------------------------------------
-
-_STEPS = [
-    # encoding, model, layers, rows, tokens, autocast
-    *(("nope", "64", layers, 4, 8, False) for layers in (1, 3)),
-    *(("nope", "64", layers, 64, 16, False) for layers in (1, 3)),
-    *((encoding, "64", 2, 64, 32, False) for encoding in ("nope", "alibi", "t5", "rope", "cope")),
-    *((encoding, "64", 2, 16, 128, False) for encoding in ("nope", "alibi", "t5", "cope")),
-    *(("nope", "64:dropout=0.1:attention_dropout=0.1", 2, 64, 32, False), ("nope", "64", 2, 64, 32, True)),
-    ("nope", "64:vocabulary=1024", 2, 64, 32, False),
-    *(("nope", "256", 1, 4, 8, False), ("nope", "256", 2, 32, 32, False), ("nope", "256", 1, 16, 32, True)),
-    *(("nope", "768", 1, 4, 8, False), ("nope", "768", 1, 16, 32, False), ("nope", "768", 1, 16, 32, True)),
-]
-_MODELS = {
-    "64": "laptop",
-    "256": "laptop:width=256:heads=4:head_width=64:feed_forward_width=768",
-    "768": "modern",
-}
-_LOOKS = [
-    # encoding, model, layers, rows, tokens; with 1 token, decoding
-    *(("nope", "64", 1, 256, 32), ("nope", "64", 3, 256, 32), ("nope", "64", 2, 64, 128)),
-    *(("alibi", "64", 2, 256, 32), ("alibi", "64", 2, 64, 128), ("rope", "64", 2, 256, 32)),
-    *(("cope", "64", 2, 64, 32), ("cope", "64", 2, 16, 128), ("cope", "64", 2, 64, 1)),
-    *(("nope", "64", 1, 16, 1), ("nope", "64", 3, 16, 1), ("nope", "64", 3, 256, 1)),
-    *(("nope", "64:vocabulary=1024", 2, 256, 32), ("nope", "256", 1, 64, 32), ("nope", "256", 1, 128, 1)),
-    *(("nope", "768", 1, 16, 32), ("nope", "768", 1, 32, 1)),
-]
-_VOCABULARY, _SAID = 256, 16
-PROBES = f"{_STEPS} {_LOOKS}"
-"""The timed probes as text, part of the cache key: changed probes make a cached calibration invalid."""
-_BASE = (
+_IDLE = (
     "import torch, lengthwise.run, polars, safetensors.torch;"
     "torch.optim.AdamW([torch.zeros(1, requires_grad=True)]);"  # imports a good deal more
     "print(next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')))"
 )
 
 
-def calibrate(threads: int = 1, progress: Callable[[str], None] | None = None, seconds: float = 9.0) -> Machine:
-    """Time the real training loop, decoder and evaluation for about `seconds`, and fit the price of each amount."""
-    import torch
-
-    from lengthwise.run.machine import cpu_name
-
-    if threads < 1:
-        raise SpecError(f"a run has at least one thread, not {threads}")
-    tell, before = progress or (lambda _: None), torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        tell("timing training steps")
-        loops: dict[tuple[object, ...], Loop] = {}
-        step = _fitted([_stepping(loops, *probe) for probe in _STEPS], 0.5 * seconds)
-        tell("timing passes and decoding")
-        look = _fitted([_looking(loops, *probe) for probe in _LOOKS], 0.2 * seconds)
-        tell("timing an examination and checkpoints")
-        look["case"] = _case(look)
-        save = _saving(loops[("nope", "64", 1)], loops[("nope", "768", 1)])
-    finally:
-        torch.set_num_threads(before)
-    tell("measuring an idle process")
-    return Machine(cpu_name(), threads, step, look, save, _base())
-
-
-Probe = tuple[dict[str, float], Callable[[], object]]
-"""The counted amounts of a probe, and a function that does it once."""
-
-
-def _fitted(probes: list[Probe], seconds: float) -> dict[str, float]:
-    """Fit nonnegative prices to the mean timings by least squares of relative errors; probes are timed in turn.
-
-    Means, not medians: other processes on the machine slow down real runs too.
-    """
-    import numpy as np
-    from scipy.optimize import nnls
-
-    timed: list[list[float]] = [[] for _ in probes]
-    began = time.perf_counter()
-    while time.perf_counter() - began < seconds or len(timed[0]) < 3:
-        for (_, once), times in zip(probes, timed, strict=True):
-            if not times:
-                once()  # warm-up: the first call allocates memory and selects kernels
-            start = time.perf_counter()
-            once()
-            times.append(time.perf_counter() - start)
-    names = list(dict.fromkeys(name for amounts, _ in probes for name in amounts))
-    counts = np.array([[amounts.get(name, 0.0) for name in names] for amounts, _ in probes])
-    counts /= np.array([statistics.fmean(times) for times in timed])[:, None]
-    scale = counts.max(0)
-    scale[scale == 0] = 1
-    return dict(zip(names, (nnls(counts / scale, np.ones(len(probes)))[0] / scale).tolist(), strict=True))
-
-
-def _loop(loops: dict[tuple[object, ...], Loop], encoding: str, model: str, layers: int, autocast: bool) -> Loop:
-    from lengthwise.encoding.positions import Consecutive
-    from lengthwise.model import Decoder, preset
-    from lengthwise.training.loop import Loop
-    from lengthwise.training.settings import Seeds, training_preset
-
-    key = (encoding, model, layers, autocast) if autocast else (encoding, model, layers)
-    if key not in loops:
-        width, _, rest = model.partition(":")
-        spec = Spec.of(f"{_MODELS[width]}:{rest}" if rest else _MODELS[width])
-        config = preset(spec, **{"vocabulary": _VOCABULARY, **dict(spec.options), "layers": layers})
-        training = training_preset("laptop", autocast=autocast)
-        loops[key] = Loop(Decoder(config, encoding), _nothing, training, Consecutive(), Seeds.of(0))
-    return loops[key]
-
-
-def _nothing(start: int, stop: int) -> Block:
-    raise AssertionError("probes bring their own batches")
-
-
-def _stepping(
-    loops: dict[tuple[object, ...], Loop], encoding: str, model: str, layers: int, rows: int, tokens: int, short: bool
-) -> Probe:
-    import numpy as np
-    import torch
-
-    from lengthwise.training.batches import Batch
-
-    loop = _loop(loops, encoding, model, layers, short)
-    ids_BT = torch.randint(1, _VOCABULARY, (rows, tokens + 1), generator=torch.Generator().manual_seed(0))
-    loss_BT = (torch.arange(tokens + 1) > tokens // 2).expand(rows, -1)
-    feed = Batch(ids_BT, np.full(rows, tokens + 1), loss_BT, None, np.full(rows, tokens))
-    shape = Workload(1, rows * tokens, rows * tokens**2, float(loss_BT.sum()))
-    amounts, _ = Body.of(loop.decoder.config, (Spec(encoding),)).amounts(shape, training=True)
-    if short:
-        amounts = {f"bf16 {name}" if name.startswith("linear") else name: count for name, count in amounts.items()}
-    return amounts, lambda: loop.advance(feed)
-
-
-def _looking(
-    loops: dict[tuple[object, ...], Loop], encoding: str, model: str, layers: int, rows: int, tokens: int
-) -> Probe:
-    import torch
-
-    from lengthwise.encoding.positions import Consecutive
-    from lengthwise.evaluation.cases import Case
-    from lengthwise.evaluation.decoding import decoder_decode
-
-    decoder = _loop(loops, encoding, model, layers, False).decoder
-    ids_BT = torch.randint(1, _VOCABULARY, (rows, max(tokens, 2)), generator=torch.Generator().manual_seed(0))
-    only_BT = (torch.arange(tokens) >= tokens // 2).expand(rows, -1)
-    cases = [Case("test_far", 1, row, None, ids, 2, _SAID, 0) for row, ids in enumerate(ids_BT.tolist())]
-    say = decoder_decode(decoder, Consecutive(), end=-1)  # no token ends an answer, so all are decoded to their limit
-
-    @torch.no_grad()
-    def look() -> None:
-        decoder.eval()
-        decoder(ids_BT, lengths=[tokens] * rows, only_BT=only_BT)
-
-    def decode() -> None:
-        decoder.eval()
-        say(cases, [[]] * rows)
-
-    shape = Workload(1, rows * tokens, rows * tokens**2, float(only_BT.sum()))
-    if tokens == 1:
-        shape = Workload(_SAID, rows * (_SAID + 1), rows * _SAID**2 / 2, rows * _SAID, rows * _SAID)
-    amounts, _ = Body.of(decoder.config, (Spec(encoding),)).amounts(shape, training=False)
-    return amounts, look if tokens > 1 else decode
-
-
-def _case(look: dict[str, float]) -> float:
-    """Return the seconds of an evaluation per example, without the forward passes."""
-    from lengthwise.evaluation.result import evaluate_decoder
-    from lengthwise.model import Decoder, preset
-    from lengthwise.study.counting import one_pass, tested_by
-    from lengthwise.task import build_task
-
-    task = build_task("copy:variant=same:longest=16")
-    decoder = Decoder(preset("laptop", vocabulary=len(task.vocabulary)), "nope")
-    splits, times = [("validation", length) for length in (8, 10, 12, 14)], []
-    for _ in range(4):
-        start = time.perf_counter()
-        evaluate_decoder(decoder, task, splits=splits, examples=64, decoding="none")
-        times.append(time.perf_counter() - start)
-    lengths = [one for one in tested_by(Spec.of("copy:variant=same:longest=16")) if one.split == "validated"]
-    shape, cases = one_pass(lengths[-9::2][:4], 64)
-    amounts, _ = Body.of(decoder.config, (Spec("nope"),)).amounts(shape, training=False)
-    return max(0.0, (statistics.median(times[1:]) - _priced(amounts, look)) / cases)
-
-
-def _saving(small: Loop, large: Loop) -> dict[str, float]:
-    from lengthwise.folder import Folder
-    from lengthwise.training.checkpoint import save
-
-    found = []
-    for loop in (small, large):
-        times, tensors = [], loop.tensors()
-        with tempfile.TemporaryDirectory() as there:
-            for number in range(4):
-                start = time.perf_counter()
-                save(Folder(there), number, tensors, {})
-                times.append(time.perf_counter() - start)
-        found.append((sum(part.nbytes for part in tensors.values()), statistics.median(times)))
-    (little, quick), (much, slow) = found
-    price = max(0.0, slow - quick) / (much - little)
-    return {"calls": max(0.0, quick - price * little), "bytes": price}
-
-
-def _base() -> int:
+@lru_cache(maxsize=1)
+def _idle_bytes() -> int:
     """Return the peak bytes of a fresh process that has imported what a run imports."""
     try:
-        done = subprocess.run([sys.executable, "-c", _BASE], capture_output=True, text=True, check=True, timeout=60)
+        done = subprocess.run([sys.executable, "-c", _IDLE], capture_output=True, text=True, check=True, timeout=60)
         return 1024 * int(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError):
         return 250 * 2**20  # e.g. on systems without /proc

@@ -233,7 +233,7 @@ class Planned:
                 found.append(Item(f"{plan.id}~{mark:08x}", "evaluation", point, plan, evaluation))
         return found, waiting
 
-    def provisional(self, waiting: Iterable[GridPoint]) -> list[Item]:
+    def runs_at_preset_rate(self, waiting: Iterable[GridPoint]) -> list[Item]:
         """Return the runs of waiting points with their training preset's rate; all but the rate is final."""
         plans = [(point, self.plan(point)) for point in waiting]
         return [Item(plan.id, "run", point, plan) for point, plan in plans]
@@ -299,7 +299,7 @@ class Proof:
         return f"besides the encoding, this differs between runs that are compared: {', '.join(parts)}"
 
 
-def prove(items: Iterable[Item]) -> Proof:
+def check_only_encoding_differs(items: Iterable[Item]) -> Proof:
     """Compare the identities of runs whose labels are equal except for the encoding."""
     groups: dict[tuple[object, ...], list[tuple[str, dict[str, Any]]]] = {}
     names: set[str] = set()

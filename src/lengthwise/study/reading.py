@@ -17,7 +17,7 @@ SIZE, DEPTH = 2**20, 32
 """The maximal bytes and nesting depth of a file."""
 
 
-class Wrong(ValueError):
+class StudyFileMistakes(ValueError):
     """Several mistakes in one part of the file."""
 
     def __init__(self, mistakes: Iterable[str]) -> None:
@@ -48,7 +48,9 @@ def load(where: str | Path) -> object:
     except UnicodeDecodeError as error:
         raise SpecError(f"{where} is no text: byte {error.start + 1} is not UTF-8; save it as UTF-8") from None
     except (OSError, ValueError) as error:
-        raise SpecError(cut(f"{where!s:.200} cannot be read: {getattr(error, 'strerror', None) or error}")) from None
+        raise SpecError(
+            one_printable_line(f"{where!s:.200} cannot be read: {getattr(error, 'strerror', None) or error}")
+        ) from None
     if len(data) > SIZE:
         raise SpecError(f"{where} is larger than {SIZE:,} bytes; no study is")
     try:
@@ -60,13 +62,13 @@ def load(where: str | Path) -> object:
         said = ", ".join(word for word in words if word) or str(error)
         hint = "; indent with spaces" if "'\\t'" in said else ""
         raise SpecError(
-            cut(f"{where}{place}: {'' if isinstance(error, _Refused) else 'no YAML: '}{said}{hint}")
+            one_printable_line(f"{where}{place}: {'' if isinstance(error, _Refused) else 'no YAML: '}{said}{hint}")
         ) from None
     except (RecursionError, ValueError, OverflowError) as error:
-        raise SpecError(cut(f"{where}: no YAML: {error}")) from None
+        raise SpecError(one_printable_line(f"{where}: no YAML: {error}")) from None
 
 
-def shipped(name: str) -> Path:
+def shipped_file_path(name: str) -> Path:
     """Return the path of a file of `studies/`, in a checkout or in the installed package."""
     inside, checkout = Path(__file__).parent / "recipes", Path(__file__).parents[3] / "studies"
     return (inside if inside.is_dir() else checkout) / name
@@ -75,11 +77,11 @@ def shipped(name: str) -> Path:
 @lru_cache(maxsize=1)
 def recipes() -> dict[str, Path]:
     """Return the studies that ship with the project, by name."""
-    files = sorted(shipped("").glob("*.yaml"))
+    files = sorted(shipped_file_path("").glob("*.yaml"))
     return {path.stem: path for path in files if path.stem != "claims"}  # claims.yaml is not a study
 
 
-def cut(text: str) -> str:
+def one_printable_line(text: str) -> str:
     """Return a message as one printable line of limited length."""
     line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in one_line(text))
     return line if len(line) <= 600 else f"{line[:600]} ..."

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lengthwise.run.lease import gone, owner
+from lengthwise.run.lease import owner, owner_is_dead
 from lengthwise.study.plan import Choice, Item, Planned
 from lengthwise.study.store import Store
 
@@ -62,7 +62,7 @@ def status(planned: Planned, store: Store, given: Mapping[str, Mapping[str, Any]
     failed = {item.key: reasons[item.key] for item in items if item.key in reasons and item.key not in there}
     running = []
     for key, lease in state.leases.items():
-        if lease.get("state") == "held" and not gone(dict(lease)) and key not in there:
+        if lease.get("state") == "held" and not owner_is_dead(dict(lease)) and key not in there:
             told = lease.get("progress", {})
             running.append({"run": key, "who": owner(dict(lease)), "attempt": lease["attempt"], **told})
     busy = {one["run"] for one in running}

@@ -58,14 +58,14 @@ def build_task(spec: str | typing.Mapping[str, object] | Spec) -> Task:
 def _from_outside(spec: Spec) -> Task:
     """Build a task that is not in `TASKS`; errors in a user's own class are raised as `SpecError`s that name it."""
     from lengthwise.task.base import Task
-    from lengthwise.task.outside import complete, declared, guarded, outside
+    from lengthwise.task.outside import outside, refuse_incomplete_task, refuse_undeclared_options, wrap_task_errors
 
     name = spec.name
     if ":" not in name and not name.endswith(".py") and Path(name).is_file():
         raise SpecError(f"{name!r} is a file; as a task it is file:path={name}:longest=N, trained up to length N")
     cls = resolve("task", TASKS, name)
     if issubclass(cls, Task):
-        declared(cls, name)
+        refuse_undeclared_options(cls, name)
     task = typing.cast(Task, build("task", TASKS, Task, spec))
-    complete(task, name)
-    return guarded(task, name) if outside(cls) else task
+    refuse_incomplete_task(task, name)
+    return wrap_task_errors(task, name) if outside(cls) else task

@@ -93,7 +93,7 @@ class Addition(Numbers, Stepwise):
         sound = len(numbers) == 2 and all(one == "0" or one[0] != "0" for one in numbers)
         return (max(map(len, numbers)), (numbers[0], numbers[1])) if plain and sound else None
 
-    def worst(self, length: int) -> Pair:
+    def longest_answer_instance(self, length: int) -> Pair:
         return "9" * length, "9" * length
 
     def space(self, length: int) -> int:

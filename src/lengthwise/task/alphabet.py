@@ -18,6 +18,6 @@ def letters(task: Task, size: int, first: tuple[str, ...] = ASCII) -> tuple[str,
 
     Under `paper` with a tokenizer, return the original's alphabet: the words that the tokenizer keeps as one token.
     """
-    if task.protocol == "paper" and task.pieces is not None:
-        return task.pieces.alphabet(first, size)
+    if task.protocol == "paper" and task.hf_tokenizer is not None:
+        return task.hf_tokenizer.alphabet(first, size)
     return (*first[:size], *(f"w{number}" for number in range(len(first), size)))

@@ -15,10 +15,10 @@ from lengthwise.task.sets import (
     BUCKETS,
     EXHAUSTED,
     evaluation,
+    instance_factory,
     lengths_of,
-    maker,
     missing,
-    owned,
+    split_instances,
     splits,
 )
 
@@ -116,8 +116,8 @@ def audit(task: Task, name: str, progress: Callable[[str], None] | None = None) 
     published = task.published
     deviations = published.deviations if published is not None and task.protocol == "paper" else ()
     facts = dict(task.facts())
-    if task.pieces is not None:
-        facts["digits"] = task.pieces.digits()
+    if task.hf_tokenizer is not None:
+        facts["digits"] = task.hf_tokenizer.digits()
     return Audit(
         name,
         task.protocol,
@@ -184,10 +184,10 @@ def _shared(one: Sequence[Instance], other: Sequence[Instance]) -> int:
 def _chosen(task: Task, split: str, length: int) -> Sequence[Instance]:
     if split != "train" or task.protocol == "paper":
         return evaluation(task, split, length)
-    small = owned(task, split, length)
+    small = split_instances(task, split, length)
     if small is not None:
         return small
-    make = maker(task, split, length)
+    make = instance_factory(task, split, length)
     return [make(index) for index in range(TRAINED)]
 
 

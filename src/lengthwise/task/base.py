@@ -116,7 +116,7 @@ class Task:
         """Parse a user's prompt, with or without its fixed words, into length and instance; None if not possible."""
         return None
 
-    def worst(self, length: int) -> Instance:
+    def longest_answer_instance(self, length: int) -> Instance:
         """Return an instance whose answer is (nearly) as long as any answer of `length`."""
         raise NotImplementedError
 
@@ -147,7 +147,7 @@ class Task:
     @property
     def content(self) -> str:
         """A hash of the files the task reads, empty if it reads none; each file is read once."""
-        return "" if self.pieces is None else self.pieces.content
+        return "" if self.hf_tokenizer is None else self.hf_tokenizer.content
 
     @property
     def far(self) -> Sequence[int]:
@@ -177,7 +177,7 @@ class Task:
         """How many rows per length the original enumerates, each once; None if it draws them."""
         return None
 
-    def paper_pool(self, split: str) -> tuple[dict[int, int], int] | None:
+    def paper_corpus_row_counts(self, split: str) -> tuple[dict[int, int], int] | None:
         """Return rows per length of the original's pool and its number of training rows; None if it is no corpus."""
         return None
 
@@ -214,10 +214,10 @@ class Task:
     @cached_property
     def vocabulary(self) -> Vocabulary | HuggingFaceTokenizer:
         """Symbols ↔ ids."""
-        return Vocabulary(self.symbols) if self.pieces is None else self.pieces
+        return Vocabulary(self.symbols) if self.hf_tokenizer is None else self.hf_tokenizer
 
     @cached_property
-    def pieces(self) -> HuggingFaceTokenizer | None:
+    def hf_tokenizer(self) -> HuggingFaceTokenizer | None:
         """The Hugging Face tokenizer to use, if one is named."""
         return None if self.tokenizer is None else HuggingFaceTokenizer(self.tokenizer)
 
@@ -227,9 +227,9 @@ class Task:
         It is the longest correct answer with its end token, plus a quarter of that (at least 4 tokens), so that an
         answer that is somewhat too long can still reach its end token.
         """
-        listed = None if self.pieces is None else self.listed(length)
+        listed = None if self.hf_tokenizer is None else self.listed(length)
         if listed is None:
-            return self.limited(len(self.render(self.worst(length)).target))
+            return self.limited(len(self.render(self.longest_answer_instance(length)).target))
         right = self._longest.get(length)
         if right is None:
             right = self._longest[length] = max(map(self._written, listed))
@@ -242,7 +242,7 @@ class Task:
 
     @cached_property
     def _most_pieces(self) -> int:
-        return 1 if self.pieces is None else self.pieces.most(self.symbols)
+        return 1 if self.hf_tokenizer is None else self.hf_tokenizer.max_tokens_per_symbol(self.symbols)
 
     @cached_property
     def _longest(self) -> dict[int, int]:
@@ -261,8 +261,8 @@ class Task:
             for option in fields(self)
             if option.init and option.name not in self.shown and getattr(self, option.name) != option.default
         }
-        if self.pieces is not None and self.protocol == "paper":  # the original takes its alphabet from it
-            drawn["pieces"] = self.pieces.digest
+        if self.hf_tokenizer is not None and self.protocol == "paper":  # the original takes its alphabet from it
+            drawn["pieces"] = self.hf_tokenizer.digest
         return digest("task", self.name, self.version, drawn, *more, seed)
 
     def bucket(self, length: int, instance: Instance) -> int:
@@ -281,7 +281,7 @@ class Task:
     def _prefixes(self) -> dict[int, Any]:
         return {}
 
-    def needs(self, length: int) -> None:
+    def require_length(self, length: int) -> None:
         """Raise a `SpecError` for a length that the task cannot make."""
         if length not in self.lengths:
             raise SpecError(self._no_such(length, "length"))

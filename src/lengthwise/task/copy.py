@@ -101,7 +101,7 @@ class Copy(Task):
             return (length - 2, (words[0], words[1], length - 2)) if told else None
         return (length, (words[0], length)) if len(set(words)) == 1 else None
 
-    def worst(self, length: int) -> tuple:
+    def longest_answer_instance(self, length: int) -> tuple:
         one = self.letters[0]
         return {"same": (one, length), "same2": (one, length), "replace": (one, one, length)}.get(
             self.variant, (one,) * length

@@ -59,7 +59,7 @@ class Count(Task):
         *letters, one = [word for word in prompt if word in self.letters] or [""]
         return (len(letters), ("".join(letters), one)) if letters else None
 
-    def worst(self, length: int) -> tuple[str, str]:
+    def longest_answer_instance(self, length: int) -> tuple[str, str]:
         return self.letters[0] * length, self.letters[0]
 
     def space(self, length: int) -> int:

@@ -69,7 +69,7 @@ class Dyck(Task):
                 whole = whole.replace(pair, "")
         return not whole
 
-    def worst(self, length: int) -> str:
+    def longest_answer_instance(self, length: int) -> str:
         return PAIRS[0][0] * length
 
     def space(self, length: int) -> int:

@@ -158,7 +158,7 @@ class File(Task):
     @property
     def judged(self) -> bool:
         """True with the word-level vocabulary: a prompt may have several answers, and steps before them."""
-        return self.pieces is None
+        return self.hf_tokenizer is None
 
     def check(self, instance: Row, said: Sequence[str]) -> bool:
         """Accept any answer the file has for the prompt; steps must equal the file's, unless they end in `Thus,`."""
@@ -179,7 +179,7 @@ class File(Task):
                 answers.setdefault(prompt, set()).add(self._split(answer))
         return answers
 
-    def worst(self, length: int) -> Row:
+    def longest_answer_instance(self, length: int) -> Row:
         return max(self.listed(length), key=lambda row: len(self.render(row).target))
 
     def space(self, length: int) -> int:

@@ -62,7 +62,7 @@ class Flipflop(Task):
                 return False
         return list(said) == [memory]
 
-    def worst(self, length: int) -> str:
+    def longest_answer_instance(self, length: int) -> str:
         return "w0" + "i0" * (length - 2)
 
     def space(self, length: int) -> int:

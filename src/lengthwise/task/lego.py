@@ -10,7 +10,7 @@ from typing import ClassVar
 from lengthwise.spec import SpecError
 from lengthwise.task.base import Example, Published
 from lengthwise.task.random_source import RandomSource
-from lengthwise.task.scratchpad import MARKS, Step, Stepwise, between
+from lengthwise.task.scratchpad import MARKS, Step, Stepwise, join_with_separator
 
 VALUES = {1: "+1", -1: "-1"}
 Chain = tuple[tuple[str, ...], tuple[int, ...], int]
@@ -77,8 +77,12 @@ class Lego(Stepwise):
         clauses = self._clauses(names, values)
         if self.protocol == "paper":
             ask = ("##.", "Then,", "what", "is", "the", "value", "of", names[query], "##?")
-            return self.make_example(instance, ("If", *between("##,", clauses), *ask), (VALUES[values[query]],))
-        return self.make_example(instance, (*between(",", clauses), ";", names[query], "="), (VALUES[values[query]],))
+            return self.make_example(
+                instance, ("If", *join_with_separator("##,", clauses), *ask), (VALUES[values[query]],)
+            )
+        return self.make_example(
+            instance, (*join_with_separator(",", clauses), ";", names[query], "="), (VALUES[values[query]],)
+        )
 
     def right(self, instance: Chain, answer: tuple[str, ...]) -> bool:
         """Check by parsing the clauses of the prompt and multiplying the signs from the query back to the start."""
@@ -104,7 +108,7 @@ class Lego(Stepwise):
             if place:
                 sign = clauses[place][2]
                 computation = (sign, names[place - 1], "=", sign, VALUES[values[place - 1]])
-            rest = between("##,", clauses[place + 1 :])
+            rest = join_with_separator("##,", clauses[place + 1 :])
             steps.append(Step((names[place],), computation, (VALUES[values[place]],), None, rest))
         return steps
 
@@ -119,7 +123,7 @@ class Lego(Stepwise):
     def subgroup(self, instance: Chain) -> str:
         return f"query {instance[2]}"
 
-    def worst(self, length: int) -> Chain:
+    def longest_answer_instance(self, length: int) -> Chain:
         return self.letters[:length], (1,) * length, length - 1
 
     def space(self, length: int) -> int:

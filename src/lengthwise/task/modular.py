@@ -61,7 +61,7 @@ class Modular(Task):
             value += factor
         return list(said) == [str(value % self.modulus)]
 
-    def worst(self, length: int) -> str:
+    def longest_answer_instance(self, length: int) -> str:
         return "1" + "+1" * (length - 1)
 
     def space(self, length: int) -> int:

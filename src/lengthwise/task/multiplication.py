@@ -48,7 +48,7 @@ class Multiplication(Numbers):
     def width(self, length: int) -> int:
         return max(length, self.by) + self.by
 
-    def span(self, operands: tuple[str, ...]) -> int:
+    def padded_digit_count(self, operands: tuple[str, ...]) -> int:
         return max(len(operands[0]), self.by)
 
     @property
@@ -69,7 +69,7 @@ class Multiplication(Numbers):
     def subgroup(self, instance: Pair) -> str:
         return f"{len(instance[0])}-by-{len(instance[1])}"
 
-    def worst(self, length: int) -> Pair:
+    def longest_answer_instance(self, length: int) -> Pair:
         return "9" * length, "9" * self.by
 
     def space(self, length: int) -> int:

@@ -66,7 +66,7 @@ class Numbers(Task):
         """Return the largest number of digits of an answer of `length`."""
         raise NotImplementedError
 
-    def span(self, operands: tuple[str, ...]) -> int:
+    def padded_digit_count(self, operands: tuple[str, ...]) -> int:
         """Return the number of digits that operands are padded to."""
         return max(map(len, operands))
 
@@ -84,7 +84,7 @@ class Numbers(Task):
         operands = self.operands(instance)
         if not (self.padded or self.hints or self.spaces) and self.reversed == "none":
             return [tuple(operand) for operand in operands], tuple(answer)
-        longest = self.span(operands)
+        longest = self.padded_digit_count(operands)
         start = self._first_hint(instance, longest)
         gaps = self._gaps(instance, sum(map(len, operands)) + longest * len(operands)) if self.spaces else None
         shown = []
@@ -96,7 +96,7 @@ class Numbers(Task):
 
     def said(self, instance: Instance, answer: Sequence[str]) -> str | None:
         """Parse an answer in the format into digits, most significant first; None if it is not in the format."""
-        symbols, longest = list(answer), self.span(self.operands(instance))
+        symbols, longest = list(answer), self.padded_digit_count(self.operands(instance))
         if self.hints:
             hints, symbols = symbols[0::2], symbols[1::2]
             if len(hints) != len(symbols):

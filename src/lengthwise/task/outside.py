@@ -18,7 +18,7 @@ from lengthwise.spec import SpecError, blame, one_line
 from lengthwise.task.base import Example, Task
 from lengthwise.task.random_source import TooManyChoices
 
-OWED = ("symbols", "draw", "render", "check", "worst", "chance", "space")
+OWED = ("symbols", "draw", "render", "check", "longest_answer_instance", "chance", "space")
 CONTRACT = "`lengthwise new task NAME` writes a file to begin with, help(lengthwise.task.base.Task) has the contract"
 DECORATOR = "@dataclass(frozen=True, kw_only=True)"
 
@@ -28,7 +28,7 @@ def outside(cls: type) -> bool:
     return not cls.__module__.startswith("lengthwise.")
 
 
-def declared(cls: type, name: str) -> None:
+def refuse_undeclared_options(cls: type, name: str) -> None:
     """Refuse a class whose options would be ignored because they are not dataclass fields."""
     for one in cls.__mro__:
         if not (issubclass(one, Task) and outside(one)):
@@ -47,7 +47,7 @@ def declared(cls: type, name: str) -> None:
                 )
 
 
-def complete(task: Task, name: str) -> None:
+def refuse_incomplete_task(task: Task, name: str) -> None:
     """Refuse a task that does not implement all required methods."""
     cls = type(task)
     if cls is Task:
@@ -58,7 +58,7 @@ def complete(task: Task, name: str) -> None:
         raise SpecError(f"{name!r} lacks {', '.join(missing)}; {CONTRACT}")
 
 
-def guarded(task: Task, name: str) -> Task:
+def wrap_task_errors(task: Task, name: str) -> Task:
     """Wrap the task's methods: an exception or a wrong return value becomes a `SpecError` with the user's line."""
     for key in ("symbols", "lengths", "far"):
         _look(task, name, key)
@@ -172,7 +172,7 @@ def _count(found: Any) -> int:  # noqa: ANN401 - anything that counts
 
 _CHECKS: dict[str, Callable[[Any], Any]] = {
     "draw": _instance,
-    "worst": _instance,
+    "longest_answer_instance": _instance,
     "render": _example,
     "check": _verdict,
     "chance": _number,

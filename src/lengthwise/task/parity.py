@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from lengthwise.task.base import Example, Published
 from lengthwise.task.random_source import RandomSource
-from lengthwise.task.scratchpad import MARKS, Step, Stepwise, between
+from lengthwise.task.scratchpad import MARKS, Step, Stepwise, join_with_separator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ class Parity(Stepwise):
         bits = tuple(int(word) for word in prompt if word in {"0", "1"})
         return (len(bits), bits) if bits else None
 
-    def worst(self, length: int) -> tuple[int, ...]:
+    def longest_answer_instance(self, length: int) -> tuple[int, ...]:
         return (1,) * length
 
     def space(self, length: int) -> int:
@@ -89,4 +89,4 @@ class Parity(Stepwise):
 
 
 def _listed(bits: tuple[int, ...]) -> tuple[str, ...]:
-    return ("[", *between("##,", [(str(bit),) for bit in bits]), "]")
+    return ("[", *join_with_separator("##,", [(str(bit),) for bit in bits]), "]")

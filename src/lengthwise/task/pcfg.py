@@ -151,7 +151,7 @@ class Pcfg(Task):
     def subgroup(self, instance: str) -> str:
         return f"depth {depth(instance)}"
 
-    def worst(self, length: int) -> str:
+    def longest_answer_instance(self, length: int) -> str:
         """Return nested `repeat`s, as many as the longest answer allows, inside `copy`s."""
         string, doublings = list(self.letters[: self.strings]), 0
         while doublings < length and len(string) << (doublings + 1) <= LONGEST_ANSWER:
@@ -160,7 +160,9 @@ class Pcfg(Task):
 
     def answer_limit(self, length: int) -> int:
         """Return the limit for answers of up to 5 · 2^length symbols, but at most the longest published length."""
-        return self.limited(min(max(len(self.render(self.worst(length)).answer), 5 * 2**length), LONGEST_ANSWER))
+        return self.limited(
+            min(max(len(self.render(self.longest_answer_instance(length)).answer), 5 * 2**length), LONGEST_ANSWER)
+        )
 
     def space(self, length: int) -> int:
         """Return an upper bound: the number of all trees, also of those that repeat strings or exceed a limit."""
@@ -187,7 +189,7 @@ class Pcfg(Task):
             source = Pcfg().draw(words, length)
             cell = depth(source), source.count(" ") + 1
             joint[cell] = joint.get(cell, 0) + 1
-        there = published_joint()
+        there = published_depth_length_counts()
         total = sum(there.values())
         apart = sum(abs(joint.get(cell, 0) / drawn - there.get(cell, 0) / total) for cell in {*joint, *there}) / 2
         # The expected distance of a sample of this size if the two distributions were equal.
@@ -198,7 +200,7 @@ class Pcfg(Task):
             "of which noise of the draws": round(noise, 3),
         }
 
-    def paper_pool(self, split: str) -> tuple[dict[int, int], int]:
+    def paper_corpus_row_counts(self, split: str) -> tuple[dict[int, int], int]:
         """Return the corpus of 92,343 rows, split at 8 functions; a tenth of the short part is validation."""
         low, high = self.published.test if split == "test_unseen" else self.published.train
         return {n: count for n, count in _paper_counts().items() if low <= n <= high}, _POOL - _POOL // 10
@@ -334,7 +336,7 @@ def _weights(length: int) -> dict[tuple[int, int], float]:
     return kept
 
 
-def published_joint() -> dict[tuple[int, int], int]:
+def published_depth_length_counts() -> dict[tuple[int, int], int]:
     """Return the number of examples of the published corpus by (depth, tokens of the source)."""
     return {
         (deep, int(cell.split(":")[0])): int(cell.split(":")[1]) for deep, row in CELLS.items() for cell in row.split()

@@ -8,7 +8,7 @@ from typing import ClassVar
 from lengthwise.task.base import Example, Published
 from lengthwise.task.numbers import DIGITS, signed
 from lengthwise.task.random_source import RandomSource
-from lengthwise.task.scratchpad import MARKS, Step, Stepwise, between
+from lengthwise.task.scratchpad import MARKS, Step, Stepwise, join_with_separator
 
 Terms = tuple[tuple[int, int], ...]
 
@@ -40,9 +40,9 @@ class Polynomial(Stepwise):
         x, terms = instance
         answer = str(sum(coefficient * x**degree for coefficient, degree in terms) % 10)
         if self.protocol == "paper":
-            body = between("+", [_term(*term) for term in terms])
+            body = join_with_separator("+", [_term(*term) for term in terms])
             return self.make_example(instance, ("Evaluate", "at", "x", "=", *signed(x), "in", *body, "?"), (answer,))
-        body = between("+", [(str(coefficient), f"x^{degree}") for coefficient, degree in terms])
+        body = join_with_separator("+", [(str(coefficient), f"x^{degree}") for coefficient, degree in terms])
         return self.make_example(instance, (str(x), ":", *body, "="), (answer,))
 
     def right(self, instance: tuple[int, Terms], answer: tuple[str, ...]) -> bool:
@@ -71,12 +71,12 @@ class Polynomial(Stepwise):
                     ),
                     signed(value),
                     ("sum:", str(before), "+", *signed(value), "=", str(total)),
-                    between("+", [_term(*term) for term in terms[place + 1 :]]),
+                    join_with_separator("+", [_term(*term) for term in terms[place + 1 :]]),
                 )
             )
         return steps
 
-    def worst(self, length: int) -> tuple[int, Terms]:
+    def longest_answer_instance(self, length: int) -> tuple[int, Terms]:
         return -2, ((-3, 2),) * length  # −12: a sign and two digits
 
     def space(self, length: int) -> int:

@@ -122,10 +122,10 @@ class _Tree(RandomSource):
         return possible[self.below(len(possible))]
 
 
-def every(draw: Callable[[RandomSource], Item], most: int | None = None) -> Iterator[Item]:
+def enumerate_draws(draw: Callable[[RandomSource], Item], most: int | None = None) -> Iterator[Item]:
     """Yield what `draw` returns for every possible sequence of choices; raise `TooManyChoices` beyond `most`.
 
-    `list(every(lambda words: tuple(words.integers(0, 2, 2))))` is `[(0, 0), (0, 1), (1, 0), (1, 1)]`.
+    `list(enumerate_draws(lambda words: tuple(words.integers(0, 2, 2))))` is `[(0, 0), (0, 1), (1, 0), (1, 1)]`.
     """
     tree, met = _Tree(), 0
     while True:

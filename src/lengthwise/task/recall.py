@@ -64,7 +64,7 @@ class Recall(Task):
         known = dict(zip(prompt[:end:2], prompt[1:end:2], strict=True))
         return list(said) == [known[key] for key in prompt[end + 1 :]]
 
-    def worst(self, length: int) -> Pairs:
+    def longest_answer_instance(self, length: int) -> Pairs:
         return tuple(range(length)), (0,) * length, tuple(range(min(self.queries, length)))
 
     def space(self, length: int) -> int:

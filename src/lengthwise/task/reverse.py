@@ -63,7 +63,7 @@ class Reverse(Task):
         words = tuple(word for word in prompt if word in set(self.letters))
         return (len(words), words) if words else None
 
-    def worst(self, length: int) -> tuple[str, ...]:
+    def longest_answer_instance(self, length: int) -> tuple[str, ...]:
         return (self.letters[0],) * length
 
     def space(self, length: int) -> int:

@@ -74,7 +74,7 @@ class Scan(Task):
             written += phrase * times
         return list(said) == written.split()
 
-    def worst(self, length: int) -> str:
+    def longest_answer_instance(self, length: int) -> str:
         return self.listed(length)[0]
 
     def space(self, length: int) -> int:
@@ -97,7 +97,7 @@ class Scan(Task):
             "histogram": histogram,
         }
 
-    def paper_pool(self, split: str) -> tuple[dict[int, int], int]:
+    def paper_corpus_row_counts(self, split: str) -> tuple[dict[int, int], int]:
         """Return the corpus, split at 25 actions; a tenth of the short part is validation."""
         low, high = self.published.test if split == "test_unseen" else self.published.train
         counts = {length: self.space(length) for length in self.lengths if low <= length <= high}

@@ -45,7 +45,7 @@ class Scratchpad:
         return "".join(f"{name[0]}{int(getattr(self, name))}" for name in MARKERS)
 
     @property
-    def on(self) -> tuple[str, ...]:
+    def enabled_components(self) -> tuple[str, ...]:
         """The components that are written, in their order."""
         return tuple(name for name in MARKERS if getattr(self, name))
 
@@ -55,7 +55,7 @@ class Scratchpad:
         for number, step in enumerate(steps):
             if number:
                 said.append(NEXT)
-            for name in self.on:
+            for name in self.enabled_components:
                 said += [MARKERS[name], *getattr(step, name)]
                 if name == "variables":
                     said.append("]")
@@ -78,10 +78,10 @@ class Scratchpad:
 
     def _components(self, part: list[str]) -> dict[str, tuple[str, ...]]:
         found, rest = {}, part
-        for place, name in enumerate(self.on):
+        for place, name in enumerate(self.enabled_components):
             if not rest or rest[0] != MARKERS[name]:
                 break
-            later = [MARKERS[other] for other in self.on[place + 1 : place + 2]]
+            later = [MARKERS[other] for other in self.enabled_components[place + 1 : place + 2]]
             stop = next((at for at in range(1, len(rest)) if rest[at] in later), len(rest)) if later else len(rest)
             inside = rest[1:stop]
             if name == "variables":
@@ -155,7 +155,7 @@ class Stepwise(Task):
 
     @property
     def judged(self) -> bool:
-        return self.pad is not None and self.pieces is None
+        return self.pad is not None and self.hf_tokenizer is None
 
     def steps(self, instance: Instance) -> list[Step]:
         """Return the steps of the computation, each with all components."""
@@ -199,7 +199,7 @@ class Stepwise(Task):
         if self.pad is not None:
             gold, told = self.pad.read(self.render(instance).steps), self.pad.read(said)
             for number, (right, here) in enumerate(zip(gold, told, strict=False), 1):
-                for name in self.pad.on:
+                for name in self.pad.enabled_components:
                     if here.get(name) != right[name]:
                         return Fault(number, name, right[name], here.get(name, ()))
             if len(told) != len(gold):
@@ -209,8 +209,8 @@ class Stepwise(Task):
         return None
 
 
-def between(separator: str, parts: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """Join the parts with a separator: `between("+", [("1",), ("2",)])` is `("1", "+", "2")`."""
+def join_with_separator(separator: str, parts: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """Join the parts with a separator: `join_with_separator("+", [("1",), ("2",)])` is `("1", "+", "2")`."""
     joined: list[str] = []
     for number, part in enumerate(parts):
         if number:

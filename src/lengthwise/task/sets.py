@@ -15,7 +15,7 @@ import numpy as np
 
 from lengthwise.spec import SpecError, did_you_mean
 from lengthwise.task.base import Instance, Task
-from lengthwise.task.random_source import RandomSource, TooManyChoices, every
+from lengthwise.task.random_source import RandomSource, TooManyChoices, enumerate_draws
 
 BUCKETS = {
     "train": range(0, 80),
@@ -80,9 +80,9 @@ def _known(task: Task, split: str) -> None:
     raise SpecError(f"there is no split {split!r}.{did_you_mean(split, BUCKETS)}")
 
 
-def belongs(task: Task, split: str, length: int) -> None:
+def check_split_length(task: Task, split: str, length: int) -> None:
     """Refuse a length that the split does not have."""
-    task.needs(length)
+    task.require_length(length)
     there = lengths_of(task, split)
     if length not in there:
         nearest = f"the nearest is {min(there, key=lambda other: abs(other - length))}" if there else "it has none"
@@ -95,9 +95,9 @@ def owns(task: Task, split: str, length: int, instance: Instance) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def owned(task: Task, split: str, length: int) -> tuple[Instance, ...] | None:
+def split_instances(task: Task, split: str, length: int) -> tuple[Instance, ...] | None:
     """Return all instances of a split and length in a keyed random order, or None if the space is not small."""
-    there = everything(task, length)
+    there = all_instances(task, length)
     if there is None:
         return None
     mine = [(instance, task.bucket(length, instance)) for instance in there]
@@ -107,9 +107,9 @@ def owned(task: Task, split: str, length: int) -> tuple[Instance, ...] | None:
 
 
 @lru_cache(maxsize=512)
-def everything(task: Task, length: int) -> tuple[Instance, ...] | None:
+def all_instances(task: Task, length: int) -> tuple[Instance, ...] | None:
     """Return all instances of a length, or None if there are too many to enumerate."""
-    task.needs(length)
+    task.require_length(length)
     listed = task.listed(length)
     if listed is not None:
         return tuple(listed)
@@ -117,7 +117,7 @@ def everything(task: Task, length: int) -> tuple[Instance, ...] | None:
         return None
     most = 100 * task.space(length) + 10_000
     try:
-        return tuple(dict.fromkeys(every(lambda words: task.draw(words, length), most)))
+        return tuple(dict.fromkeys(enumerate_draws(lambda words: task.draw(words, length), most)))
     except TooManyChoices:
         return _found(task, length, most)
 
@@ -135,10 +135,10 @@ def _found(task: Task, length: int, most: int) -> tuple[Instance, ...]:
     )
 
 
-def maker(task: Task, split: str, length: int, seed: int = 0) -> Callable[[int], Instance]:
+def instance_factory(task: Task, split: str, length: int, seed: int = 0) -> Callable[[int], Instance]:
     """Return a function from index to instance: in training drawn with the seed, else the i-th of `evaluation`."""
     _known(task, split)
-    task.needs(length)
+    task.require_length(length)
     if split != "train":
         if seed:
             raise SpecError(f"evaluation sets are the same for every run: {split!r} has no seed {seed}")
@@ -153,7 +153,7 @@ def maker(task: Task, split: str, length: int, seed: int = 0) -> Callable[[int],
 def _of_evaluation(task: Task, split: str, length: int) -> Callable[[int], Instance]:
     """Return a function that draws lazily: the first example of a long length does not wait for the others."""
     if task.protocol == "paper":
-        belongs(task, split, length)
+        check_split_length(task, split, length)
         length_N, index_N = rows(task, split)
         here = index_N[length_N == length].tolist()
         draw = _drawn(task, split, length)
@@ -172,7 +172,7 @@ def _of_evaluation(task: Task, split: str, length: int) -> Callable[[int], Insta
 
 def _of_pool(task: Task, length: int) -> Callable[[int], Instance]:
     """Return a function to row `index` of the original's pool: most rows are train, the others validation."""
-    belongs(task, "train", length)
+    check_split_length(task, "train", length)
     many = _pool(task, "train")[0].get(length, 0)
     return _bounded(task, "train", length, many, _drawn(task, "train", length))
 
@@ -208,7 +208,7 @@ def _by_rejection(task: Task, split: str, length: int, seed: int) -> Callable[[i
 
 
 def _from_list(task: Task, split: str, length: int, seed: int) -> Callable[[int], Instance]:
-    own = owned(task, split, length)
+    own = split_instances(task, split, length)
     assert own is not None
     if not own:
         raise _empty(task, split, length)
@@ -245,7 +245,7 @@ def instances(
     for length, index in zip(lengths, indices, strict=True):
         make = makers.get(length)
         if make is None:
-            make = makers[length] = maker(task, split, length, seed)
+            make = makers[length] = instance_factory(task, split, length, seed)
         yield make(index)
 
 
@@ -263,7 +263,7 @@ def _distinct(task: Task, split: str, length: int) -> Iterator[Instance]:
     Short lengths thus follow the same distribution as long ones as far as there are enough instances, and a set of 20
     examples is the beginning of the set of 256.
     """
-    small = owned(task, split, length)
+    small = split_instances(task, split, length)
     if small is not None and task.listed(length) is not None:
         yield from small
         return
@@ -310,7 +310,7 @@ def training(task: Task, start: int, stop: int, seed: int = 0) -> tuple[np.ndarr
 
 def trained_lengths(task: Task) -> list[int]:
     """Return the lengths that have at least one training instance."""
-    return [length for length in lengths_of(task, "train") if owned(task, "train", length) != ()]
+    return [length for length in lengths_of(task, "train") if split_instances(task, "train", length) != ()]
 
 
 @lru_cache(maxsize=64)
@@ -341,7 +341,7 @@ def rows(task: Task, split: str) -> tuple[np.ndarray, np.ndarray]:
 
 def _pool(task: Task, split: str) -> tuple[dict[int, int], int]:
     """Return rows per length of the original's pool (or test set), and its number of training rows."""
-    corpus = task.paper_pool(split)
+    corpus = task.paper_corpus_row_counts(split)
     if corpus is not None:
         return corpus
     lengths = lengths_of(task, split)

@@ -12,7 +12,7 @@ from lengthwise.task.base import Example, Published
 from lengthwise.task.copy import SEP
 from lengthwise.task.numbers import DIGITS
 from lengthwise.task.random_source import RandomSource
-from lengthwise.task.scratchpad import MARKS, Step, Stepwise, between
+from lengthwise.task.scratchpad import MARKS, Step, Stepwise, join_with_separator
 
 MINIMUM = ("The", "minimum", "of", "the", "unsorted", "portion")
 
@@ -110,7 +110,7 @@ class Sort(Stepwise):
             front = items[place]
             least = min(range(place, len(items)), key=items.__getitem__)
             items[place], items[least] = items[least], items[place]
-            comma_row = between("##,", [self._item(item) for item in items[place + 1 :]])
+            comma_row = join_with_separator("##,", [self._item(item) for item in items[place + 1 :]])
             steps.append(Step(self._item(front), MINIMUM, self._item(items[place]), None, ("[", *comma_row, "]")))
         return steps
 
@@ -120,7 +120,7 @@ class Sort(Stepwise):
     def _row(self, items: Sequence[int]) -> tuple[str, ...]:
         if self.protocol == "ours" and self.variant == "single":
             return tuple(self.letters[item] for item in items)
-        return between("##," if self.protocol == "paper" else ",", [self._item(item) for item in items])
+        return join_with_separator("##," if self.protocol == "paper" else ",", [self._item(item) for item in items])
 
     def asked(self, prompt: Sequence[str]) -> tuple[int, tuple[int, ...]] | None:
         if self.variant == "single":
@@ -130,7 +130,7 @@ class Sort(Stepwise):
         sound = len(items) > 1 and (self.variant == "single" or all(10 <= one <= self.largest for one in items))
         return (len(items), items) if sound else None
 
-    def worst(self, length: int) -> tuple[int, ...]:
+    def longest_answer_instance(self, length: int) -> tuple[int, ...]:
         return ((0 if self.variant == "single" else self.largest),) * length
 
     def space(self, length: int) -> int:

@@ -10,7 +10,7 @@ from lengthwise.task.copy import SEP
 from lengthwise.task.numbers import DIGITS, signed
 from lengthwise.task.polynomial import residues
 from lengthwise.task.random_source import RandomSource
-from lengthwise.task.scratchpad import MARKS, Step, Stepwise, between
+from lengthwise.task.scratchpad import MARKS, Step, Stepwise, join_with_separator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class Summation(Stepwise):
         return tuple(rng.integers(1, 10, length))
 
     def render(self, instance: tuple[int, ...]) -> Example:
-        body = between("+", [(str(addend),) for addend in instance])
+        body = join_with_separator("+", [(str(addend),) for addend in instance])
         prompt = ("Compute:", *body, ".", f"##{SEP}") if self.protocol == "paper" else (*body, "=")
         return self.make_example(instance, prompt, (str(sum(instance) % 10),))
 
@@ -65,7 +65,7 @@ class Summation(Stepwise):
                     (str(addend), "+", "sum", "=", str(addend), "+", str(before), "="),
                     signed(whole),
                     ("sum:", *signed(whole), "=", str(total)),
-                    between("+", [(str(later),) for later in instance[place + 1 :]]),
+                    join_with_separator("+", [(str(later),) for later in instance[place + 1 :]]),
                 )
             )
         return steps
@@ -74,7 +74,7 @@ class Summation(Stepwise):
         addends = tuple(int(word) for word in prompt if word in DIGITS)
         return (len(addends), addends) if len(addends) > 1 and 0 not in addends else None
 
-    def worst(self, length: int) -> tuple[int, ...]:
+    def longest_answer_instance(self, length: int) -> tuple[int, ...]:
         return (9,) * length
 
     def space(self, length: int) -> int:

@@ -78,7 +78,7 @@ class HuggingFaceTokenizer:
         """Return the number of tokens of a text."""
         return len(self.encode(words))
 
-    def most(self, symbols: Iterable[str]) -> int:
+    def max_tokens_per_symbol(self, symbols: Iterable[str]) -> int:
         """Return the most tokens that a symbol adds to a text: alone, after a space, or after another symbol."""
         return max(
             max(

@@ -18,7 +18,7 @@ INPUTS = 8192
 """The number of inputs per variance of a coordinate in the correlation with lemma 4; with few, noise dominates."""
 
 
-def measured(
+def measure_claims(
     *,
     tokens: int = 512,
     sequences: int = 100,
@@ -29,7 +29,7 @@ def measured(
 ) -> dict[str, Rows]:
     """Return the `quantity` of each claim: an exact value, or a mean over draws with its 99 % band.
 
-    e.g. `measured()["V2"][0]["value"]` is 12.0: a logit's variance is H times what was published.
+    e.g. `measure_claims()["V2"][0]["value"]` is 12.0: a logit's variance is H times what was published.
     """
     return {
         "C3": _theorems(tokens, sequences, seed, tell),

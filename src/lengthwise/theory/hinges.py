@@ -24,7 +24,7 @@ def weights(seen_N: Sequence[Decimal], values_N: Sequence[Decimal]) -> list[floa
         return [float(slope - before) for slope, before in zip(slopes, [Decimal(0), *slopes], strict=False)]
 
 
-def squares(tokens: int, tolerance: float = 0.49) -> tuple[list[Decimal], list[Decimal]]:
+def rounded_position_knots(tokens: int, tolerance: float = 0.49) -> tuple[list[Decimal], list[Decimal]]:
     """Return points (t, value) of a piecewise linear function of 1/t within `tolerance` of t: about √T pieces.
 
     On a piece from t₁ to t₂ the chord exceeds t by at most (√t₂ − √t₁)², at √(t₁ t₂); lowering it by half of that

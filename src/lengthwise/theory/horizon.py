@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lengthwise.model.layout import lay_out
 from lengthwise.spec import SpecError
-from lengthwise.theory.hinges import squares
+from lengthwise.theory.hinges import rounded_position_knots
 from lengthwise.theory.theorem1 import FIRST, POSITION, Constructed, NormKind, construct
 from lengthwise.theory.theorem2 import construct_relative
 
@@ -58,7 +58,7 @@ def first_tie(number: Callable[[Tensor], Tensor], start: int, end: int, block: i
     return None
 
 
-def by_arithmetic(dtype: torch.dtype) -> int:
+def reciprocal_horizon(dtype: torch.dtype) -> int:
     """Return the largest t up to which 1/t, rounded to `dtype`, is distinct for t and t + 1; without a network."""
     if dtype == torch.float64:
         raise SpecError("float64 tells positions apart beyond 10¹⁵; nobody can try them all")
@@ -69,14 +69,14 @@ def by_arithmetic(dtype: torch.dtype) -> int:
     return tie - 1
 
 
-def by_head(dtype: torch.dtype, tokens: int, norm: NormKind = "none") -> int | None:
+def head_horizon(dtype: torch.dtype, tokens: int, norm: NormKind = "none") -> int | None:
     """Return the same for the constructed head's output in the decoder, on one sequence; None if no tie up to T."""
     made = construct(tokens, 4, norm=norm, heads=1, head_width=1, dtype=dtype)
     head_T = made.head(made.draw(1))[0]
     return _before_tie(head_T)
 
 
-def by_network(dtype: torch.dtype, tokens: int, norm: NormKind = "none") -> tuple[int | None, int, float]:
+def layer_horizon(dtype: torch.dtype, tokens: int, norm: NormKind = "none") -> tuple[int | None, int, float]:
     """Return, for the whole first layer, up to which t values are distinct and round to t, and the largest error."""
     made = construct(tokens, 64, norm=norm, dtype=dtype)
     position_T = made.positions(made.draw(1))[0]
@@ -118,7 +118,7 @@ def head_far(dtype: torch.dtype, start: int, count: int) -> list[float]:
 
 
 @torch.no_grad()
-def by_count(dtype: torch.dtype, start: int = 1, end: int | None = None) -> int | None:
+def count_horizon(dtype: torch.dtype, start: int = 1, end: int | None = None) -> int | None:
     """Return up to which t the second layer's keys differ between t and t + 1 if its input holds t, in `dtype`."""
     made = construct_relative(1, 4, heads=1, head_width=2, content=0.0, dtype=dtype)
     end = predicted_from_count(dtype) + 4 if end is None else end
@@ -145,9 +145,9 @@ def by_count(dtype: torch.dtype, start: int = 1, end: int | None = None) -> int 
 # --- width -----------------------------------------------------------------------------------------------------------
 
 
-def rounded(tokens: int, width: int = 4, *, dtype: torch.dtype = torch.float64) -> Constructed:
+def approximate_theorem1_decoder(tokens: int, width: int = 4, *, dtype: torch.dtype = torch.float64) -> Constructed:
     """Return the decoder of Theorem 1 with only about √T units, whose position is not exact but rounds to t.
 
     T = 20, 100, 400, 1,600 take 4, 10, 20, 40 units.
     """
-    return construct(tokens, width, heads=1, head_width=1, points=squares(tokens), dtype=dtype)
+    return construct(tokens, width, heads=1, head_width=1, points=rounded_position_knots(tokens), dtype=dtype)

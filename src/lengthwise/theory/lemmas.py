@@ -17,11 +17,11 @@ from lengthwise.theory.variance import (
     Tell,
     band,
     coordinates,
-    draws,
     exponent,
     lemma1,
     lemma2,
     lemma3,
+    second_moments_at_init,
     slope,
 )
 
@@ -81,7 +81,7 @@ def decay(
 ) -> list[Row]:
     """Lemmas 1 to 3 at positions 1, 2, 4, ..., `tokens`, and the exponent of the decay."""
     positions = powers(tokens)
-    found = draws(start, positions, count=count, sequences=2, mask=mask, seed=seed, tell=tell)
+    found = second_moments_at_init(start, positions, count=count, sequences=2, mask=mask, seed=seed, tell=tell)
     rows = []
     if mask == "causal":
         dot = {form: lemma2(start, form) for form in ("as_published", "corrected")}
@@ -106,12 +106,12 @@ def _third(start: Initialisation, m: int, mask: str, tokens: int) -> dict[str, f
     return {form: lemma3(start, seen, form) for form in ("as_published", "corrected", "exact")}
 
 
-def far(
+def large_position_rows(
     start: Initialisation, tokens: int, *, count: int = DRAWS, seed: int = 0, tell: Tell | None = None
 ) -> list[Row]:
     """Return rows of lemma 3 alone, at large m, where the floor is visible."""
     positions = powers(tokens)
-    found = draws(start, positions, count=count, seed=seed, tell=tell)["output"]
+    found = second_moments_at_init(start, positions, count=count, seed=seed, tell=tell)["output"]
     return [
         row("floor", start, found[:, place], _third(start, m, "causal", tokens), m=m)
         for place, m in enumerate(positions)
@@ -125,7 +125,11 @@ def head_sweep(
     rows = []
     for many in heads:
         here = replace(start, heads=many)
-        found = draws(here, [64], count=count, sequences=2, seed=seed, tell=tell)["logits"] * many / here.width
+        found = (
+            second_moments_at_init(here, [64], count=count, sequences=2, seed=seed, tell=tell)["logits"]
+            * many
+            / here.width
+        )
         rows.append(row("heads", here, found, {"as_published": here.spread / many, "corrected": here.spread}))
     return rows
 
@@ -143,7 +147,7 @@ def sigma_sweep(
     rows = []
     for sigma in sigmas:
         here = replace(start, sigma=sigma)
-        found = draws(here, [m], count=count, sequences=2, seed=seed, tell=tell)
+        found = second_moments_at_init(here, [m], count=count, sequences=2, seed=seed, tell=tell)
         measured = row("property 1", here, found["output"][:, 0], _third(here, m, "causal", m), m=m)
         rows.append({**measured, "entropy": float(found["entropy"].mean())})
     return rows
@@ -170,5 +174,5 @@ def lemma_rows(
     rows += decay(start, tokens, mask="bidirectional", count=count, seed=seed, tell=tell)
     rows += coordinate_rows(start, [m for m in (1, 4, 16, 64) if m <= tokens], count=count, seed=seed, tell=tell)
     rows += head_sweep(SWEPT, count=count, seed=seed, tell=tell)
-    rows += far(SWEPT, 4096, count=count, seed=seed, tell=tell)
+    rows += large_position_rows(SWEPT, 4096, count=count, seed=seed, tell=tell)
     return rows + sigma_sweep(SWEPT, count=count, seed=seed, tell=tell)

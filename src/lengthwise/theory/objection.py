@@ -17,7 +17,7 @@ from torch import Tensor
 from lengthwise.model import Decoder, preset
 from lengthwise.model.taps import Recorder
 from lengthwise.theory.theorem1 import ONE, POSITION, Constructed, NormKind, construct
-from lengthwise.theory.theorem2 import construct_relative, second
+from lengthwise.theory.theorem2 import construct_relative, second_layer_attention
 
 
 def diagonal(
@@ -36,7 +36,7 @@ def diagonal_weight(beta: float, t: int) -> float:
     return math.expm1(-beta) / math.expm1(-beta * t)
 
 
-def previous(
+def previous_token_decoder(
     tokens: int = 64, beta: float = 5.0, *, width: int = 16, dtype: torch.dtype = torch.float64
 ) -> Constructed:
     """Return a NoPE decoder whose second layer attends to the token before the query.
@@ -55,7 +55,7 @@ def previous(
         attention_scale=1.0,
         dtype=torch.float64,
     )
-    attention = second(made)
+    attention = second_layer_attention(made)
     with torch.no_grad():
         attention.q.weight.zero_()
         attention.k.weight.zero_()
@@ -72,9 +72,9 @@ def previous_weight(beta: float, t: int) -> float:
     return 1 / sum(math.exp(-beta * m * m) for m in range(-1, t - 1))
 
 
-def attended(made: Constructed, ids_BT: Tensor) -> Tensor:
+def second_layer_weights(made: Constructed, ids_BT: Tensor) -> Tensor:
     """Return the second layer's attention weights, (B, Q, K) of its one head."""
-    return made.tapped(ids_BT, "layers.1.weights")["layers.1.weights"][:, 0]
+    return made.tap_outputs(ids_BT, "layers.1.weights")["layers.1.weights"][:, 0]
 
 
 @torch.no_grad()

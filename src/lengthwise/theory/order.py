@@ -42,7 +42,7 @@ def shuffles(ids_T: Tensor, count: int, seed: int = 0, fixed: int = 0, begin: in
 
 
 @dataclass(frozen=True)
-class Change:
+class OrderEffect:
     """The effect of another order of the input on a prediction."""
 
     logits: float
@@ -56,7 +56,7 @@ class Change:
 @torch.no_grad()
 def shuffled_prefix(
     decoder: Decoder, ids_BT: Tensor, targets_B: Tensor, *, count: int = 8, seed: int = 0, keep_last: bool = True
-) -> Change:
+) -> OrderEffect:
     """Measure how shuffling the tokens before the last one changes the prediction of the next one.
 
     Haviv et al. shuffle the last token too (`keep_last=False`): then the query is another token, and even the
@@ -70,11 +70,11 @@ def shuffled_prefix(
         loss_S = F.cross_entropy(other_SV, target.expand(count), reduction="none")
         gaps.append(float(loss_S.mean() - F.cross_entropy(plain_1V, target[None])))
         spread.append(float(plain_1V.std()))
-    return Change(largest, sum(gaps) / len(gaps), sum(spread) / len(spread))
+    return OrderEffect(largest, sum(gaps) / len(gaps), sum(spread) / len(spread))
 
 
 @torch.no_grad()
-def masked_spread(decoder: Decoder, ids_BT: Tensor, mask_id: int, places: list[int]) -> Change:
+def masked_spread(decoder: Decoder, ids_BT: Tensor, mask_id: int, places: list[int]) -> OrderEffect:
     """Measure how much the logits at the [MASK] tokens of a sequence differ, if the tokens at `places` are masked."""
     if len(places) < 2:
         raise SpecError("at least two masks are compared; give two places or more")
@@ -82,13 +82,13 @@ def masked_spread(decoder: Decoder, ids_BT: Tensor, mask_id: int, places: list[i
     hidden_BT[:, places] = mask_id
     logits_BMV = decoder(hidden_BT)[:, places]
     apart = float((logits_BMV - logits_BMV[:, :1]).abs().max())
-    return Change(apart, 0.0, float(logits_BMV.std()))
+    return OrderEffect(apart, 0.0, float(logits_BMV.std()))
 
 
 @torch.no_grad()
 def permuted_prompt(
     decoder: Decoder, ids_BT: Tensor, prompt: int, *, count: int = 8, seed: int = 0, begin: int = 0
-) -> Change:
+) -> OrderEffect:
     """Measure how another order of the prompt changes the logits of the whole answer.
 
     The prompt's last token, a separator, and its first `begin` tokens stay: a causal model expects BOS there.
@@ -105,7 +105,7 @@ def permuted_prompt(
         loss = F.cross_entropy(other.flatten(0, 1), answer.repeat(count)) - F.cross_entropy(plain[0], answer)
         gaps.append(float(loss))
         spread.append(float(plain.std()))
-    return Change(largest, sum(gaps) / len(gaps), sum(spread) / len(spread))
+    return OrderEffect(largest, sum(gaps) / len(gaps), sum(spread) / len(spread))
 
 
 def guess_of_multiset(symbols: int, length: int) -> float:
@@ -133,7 +133,7 @@ def every_check(tokens: int = 24, *, count: int = 8, seed: int = 0, sigma: float
     targets_B = torch.randint(1, VOCABULARY, (4,), generator=stream)
     rows: list[Row] = []
 
-    def note(check: str, decoder: Decoder, change: Change, invariant: bool, by: str) -> None:
+    def note(check: str, decoder: Decoder, change: OrderEffect, invariant: bool, by: str) -> None:
         rows.append(
             {
                 "check": check,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lengthwise.spec import SpecError
 from lengthwise.theory import horizon, objection
-from lengthwise.theory.theorem1 import Constructed, NormKind, beyond, construct
+from lengthwise.theory.theorem1 import Constructed, NormKind, construct, extrapolated_position
 from lengthwise.theory.theorem2 import (
     alibi_slopes,
     construct_relative,
@@ -54,9 +54,9 @@ def theorem1(
             for low in range(0, sequences, BATCH):
                 tell(f"theorem 1: {norm}, {precision}, {low} of {sequences} sequences")
                 ids = made.draw(min(BATCH, sequences - low), seed=seed + low)
-                tapped = made.tapped(ids, "layers.0.heads", "layers.0.residual")
-                head = tapped["layers.0.heads"][:, 0, :, 0].double()
-                position = tapped["layers.0.residual"][..., 2].double()
+                tap_outputs = made.tap_outputs(ids, "layers.0.heads", "layers.0.residual")
+                head = tap_outputs["layers.0.heads"][:, 0, :, 0].double()
+                position = tap_outputs["layers.0.residual"][..., 2].double()
                 head_T = torch.maximum(head_T, (head - 1 / t_T).abs().amax(0))
                 position_T = torch.maximum(position_T, (position - t_T).abs().amax(0))
                 wrong += int((position.round() != t_T).sum())
@@ -85,7 +85,7 @@ def _spaced(end: int, points: int = 60) -> list[int]:
     return sorted({round(end ** (k / points)) for k in range(points + 1)})
 
 
-def broken(tokens: int = 64, width: int = 16, seed: int = 0) -> Rows:
+def failure_case_outputs(tokens: int = 64, width: int = 16, seed: int = 0) -> Rows:
     """Return the decoder's output at positions 1, ..., 2T + 2: as built, without BOS, without the causal mask."""
     made = construct(tokens, width, seed=seed)
     open_ = construct(tokens, width, seed=seed, mask="bidirectional")
@@ -98,7 +98,10 @@ def broken(tokens: int = 64, width: int = 16, seed: int = 0) -> Rows:
         ("without the causal mask", open_.positions(ids)[0]),
     ):
         rows += [{"case": case, "t": t, "says": float(value)} for t, value in enumerate(said_T.tolist(), 1)]
-    rows += [{"case": "closed form", "t": n, "says": float(beyond(tokens, n))} for n in range(tokens + 1, length + 1)]
+    rows += [
+        {"case": "closed form", "t": n, "says": float(extrapolated_position(tokens, n))}
+        for n in range(tokens + 1, length + 1)
+    ]
     return rows
 
 
@@ -180,7 +183,7 @@ FUNCTIONS: dict[str, Callable[[int, int], float]] = {
 """Functions of the position that the first layer may write; the first two are affine."""
 
 
-def remark(tokens: int = 64, width: int = 16) -> tuple[Rows, Rows]:
+def theorem2_remark(tokens: int = 64, width: int = 16) -> tuple[Rows, Rows]:
     """Test the remark after Theorem 2: the spread of g(i) − g(t) at equal distance for each g, and figure points."""
     table, points = [], []
     for name, g in FUNCTIONS.items():
@@ -237,15 +240,15 @@ def horizons(precisions: Iterable[str] = ("bf16", "fp16", "fp32"), tell: Tell = 
         if dtype == torch.float64:
             raise SpecError("fp64 tells positions apart beyond 10⁷; measure bf16, fp16 or fp32")
         tell(f"horizon: {precision}")
-        alike, far = horizon.by_arithmetic(dtype), horizon.predicted_from_count(dtype)
+        alike, far = horizon.reciprocal_horizon(dtype), horizon.predicted_from_count(dtype)
         tokens = min(2 * far, 2600)
-        apart, right, _ = horizon.by_network(dtype, tokens)
+        apart, right, _ = horizon.layer_horizon(dtype, tokens)
         if dtype == torch.float32:  # too long for a full run: use a prefilled cache, around the predicted tie
             said = horizon.head_far(dtype, alike - 1, 4)
             head = alike if [a == b for a, b in pairwise(said)] == [False, False, True] else None
-            count = horizon.by_count(dtype, start=far - 1000)
+            count = horizon.count_horizon(dtype, start=far - 1000)
         else:
-            head, count = horizon.by_head(dtype, tokens), horizon.by_count(dtype)
+            head, count = horizon.head_horizon(dtype, tokens), horizon.count_horizon(dtype)
         table.append(
             {
                 "precision": precision,
@@ -262,11 +265,11 @@ def horizons(precisions: Iterable[str] = ("bf16", "fp16", "fp32"), tell: Tell = 
     return table
 
 
-def widths(lengths: Iterable[int] = (20, 100, 400, 1600)) -> Rows:
+def units_needed_rows(lengths: Iterable[int] = (20, 100, 400, 1600)) -> Rows:
     """Return the units needed for T tokens: for exact t, and for values that round to t (measured in the decoder)."""
     table = []
     for tokens in lengths:
-        made = horizon.rounded(tokens)
+        made = horizon.approximate_theorem1_decoder(tokens)
         said_T = made.positions(made.draw(1))[0]
         t_T = torch.arange(1, tokens + 2, dtype=torch.float64)
         table.append(
@@ -296,9 +299,9 @@ def heads(tokens: int = 12, beta: float = 5.0) -> tuple[Rows, Rows]:
     maps: Rows = []
     for name, made, formula, back in (
         ("diagonal", objection.diagonal(tokens, beta), objection.diagonal_weight, 0),
-        ("previous", objection.previous(tokens, beta), objection.previous_weight, 1),
+        ("previous", objection.previous_token_decoder(tokens, beta), objection.previous_weight, 1),
     ):
-        weights_QK = objection.attended(made, made.draw(1))[0]
+        weights_QK = objection.second_layer_weights(made, made.draw(1))[0]
         t = tokens + 1
         table.append(
             {

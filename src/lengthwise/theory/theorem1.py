@@ -58,7 +58,7 @@ class Constructed:
     """The number of coordinates after the reserved ones that hold further functions of the position."""
 
     @property
-    def free(self) -> int:
+    def content_start(self) -> int:
         """The first coordinate of the tokens' own content."""
         return (POSITION + 1 if self.decoder.config.norm == "none" else REST + 1) + self.extra
 
@@ -74,7 +74,7 @@ class Constructed:
         return torch.cat([torch.full((rows, 1), FIRST), ids], 1)
 
     @torch.no_grad()
-    def tapped(self, ids_BT: Tensor, *names: str) -> Recorder:
+    def tap_outputs(self, ids_BT: Tensor, *names: str) -> Recorder:
         """Return what the decoder computes at these taps."""
         recorder = Recorder()
         self.decoder(ids_BT, taps=dict.fromkeys(names, recorder), only_BT=torch.zeros_like(ids_BT, dtype=torch.bool))
@@ -82,11 +82,11 @@ class Constructed:
 
     def head(self, ids_BT: Tensor) -> Tensor:
         """Return the first head's output, (B, T): 1/t."""
-        return self.tapped(ids_BT, "layers.0.heads")["layers.0.heads"][:, 0, :, 0]
+        return self.tap_outputs(ids_BT, "layers.0.heads")["layers.0.heads"][:, 0, :, 0]
 
     def states(self, ids_BT: Tensor) -> Tensor:
         """Return the residual stream after the first layer, (B, T, D)."""
-        return self.tapped(ids_BT, "layers.0.residual")["layers.0.residual"]
+        return self.tap_outputs(ids_BT, "layers.0.residual")["layers.0.residual"]
 
     def positions(self, ids_BT: Tensor) -> Tensor:
         """Return the coordinate that holds t, (B, T), in the decoder's precision."""
@@ -188,7 +188,7 @@ def position_state(ids_BT: Tensor, *, width: int = 64, norm: NormKind = "none", 
     return made.states(renamed_BT)
 
 
-def beyond(tokens: int, n: int | Tensor) -> float | Tensor:
+def extrapolated_position(tokens: int, n: int | Tensor) -> float | Tensor:
     """Return the output of the construction for T tokens at position n > T: 1 + 2T − T(T+1)/n, always below 2T + 1.
 
     Its last piece, linear in 1/t, continues: with T = 20 the output is 21.91 at position 22, 27 at 30, 30.5 at 40.
@@ -277,7 +277,9 @@ def _feed_plain(
         feed.down.weight[POSITION + 1 + column, :hinges] = _shuffled(found)
 
 
-def seen(norm: NormKind, t: Decimal, width: int, content: Decimal, epsilon: Decimal, anchor: int = 1) -> Decimal:
+def normed_reciprocal(
+    norm: NormKind, t: Decimal, width: int, content: Decimal, epsilon: Decimal, anchor: int = 1
+) -> Decimal:
     """Return the feed-forward's input for 1/t after its norm; without a norm, 1/t."""
     u, d = 1 / t, Decimal(width)
     if norm == "none":
@@ -295,7 +297,7 @@ def _feed_normed(decoder: Decoder, norm: NormKind, n: int, content: Decimal, eps
     """
     feed, width, mark = _layers(decoder)[0].feed_forward, decoder.config.width, Decimal(_sign(norm) * anchor)
     positions = [Decimal(t) for t in range(1, n + 1)]
-    seen_N = [seen(norm, t, width, content, epsilon, anchor) for t in positions]
+    seen_N = [normed_reciprocal(norm, t, width, content, epsilon, anchor) for t in positions]
     feed.up.weight[:] = 0
     feed.up.weight[:, POSITION] = -1
     if norm == "layer":  # ONE, BOS and REST sum to 0, so their mean after LayerNorm cancels what it subtracted

@@ -80,13 +80,13 @@ def construct_relative(
         seed=seed,
         dtype=torch.float64,
     )
-    attention = second(made)
+    attention = second_layer_attention(made)
     with torch.no_grad():
         for head in range(heads):
             rows = slice(head * head_width, (head + 1) * head_width)
             slope = 1.0 if slopes is None else slopes[head]
             for part in (attention.q, attention.k):
-                part.weight[rows, : made.free] = 0
+                part.weight[rows, : made.content_start] = 0
                 part.weight[rows] *= content * made.root
                 part.weight[rows.start : rows.start + 2] = 0
             attention.q.weight[rows.start + 1, POSITION] = -slope * made.root
@@ -101,7 +101,7 @@ def construct_relative(
     return made
 
 
-def second(made: Constructed) -> Attention:
+def second_layer_attention(made: Constructed) -> Attention:
     """Return the second layer's attention module."""
     layer = made.decoder.layers[1]
     assert isinstance(layer, Layer)
@@ -113,8 +113,8 @@ def scores(made: Constructed, ids_BT: Tensor, reserved: int = 2) -> Scores:
 
     The first `reserved` coordinates of a head belong to the construction, the rest is content.
     """
-    tapped = made.tapped(ids_BT, "layers.1.q", "layers.1.k")
-    q, k, scale = tapped["layers.1.q"], tapped["layers.1.k"], made.decoder.config.scale
+    tap_outputs = made.tap_outputs(ids_BT, "layers.1.q", "layers.1.k")
+    q, k, scale = tap_outputs["layers.1.q"], tap_outputs["layers.1.k"], made.decoder.config.scale
     return Scores(q @ k.mT * scale, q[..., reserved:] @ k[..., reserved:].mT * scale)
 
 
@@ -162,7 +162,7 @@ def shift_kernel(
         seed=seed,
         dtype=torch.float64,
     )
-    attention = second(made)
+    attention = second_layer_attention(made)
     spectrum_HM = torch.fft.rfft(bias_HN.double())  # bias[d] = Σ (a cos ωd + b sin ωd)
     share_M = torch.full((waves + 1,), 2.0 / n, dtype=torch.float64)
     share_M[0] = 1 / n

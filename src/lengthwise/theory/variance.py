@@ -210,7 +210,7 @@ def through_taps(decoder: Decoder, x_RTD: Tensor, places: Sequence[int]) -> tupl
 
 
 @torch.no_grad()
-def draws(
+def second_moments_at_init(
     start: Initialisation,
     positions: Sequence[int],
     *,

@@ -19,7 +19,7 @@ WARM = 8
 
 
 @dataclass(frozen=True)
-class Alone:
+class CallCost:
     """The cost of one call: seconds, and peak MiB above the memory in use before it; or why it failed."""
 
     seconds: float = 0.0
@@ -29,7 +29,7 @@ class Alone:
 
 def alone(
     config: DecoderConfig, encoding: Spec, what: str, length: int, batch: int, threads: int, limit: float
-) -> Alone:
+) -> CallCost:
     """Run the work once in a new process, which is killed after `limit` seconds."""
     # A fork server that has imported torch starts a process in milliseconds, and no process inherits our memory.
     # Optimizers import torch._dynamo, which takes seconds, so it is preloaded too.
@@ -41,11 +41,11 @@ def alone(
     there.close()
     try:
         if not here.poll(limit):
-            return Alone(failed=f"not done after {limit:g} s")
+            return CallCost(failed=f"not done after {limit:g} s")
         return here.recv()
     except EOFError:
         child.join(5)
-        return Alone(failed=f"its process ended (exit code {child.exitcode}): out of memory?")
+        return CallCost(failed=f"its process ended (exit code {child.exitcode}): out of memory?")
     finally:
         child.kill()
         child.join()
@@ -69,11 +69,11 @@ def _child(
         work()
         seconds = time.perf_counter() - start
         peak = None if before is None else _status("VmHWM") - before
-        there.send(Alone(seconds, peak))
+        there.send(CallCost(seconds, peak))
     except SpecError as error:
-        there.send(Alone(failed=str(error)))
+        there.send(CallCost(failed=str(error)))
     except Exception as error:  # noqa: BLE001 - report any error of a user's encoding; it is not a lack of memory
-        there.send(Alone(failed=f"{type(error).__name__}: {one_line(str(error))}"[:200]))
+        there.send(CallCost(failed=f"{type(error).__name__}: {one_line(str(error))}"[:200]))
 
 
 def _restart() -> float | None:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 
 from lengthwise.model import Decoder, DecoderConfig
 from lengthwise.spec import Spec, SpecError
-from lengthwise.timing.alone import Alone, alone
+from lengthwise.timing.alone import CallCost, alone
 from lengthwise.timing.work import WHAT, Work
 
 BASE = Spec("nope")
@@ -49,7 +49,7 @@ class Row:
         return {key: round(value, 4) if isinstance(value, float) else value for key, value in asdict(self).items()}
 
 
-def side_by_side(
+def time_encodings(
     config: DecoderConfig,
     encodings: Sequence[Spec],
     lengths: Sequence[int],
@@ -124,17 +124,17 @@ class _Case:
             found[spec] = self._row(spec, once, reason, [], [])
         return [found[spec] for spec in listed]
 
-    def _alone(self, spec: Spec) -> Alone:
+    def _alone(self, spec: Spec) -> CallCost:
         self.tell(f"{spec}: memory, {self.what}, {self.length} tokens")
         return alone(self.config, spec, self.what, self.length, self.batch, self.threads, self.limit)
 
-    def _too_long(self, once: Alone) -> str | None:
+    def _too_long(self, once: CallCost) -> str | None:
         calls = self.repeat + 1  # the first one warms up
         if once.failed is None and calls * once.seconds > self.limit:
             return f"{calls} calls of about {once.seconds:.2g} s are more than the limit, {self.limit:g} s"
         return once.failed
 
-    def _rounds(self, group: list[Spec], once: dict[Spec, Alone]) -> dict[Spec, list[float]]:
+    def _rounds(self, group: list[Spec], once: dict[Spec, CallCost]) -> dict[Spec, list[float]]:
         """Seconds per call in each round, for every encoding of a group."""
         works = {spec: Work(self.config, spec, self.what, self.length, self.batch) for spec in group}
         # The same number of calls for each, so that interruptions affect all alike.
@@ -149,7 +149,7 @@ class _Case:
         return found
 
     def _row(
-        self, spec: Spec, once: dict[Spec, Alone], skipped: str | None, seconds: list[float], base: list[float]
+        self, spec: Spec, once: dict[Spec, CallCost], skipped: str | None, seconds: list[float], base: list[float]
     ) -> Row:
         ratios = [one / other for one, other in zip(seconds, base, strict=True)]
         peak, base_peak = once[spec].peak_mib, once[BASE].peak_mib

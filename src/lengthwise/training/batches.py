@@ -53,7 +53,7 @@ class Batch:
         )
 
 
-class Supply(Protocol):
+class BlockSource(Protocol):
     """A source of blocks of training examples."""
 
     def __call__(self, start: int, stop: int) -> Block:
@@ -63,11 +63,11 @@ class Supply(Protocol):
 
 def windows(training: Training, first: int = 0) -> Iterator[tuple[int, int]]:
     """The first step and the number of steps of each window, from the one that step `first` is in."""
-    for begin in range(first - first % training.span, training.steps, training.span):
-        yield begin, min(training.span, training.steps - begin)
+    for begin in range(first - first % training.window_steps, training.steps, training.window_steps):
+        yield begin, min(training.window_steps, training.steps - begin)
 
 
-def window_order(block: Block, training: Training, key: int) -> list[np.ndarray]:
+def batch_row_indices(block: Block, training: Training, key: int) -> list[np.ndarray]:
     """The rows of each batch of a window."""
     size = training.batch_size
     if training.batching == "mixed":
@@ -79,7 +79,7 @@ def window_order(block: Block, training: Training, key: int) -> list[np.ndarray]
 
 
 def batches(
-    supply: Supply, training: Training, positions: Positions, seeds: Seeds, first: int = 0, last: int | None = None
+    supply: BlockSource, training: Training, positions: Positions, seeds: Seeds, first: int = 0, last: int | None = None
 ) -> Iterator[Batch]:
     """The batches of the steps from `first` up to `last`, independent of earlier calls."""
     last = training.steps if last is None else last
@@ -87,7 +87,7 @@ def batches(
         if begin >= last:
             return
         block = supply(begin * training.batch_size, (begin + steps) * training.batch_size)
-        order = window_order(block, training, digest("order", seeds.order, begin // training.span))
+        order = batch_row_indices(block, training, digest("order", seeds.order, begin // training.window_steps))
         for rows in order[max(first - begin, 0) : last - begin]:
             yield feed(block, rows, positions, seeds.data, begin * training.batch_size)
 
@@ -113,7 +113,7 @@ def feed(block: Block, rows: np.ndarray, positions: Positions, seed: int, start:
     )
 
 
-def inline(make: Callable[[int, int], Block]) -> Supply:
+def on_demand_blocks(make: Callable[[int, int], Block]) -> BlockSource:
     """A supply that makes each block on demand and caches the last one."""
     held: dict[tuple[int, int], Block] = {}
 

@@ -32,13 +32,13 @@ class Checkpoint:
     step: int
     notes: dict[str, Any]
 
-    def tensors(self, room: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-        """Load its tensors; `room` returns tensors of the right shapes, which only a sharded checkpoint needs."""
+    def tensors(self, template_tensors: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+        """Load its tensors; a sharded checkpoint needs `template_tensors`, which returns tensors of these shapes."""
         if self.folder.exists(STATE):
             return unpack(self.folder.read(STATE))
         import torch.distributed.checkpoint as dcp
 
-        found = room()
+        found = template_tensors()
         dcp.load(found, storage_reader=_reader(self.folder), no_dist=not torch.distributed.is_initialized())
         return found
 

@@ -18,9 +18,9 @@ from lengthwise.encoding.positions import Positions
 from lengthwise.model import Decoder
 from lengthwise.model.taps import Tap
 from lengthwise.spec import SpecError, digest
-from lengthwise.training.batches import Batch, Supply, batches
+from lengthwise.training.batches import Batch, BlockSource, batches
 from lengthwise.training.health import Diverged
-from lengthwise.training.parallel import ALONE, Team, like, local
+from lengthwise.training.parallel import ALONE, Team, local_shard, shard_like
 from lengthwise.training.settings import Seeds, Training
 
 
@@ -44,7 +44,7 @@ class Loop:
     """The training of a decoder: `for told in Loop(decoder, supply, training, positions, seeds): ...` trains it."""
 
     decoder: Decoder
-    supply: Supply
+    supply: BlockSource
     training: Training
     positions: Positions
     seeds: Seeds
@@ -77,13 +77,13 @@ class Loop:
     def __iter__(self) -> Iterator[StepMetrics]:
         """Train to the end and yield the metrics of each step."""
         for feed in batches(self.supply, self.training, self.positions, self.seeds, self.step):
-            yield self.advance(self.team.mine(feed), feed)
+            yield self.advance(self.team.local_batch(feed), feed)
         if (name := self._first_bad(list(self.decoder.named_parameters()))) is not None:  # after the last update
             raise Diverged(self.step, name, self._last_loss)
 
-    def advance(self, mine: Batch, whole: Batch | None = None) -> StepMetrics:
-        """Take one step on the batch `whole`, of which this process computes `mine`."""
-        whole = mine if whole is None else whole
+    def advance(self, local_batch: Batch, global_batch: Batch | None = None) -> StepMetrics:
+        """Take one step on the batch `global_batch`, of which this process computes `local_batch`."""
+        global_batch = local_batch if global_batch is None else global_batch
         if not self.module.training:  # an evaluation set eval mode
             self.module.train()
         rate = self.training.lr_at(self.step)
@@ -93,17 +93,17 @@ class Loop:
             key = digest("dropout", self.seeds.dropout, self.step, self.team.rank, bits=64)
             torch.manual_seed(key % 2**63)
         self.optimizer.zero_grad(set_to_none=True)
-        targets, loss = int(whole.loss_BT.sum()), 0.0
-        parts = list(self._parts(mine))
+        targets, loss = int(global_batch.loss_BT.sum()), 0.0
+        parts = list(self._parts(local_batch))
         for number, part in enumerate(parts, 1):
             with self.team.gradients(self.module, number == len(parts)):
                 loss += self._gradient(part, targets)
         loss, norm = self.team.total(loss), self._clipped()
         if not (isfinite(loss) and isfinite(norm)):
-            raise Diverged(self.step + 1, self._culprit(mine, isfinite(loss)), self._last_loss)
+            raise Diverged(self.step + 1, self._culprit(local_batch, isfinite(loss)), self._last_loss)
         self.optimizer.step()
         self.step, self._last_loss = self.step + 1, loss
-        return StepMetrics(self.step, loss, rate, norm, int(whole.tokens_B.sum()) - len(whole.tokens_B))
+        return StepMetrics(self.step, loss, rate, norm, int(global_batch.tokens_B.sum()) - len(global_batch.tokens_B))
 
     def _clipped(self) -> float:
         """Clip the gradient to the largest norm allowed, unless it is not finite; returns its norm before clipping."""
@@ -129,8 +129,8 @@ class Loop:
         return self._first_bad(gradients)
 
     def _first_bad(self, listed: Sequence[tuple[str, Tensor]]) -> str | None:
-        bad = (number for number, (_, tensor) in enumerate(listed) if not local(tensor).isfinite().all())
-        first = self.team.least(next(bad, len(listed)))  # another rank may hold the bad shard
+        bad = (number for number, (_, tensor) in enumerate(listed) if not local_shard(tensor).isfinite().all())
+        first = self.team.min_over_ranks(next(bad, len(listed)))  # another rank may hold the bad shard
         return listed[first][0] if first < len(listed) else None
 
     @torch.no_grad()
@@ -177,7 +177,7 @@ class Loop:
             found |= {f"{key}.{name}": state[key] for key in MOMENTS if key in state}
         return found
 
-    def room(self) -> dict[str, Tensor]:
+    def template_tensors(self) -> dict[str, Tensor]:
         """Tensors of the shapes of `tensors`, to read a checkpoint into; the moments are new zeros."""
         found = {f"model.{name}": value for name, value in self.decoder.state_dict().items()}
         for name, parameter in self.decoder.named_parameters():
@@ -188,10 +188,10 @@ class Loop:
     def load(self, tensors: dict[str, Tensor], step: int) -> None:
         """Load the weights and moments after `step` steps, and continue from there."""
         own = self.decoder.state_dict()
-        self.decoder.load_state_dict({name: like(held, tensors[f"model.{name}"]) for name, held in own.items()})
+        self.decoder.load_state_dict({name: shard_like(held, tensors[f"model.{name}"]) for name, held in own.items()})
         for name, parameter in self.decoder.named_parameters():
             there = [key for key in MOMENTS if f"{key}.{name}" in tensors]
-            moments = {key: like(parameter, tensors[f"{key}.{name}"]).clone() for key in there}
+            moments = {key: shard_like(parameter, tensors[f"{key}.{name}"]).clone() for key in there}
             if moments and step:
                 self.optimizer.state[parameter] = {"step": torch.tensor(float(step)), **moments}
         self.step = step

@@ -48,7 +48,7 @@ class Team:
             return decoder
         return nn.parallel.DistributedDataParallel(decoder) if self.size > 1 else decoder
 
-    def mine(self, feed: Batch) -> Batch:
+    def local_batch(self, feed: Batch) -> Batch:
         """The rows of a batch that this process computes: every n-th, so that all processes get similar lengths."""
         if self.size == 1:
             return feed
@@ -72,7 +72,7 @@ class Team:
         dist.all_reduce(summed)
         return float(summed)
 
-    def least(self, value: int) -> int:
+    def min_over_ranks(self, value: int) -> int:
         """The smallest value of any process."""
         if self.size == 1:
             return value
@@ -84,7 +84,7 @@ class Team:
         """Whether the flag is set in any process."""
         return self.total(float(flag)) > 0
 
-    def agree(self, value: Any) -> Any:  # noqa: ANN401
+    def broadcast_from_first(self, value: Any) -> Any:  # noqa: ANN401
         """The first process's value, broadcast to all."""
         if self.size == 1:
             return value
@@ -97,7 +97,7 @@ class Team:
         if self.size > 1:
             dist.barrier()
 
-    def whole(self, decoder: nn.Module) -> dict[str, Tensor]:
+    def full_state_dict(self, decoder: nn.Module) -> dict[str, Tensor]:
         """The unsharded weights; all processes must call this together."""
         return {
             name: (value.full_tensor() if hasattr(value, "full_tensor") else value).detach()  # pyrefly: ignore
@@ -105,12 +105,12 @@ class Team:
         }
 
 
-def local(tensor: Tensor) -> Tensor:
+def local_shard(tensor: Tensor) -> Tensor:
     """The part of a tensor that this process holds: all of it, unless the model is sharded."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor  # pyrefly: ignore[not-callable]
 
 
-def like(held: Tensor, value: Tensor) -> Tensor:
+def shard_like(held: Tensor, value: Tensor) -> Tensor:
     """Shard `value` like `held`, if `held` is sharded and `value` is not."""
     if hasattr(held, "placements") and not hasattr(value, "placements"):
         from torch.distributed.tensor import distribute_tensor

@@ -79,7 +79,7 @@ class Training(BaseModel):
         return self.min_lr + (self.lr - self.min_lr) * share
 
     @property
-    def span(self) -> int:
+    def window_steps(self) -> int:
         """Batches per window, limited to as many examples as fit into a block."""
         return max(1, min(self.window, BLOCK // self.batch_size))
 
