@@ -1,5 +1,6 @@
 """The Python interface: every public name works, whatever was imported before, and is typed."""
 
+import doctest
 import importlib
 import inspect
 import json
@@ -59,6 +60,46 @@ def test_no_public_name_is_a_module_whatever_was_imported():
         if name != "__version__":
             assert callable(value) and value.__doc__, f"lengthwise.{name} has no docstring"
     assert sorted(lw.__all__) == sorted(set(lw.__all__)) and set(dir(lw)) == set(lw.__all__)
+
+
+@pytest.fixture(scope="module")
+def folder_of_examples(tmp_path_factory):
+    """A folder with the runs and the text that the examples of docstrings name."""
+    there = tmp_path_factory.mktemp("examples")
+    small = "laptop:width=32:heads=2:feed_forward_width=64:layers=1"
+    for task, encoding, seed in (("copy", "nope", 0), ("copy", "nope", 1), ("copy", "rope", 0), ("sort", "nope", 0)):
+        lw.train(
+            f"{task}:longest=4",
+            encoding,
+            model=small,
+            steps=2,
+            seed=seed,
+            store=str(there / "lengthwise-store"),
+            quiet=True,
+        )
+    (there / "corpus.jsonl").write_text('{"text": "a b c"}\n')
+    return there
+
+
+class AnyOutputUnlessGiven(doctest.OutputChecker):
+    def check_output(self, want, got, optionflags):
+        return not want or super().check_output(want, got, optionflags)
+
+
+FUNCTIONS = [name for name in lw.__all__ if inspect.isfunction(getattr(lw, name))]
+
+
+@pytest.mark.docs
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_each_public_function_has_an_example_that_runs(name, folder_of_examples, monkeypatch):
+    monkeypatch.chdir(folder_of_examples)
+    function = getattr(lw, name)
+    scope = dict(vars(sys.modules[function.__module__]))
+    (found,) = doctest.DocTestFinder(recurse=False).find(function, name, globs=scope)
+    assert found.examples, f"lengthwise.{name} has no example"
+    told = []
+    doctest.DocTestRunner(AnyOutputUnlessGiven(), verbose=False).run(found, out=told.append)
+    assert not told, "".join(told)
 
 
 def test_catalogues_print_and_have_names():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,16 +24,16 @@ class Part:
     """Whether the line may be broken; False for paths and specs."""
 
 
-class Display:
+class Display(ABC):
     """A result that is shown in a terminal, in a notebook, and as JSON."""
 
+    @abstractmethod
     def parts(self, width: int = 80) -> Iterable[Part]:
         """Return what is shown, in order; `width` is the number of columns."""
-        raise NotImplementedError
 
+    @abstractmethod
     def plain(self) -> object:
         """Return the result as data that JSON can hold."""
-        raise NotImplementedError
 
     def __str__(self) -> str:
         return "\n".join(

@@ -145,7 +145,7 @@ def test_an_exhausted_seen_length_does_not_count_against_a_run():
 def test_the_answer_of_a_file_with_steps_counts(tmp_path):
     from lengthwise.evaluation import evaluate_decoder
     from lengthwise.task import build_task
-    from tests.evaluation.test_examination import answering
+    from tests.evaluation.test_evaluate import answering
 
     file = tmp_path / "steps.jsonl"
     rows = [{"prompt": f"ask {n}", "steps": "x y Thus,", "answer": f"{n % 7}", "length": 1 + n % 4} for n in range(300)]

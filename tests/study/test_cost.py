@@ -191,6 +191,19 @@ def test_a_step_is_timed_once_for_each_encoding_and_model(monkeypatch):
         ThisMachine(0)
 
 
+def test_a_large_model_is_timed_with_fewer_layers_and_rows(monkeypatch):
+    from lengthwise.study import machines
+
+    timed = []
+    monkeypatch.setattr(machines, "_seconds_per_step", lambda plan, threads: timed.append(plan) or 0.01)
+    large = plan("addition:protocol=paper", model="paper", training="paper")
+    cost_of(large, ThisMachine())
+    assert machines._step_flops(large) > 100 * machines.LARGE >= machines._step_flops(timed[0])
+    assert timed[0].model.layers < large.model.layers and timed[0].model.width == large.model.width
+    small = plan()
+    assert machines._small_enough(small) is small
+
+
 def test_nobody_waits_for_torch_to_read_a_table():
     code = "import sys, lengthwise.study.cost; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -353,7 +353,9 @@ def test_a_bundle_is_checked_against_its_study_and_some_of_its_runs_are_executed
     changed = study.check(tmp_path / "rows", rerun=1, store=str(tmp_path / "s"), executor="inline")
     assert not changed.against.again.equal and "not bit-equal" in changed.errors[0]
     rows.filter(pl.col("run").cast(pl.String) != again).write_parquet(tmp_path / "rows" / "rows.parquet")
-    assert study.check(tmp_path / "rows").errors == [f"{again} has no rows"]
+    missing = study.check(tmp_path / "rows")
+    assert missing.errors == [f"{again} has no rows"] and "4 runs of the bundle: 1 mistake" in str(missing)
+    assert missing.plain()["against"] == str(tmp_path / "rows")
 
     runs = (tmp_path / "bundle" / "runs.jsonl").read_text()
     (tmp_path / "bundle" / "runs.jsonl").write_text(runs.replace('"lr": ', '"lr": 1', 1))

@@ -113,6 +113,25 @@ def test_the_time_left_is_known_before_the_first_run_ends():
     assert tally.sentence(2) == "0 of 4 done, 2 running, about 6 min left"
 
 
+def test_the_time_left_counts_down_while_runs_run_and_stops_at_what_was_expected(monkeypatch, tmp_path):
+    planned, clock = Planned(tiny()), [100.0]
+    monkeypatch.setattr("lengthwise.study.drive.time.monotonic", lambda: clock[0])
+
+    class Busy:
+        def submit(self, job):
+            pass
+
+    first, second, *_ = planned.items({})[0]
+    driver = Driver(planned, Store(str(tmp_path)), Busy(), expected={kind_of(first): 60.0, kind_of(second): 60.0})
+    driver._begin(first)
+    clock[0] += 20
+    driver._begin(second)
+    clock[0] += 10
+    assert driver._spent() == 30 + 10
+    clock[0] += 1000
+    assert driver._spent() == 60 + 60
+
+
 def test_a_longer_run_is_expected_to_take_longer():
     short, long = (
         Planned(

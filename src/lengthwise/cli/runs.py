@@ -12,6 +12,7 @@ import typer
 import lengthwise as lw
 from lengthwise.cli.terminal import Json, app, quietly, say, show
 from lengthwise.folder import OUTPUT
+from lengthwise.progress import progress
 from lengthwise.spec import SpecError, specs
 
 TaskName = Annotated[str, typer.Argument(help="a task, e.g. copy:variant=same or my_task.py:Mine")]
@@ -157,7 +158,10 @@ def evaluate(
     """
     opened = lw.load_run(run, store)
     changed = {"encoding": encoding, "temperature": temperature}
-    found = opened.evaluate(lengths, checkpoint=checkpoint, examples=examples, allow=allow or (), **changed)
+    with progress() as tell:
+        found = opened.evaluate(
+            lengths, checkpoint=checkpoint, examples=examples, allow=allow or (), say=tell, **changed
+        )
     if save:
         opened.keep(found)
     show(found, as_json)

@@ -56,11 +56,12 @@ def check(
     found = _read(file, add, tasks, None, allow_code).check(against, rerun=rerun, store=store, workers=workers)
     if as_json or not found.errors:
         show(found, as_json)
-    else:
-        for error in found.errors:
-            print(f"lengthwise: error: {error}", file=sys.stderr)
-    if found.errors:
-        raise typer.Exit(2)
+        raise typer.Exit(2 if found.errors else 0)
+    for error in found.errors:
+        print(f"lengthwise: error: {error}", file=sys.stderr)
+    if found.against is not None:
+        say(str(found.against))
+    raise typer.Exit(2)
 
 
 @study.command()
@@ -137,7 +138,7 @@ def run(
         say=quietly(quiet),
     )
     try:
-        made = ended.report(to / f"report-{ended.study.name}")
+        made = ended.report(to / f"report-{ended.study.name}", quietly(quiet))
     except SpecError as error:  # nothing is done: what failed is all there is to tell
         show(ended, as_json)
         say(str(error))

@@ -71,7 +71,7 @@ def horizon(dtype: Dtype = "bf16,fp16,fp32", to: To = None, as_json: Json = Fals
 
     The horizon is the largest t that can be distinguished from t + 1.
     """
-    _show(lw.horizon(_list(dtype)), to, as_json)
+    _show(lw.theory_horizon(_list(dtype)), to, as_json)
 
 
 @theory.command()
@@ -85,7 +85,7 @@ def heads(
 
     That is to attend to a place, whatever the token there.
     """
-    _show(lw.heads(tokens, beta), to, as_json)
+    _show(lw.theory_heads(tokens, beta), to, as_json)
 
 
 @theory.command()
@@ -104,7 +104,7 @@ def variance(
 
     Lemmas 1 to 4 of Chi et al. 2023: the measured values next to the published and the corrected formulas.
     """
-    made = lw.variance(width, heads, sigma=sigma, pytorch=pytorch, tokens=tokens, draws=draws, seed=seed)
+    made = lw.theory_variance(width, heads, sigma=sigma, pytorch=pytorch, tokens=tokens, draws=draws, seed=seed)
     _show(made, to, as_json)
 
 
@@ -123,7 +123,7 @@ def order(
 
     It depends on the mask and the depth.
     """
-    _show(lw.order(tokens, train=train, store=store, seed=seed), to, as_json)
+    _show(lw.theory_order(tokens, train=train, store=store, seed=seed), to, as_json)
 
 
 @theory.command()

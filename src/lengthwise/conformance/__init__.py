@@ -44,7 +44,11 @@ def verify(
     positions: str | Mapping[str, object] | Spec = "consecutive",
     only: Collection[str] | None = None,
 ) -> Report:
-    """Run the checks (all, or those whose ids are in `only`) on an encoding under a kind of positions."""
+    """Run the checks (all, or those whose ids are in `only`) on an encoding under a kind of positions.
+
+    >>> verify("rope", only=["T05", "T12"]).failed
+    []
+    """
     subject = Subject(encoding, positions)
     wanted = None if only is None else {_known(id) for id in only}
     chosen = [check for check in CHECKS if wanted is None or check.id in wanted]
@@ -97,7 +101,10 @@ def assert_conforms(
     *,
     positions: str | Mapping[str, object] | Spec = "consecutive",
 ) -> None:
-    """Raise an AssertionError that lists every failed check with its smallest failing case."""
+    """Raise an AssertionError that lists every failed check with its smallest failing case; for a test of your own.
+
+    >>> assert_conforms("rope")
+    """
     report = verify(encoding, positions=positions)
     if report.failed:
         count = f"{len(report.failed)} check{'' if len(report.failed) == 1 else 's'}"

@@ -116,7 +116,7 @@ class Report(Display):
         return Table(
             {
                 "check": one.id,
-                "": "n/a" if one.status == "not applicable" else one.status,
+                "result": "n/a" if one.status == "not applicable" else one.status,
                 "what must hold": one.sentence,
                 "found": one.detail,
             }

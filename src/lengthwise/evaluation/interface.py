@@ -36,6 +36,12 @@ def evaluate(
     `lambda ids, lengths: network(ids).logits`. A run is evaluated on its own task; another one, or one with other
     trained lengths, must be asked for by `another_task=True`, and its rows say so in `evaluation`. `decoding` is as in
     `evaluate_decoder`.
+
+    >>> from lengthwise.model import Decoder, preset
+    >>> from lengthwise.task import build_task
+    >>> symbols = build_task("sort").vocabulary.symbols
+    >>> decoder = Decoder(preset("laptop", vocabulary=len(symbols)), "nope")
+    >>> evaluate(decoder, "sort", [4, 8], examples=8)
     """
     if task is None:
         if not isinstance(model, HasTask):

@@ -166,8 +166,8 @@ def analyze(
     Runs of one task are compared with those of the `reference` encoding that have another seed, or each with the run
     `against`. Untrained models and each model's own initial weights give the scale.
 
-    >>> found = analyze(["copy-nope-s0", "copy-rope-s0"], against="copy-nope-s1")  # doctest: +SKIP
-    >>> found.write("attention")  # doctest: +SKIP
+    >>> found = analyze(["copy-nope-s0", "copy-rope-s0"], against="copy-nope-s1")
+    >>> found.write("attention")
     """
     import torch
 

@@ -32,7 +32,9 @@ class WrittenFiles(Display, dict[str, Any]):
 def write_rows(study: Study, to: str | Path, store: str | None = None, *, say: Say | None = None) -> WrittenFiles:
     """Write the rows of all finished runs of a study into one parquet file.
 
-    >>> write_rows(Study.read("quickstart"), "rows.parquet")  # doctest: +SKIP
+    >>> study = Study(task="sort:longest=4", encoding="nope", seeds=1, training="laptop:steps=2")
+    >>> study.run(executor="inline")
+    >>> write_rows(study, "rows.parquet")
     """
     from lengthwise.evaluation.rows import to_parquet
 
@@ -57,7 +59,7 @@ def export_bundle(
 
     `results` is a bundle whose other runs are written too.
 
-    >>> export_bundle("lengthwise-store", "bundle", study="quickstart")  # doctest: +SKIP
+    >>> export_bundle("lengthwise-store", "bundle")
     """
     from lengthwise.study.store import Bundle, Store
 

@@ -190,7 +190,11 @@ def describe(preset: str = "laptop", encoding: str = "nope", vocabulary: int | N
 
 
 def studies() -> Table:
-    """List the studies that ship with lengthwise: number of runs, whether results are committed, and the question."""
+    """List the studies that ship with lengthwise: number of runs, whether results are committed, and the question.
+
+    >>> "quickstart" in studies().names
+    True
+    """
     from lengthwise.study.add import committed
     from lengthwise.study.reading import recipes
 
@@ -215,12 +219,19 @@ def published(topic: str) -> list[PublishedTable]:
 
 
 def cost(study: Study | str | Path, on: str = "here", workers: int | None = None, say: Say | None = None) -> StudyCost:
-    """Estimate the cost of a study, in FLOPs, tokens, memory, disk and hours, on this machine or e.g. an `a100`."""
+    """Estimate the cost of a study, in FLOPs, tokens, memory, disk and hours, on this machine or e.g. an `a100`.
+
+    >>> cost(Study(task="sort", encoding="nope", training="laptop:steps=20"), on="a100").total.runs
+    3
+    """
     return (study if isinstance(study, Study) else Study.read(study)).cost(on, workers, say)
 
 
 def report(study: Study | str | Path, to: str | Path | None = None, *, store: str | None = None) -> StudyReport:
-    """Return the report of a study (verdict and tables), and write its page to a folder."""
+    """Return the report of a study (verdict and tables), and write its page to a folder.
+
+    >>> print(report("quickstart", "out").verdict)
+    """
     return (study if isinstance(study, Study) else Study.read(study)).report(to, store=store)
 
 

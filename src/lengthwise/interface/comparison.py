@@ -124,8 +124,9 @@ def compare(
 ) -> Comparison:
     """Compare runs on one task; given a task instead of runs, first train each encoding with each seed.
 
-    >>> runs = [train("copy", name, steps=2, quiet=True) for name in ("nope", "rope")]  # doctest: +SKIP
-    >>> compare(runs).draw("figures")  # doctest: +SKIP
+    >>> import lengthwise as lw
+    >>> runs = [lw.train("parity:longest=4", name, steps=2, quiet=True) for name in ("nope", "rope")]
+    >>> compare(runs).draw("figures")
     """
     if isinstance(what, str | Mapping | Spec | type):
         study = Study(

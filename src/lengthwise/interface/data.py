@@ -15,7 +15,7 @@ from lengthwise.task import TASKS, build_task
 
 if TYPE_CHECKING:
     from lengthwise.corpora import LengthStatistics
-    from lengthwise.task.audit import Audit
+    from lengthwise.task.audit import Audit, Line
     from lengthwise.task.base import Task
 
 _PROBLEMS = 8  # how many problems of an audit are printed
@@ -68,7 +68,7 @@ class Examples(Display):
 def examples(
     task: str,
     length: int | None = None,
-    examples: int = 3,
+    count: int = 3,
     *,
     split: str = "train",
     seed: int = 0,
@@ -79,8 +79,8 @@ def examples(
 ) -> Examples:
     """Return examples of a task, of its longest trained length or of the split's first one.
 
-    >>> print(examples("copy:variant=same", length=3).examples[0]["answer"])
-    5 5 5
+    >>> print(examples("parity", length=3).examples[0]["prompt"])
+    1 1 1 =
     """
     from lengthwise.task.sets import check_split_length, instance_factory, lengths_of
     from lengthwise.task.vocabulary import text
@@ -92,7 +92,7 @@ def examples(
     check_split_length(chosen, split, length)
     make = instance_factory(chosen, split, length, seed)
     told = []
-    for index in range(examples):
+    for index in range(count):
         instance = make(index)
         example = chosen.render(instance)
         sequence, prompt = chosen.vocabulary.sequence(example.prompt, example.target, chosen.starts)
@@ -168,7 +168,7 @@ class TaskAudit(Display):
             yield f"in no split: {found.unused:,} of its list"
 
 
-def _audit_line(line: Any) -> dict[str, Any]:  # noqa: ANN401
+def _audit_line(line: Line) -> dict[str, Any]:
     few = ", ".join(f"{size} ({count})" for size, count in line.answers.items())
     return {
         "split": line.split,
@@ -223,7 +223,7 @@ def export_task(
 ) -> Table:
     """Write a task as parquet for Hugging Face datasets, and return how many rows each split has.
 
-    >>> export_task("copy", "copy-data")  # doctest: +SKIP
+    >>> export_task("sort:longest=4", "sort-data")
     """
     from lengthwise.task.export import export
 
@@ -279,7 +279,7 @@ def text_lengths(
 ) -> TextLengths:
     """Measure the lengths of a file's documents in words or tokens, and the share beyond each training length.
 
-    >>> text_lengths("corpus.jsonl", trained=[512])  # doctest: +SKIP
+    >>> text_lengths("corpus.jsonl", trained=[512])
     """
     from lengthwise.corpora import figure as draw
     from lengthwise.corpora import measure, texts, words

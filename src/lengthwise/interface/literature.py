@@ -103,7 +103,7 @@ class PublishedFigure(Display):
 def published_figure(figure: str, to: str | Path = OUTPUT) -> PublishedFigure:
     """Draw a figure of the original study again, from its published numbers.
 
-    >>> published_figure("E.2", "figures")  # doctest: +SKIP
+    >>> published_figure("E.2", "figures")
     """
     from lengthwise.reporting.published import FIGURES, draw
 
@@ -136,7 +136,7 @@ class Claims(Display):
 def claims(store: str = STORE, results: str | Path | None = None) -> Claims:
     """Check published claims against stored results, each by a rule that was committed before the results existed.
 
-    >>> claims()  # doctest: +SKIP
+    >>> claims()
     """
     from lengthwise.reporting.claims import committed_on, judge, read_claims, read_measured
     from lengthwise.reporting.findings import collect_findings

@@ -38,7 +38,7 @@ class Template(Display):
 def write_template(kind: Literal["encoding", "task"] | str, name: str, to: str | Path = ".") -> Template:
     """Write a commented encoding or task to begin with, and its test, into a folder.
 
-    >>> write_template("encoding", "mine").commands[0]  # doctest: +SKIP
+    >>> write_template("encoding", "mine").commands[0]
     'lengthwise verify mine.py:Mine'
     """
     if kind not in _COMMANDS:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def ask(run: Run | str, prompt: str, *, checkpoint: str = "last", store: str = STORE) -> Answer:
     """Ask a trained model, and return its answer with the correct one.
 
-    >>> ask("sort-nope-s0", "3 1 2")  # doctest: +SKIP
+    >>> ask("sort-nope-s0", "3 1 2")
     """
     from lengthwise.run import Run
     from lengthwise.run.ask import ask
@@ -64,7 +64,7 @@ class PromptAttention(Display):
 def attention(run: Run | str, prompt: str, *, checkpoint: str = "last", store: str = STORE) -> PromptAttention:
     """Return the attention weights over a prompt and the model's own answer, as heat maps.
 
-    >>> attention("sort-nope-s0", "3 1 2").write("attention.svg")  # doctest: +SKIP
+    >>> attention("sort-nope-s0", "3 1 2").write("attention.svg")
     """
     from lengthwise.interface.attention import open_finished_run
     from lengthwise.run.ask import attention as weights
@@ -94,7 +94,7 @@ class ExportedModel(Display):
 def export_model(run: Run | str, folder: str | Path, *, checkpoint: str = "last", store: str = STORE) -> ExportedModel:
     """Write a run's model as a Hugging Face folder: weights, config with the end token, tokenizer.
 
-    >>> export_model("copy-rope-s0", "exported")  # doctest: +SKIP
+    >>> export_model("copy-rope-s0", "exported")
     """
     from lengthwise.hf.export import export_model as write
     from lengthwise.hf.export import loading_code

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lengthwise.display import Display, Part
+from lengthwise.progress import Say, progress
 from lengthwise.study.add import RerunComparison, ResultsCheck
 from lengthwise.study.drive import Tally, minutes
 from lengthwise.study.file import StudyFile
@@ -316,7 +317,11 @@ class StudyResult(Display):
         guard = None if self.guard is None else self.guard.sentence
         return {**told, "failed": self.tally.failed, "waiting": self.tally.waiting, "guard": guard}
 
-    def report(self, to: str | Path | None = None) -> StudyReport:
+    def report(self, to: str | Path | None = None, say: Say | None = None) -> StudyReport:
         """The report of the study, as `Study.report` makes it."""
-        found = self.study.findings(self.store, failed=self.tally.failed, guard=self.guard, use_committed=False)
-        return self.study.written_report(found, to, self.store)
+        from lengthwise.reporting.page import Page
+
+        with progress(say) as tell:
+            tell("computing intervals and drawing")
+            found = self.study.findings(self.store, failed=self.tally.failed, guard=self.guard, use_committed=False)
+            return self.study.write_page(Page(found, self.study.command(self.store)), to)

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from lengthwise.encoding.base import Encoding
     from lengthwise.encoding.positions import Positions
     from lengthwise.reporting.findings import Findings
+    from lengthwise.reporting.page import Page
     from lengthwise.task.base import Task
 
 Named = str | Mapping[str, object] | Spec
@@ -180,7 +181,7 @@ class Study:
             with progress(say) as tell:
                 how: dict[str, Any] = {"executor": executor, "workers": workers, "tell": tell}
                 again = rerun_some(self.before_adding, bundle, rerun, Store(store or self.store), **how)
-        return StudyCheck(self, [], ResultsCheck(len(bundle.records), wrong, again))
+        return StudyCheck(self, [], ResultsCheck(str(against), len(bundle.records), wrong, again))
 
     def plan(self, store: str | None = None, every: bool = False) -> StudyPlan:
         """Return the runs, which of them are done in a store, and the proof that only the encoding differs.
@@ -201,11 +202,13 @@ class Study:
         """Estimate the cost: FLOPs, tokens, memory, disk and hours, on this machine or e.g. an `a100`."""
         from lengthwise.study.cost import Cost, ThisMachine, accelerator, cost_of, total
 
-        machine = ThisMachine(self.file.resources.threads, say) if on == "here" else accelerator(on)
-        tuning = [cost_of(item.plan, machine) for tried in self.planned.tuning.values() for item in tried]
         kinds: dict[tuple[str, str], list[Cost]] = {}
-        for point in self.planned.points:
-            kinds.setdefault((point.task, point.encoding), []).append(cost_of(self.planned.plan(point), machine))
+        with progress(say) as tell:
+            machine = ThisMachine(self.file.resources.threads, tell) if on == "here" else accelerator(on)
+            tuning = [cost_of(item.plan, machine) for tried in self.planned.tuning.values() for item in tried]
+            for point in self.planned.points:
+                tell(f"counting {point.task} with {point.encoding}")
+                kinds.setdefault((point.task, point.encoding), []).append(cost_of(self.planned.plan(point), machine))
         many = workers or ((os.cpu_count() or 1) if on == "here" else 1)
         runs = [one for listed in kinds.values() for one in listed]
         return StudyCost(self.name, on, many, kinds, tuning, total([*tuning, *runs], many))
@@ -339,18 +342,16 @@ class Study:
         """
         from lengthwise.reporting.page import Page
 
-        found = self.findings(store, say=say)
-        if not write:
-            return StudyReport(Page(found, self.command(store)))
-        return self.written_report(found, to, store, pdf, latex)
+        with progress(say) as tell:
+            found = self.findings(store, say=tell)
+            tell("computing intervals and drawing")
+            page = Page(found, self.command(store))
+            return self.write_page(page, to, pdf, latex) if write else StudyReport(page)
 
-    def written_report(
-        self, found: Findings, to: str | Path | None, store: str | None = None, pdf: bool = False, latex: bool = False
+    def write_page(
+        self, page: Page, to: str | Path | None = None, pdf: bool = False, latex: bool = False
     ) -> StudyReport:
-        """Write the page with its figures to a folder, and return the report."""
-        from lengthwise.reporting.page import Page
-
-        page = Page(found, self.command(store))
+        """Write a page with its figures to a folder, and return the report."""
         where = Path(to) if to is not None else OUTPUT / f"report-{self.name}"
         files = page.write(where, pdf=pdf)
         if latex:

@@ -66,8 +66,7 @@ def disagreement(run: str, label: str, checks: dict[str, int]) -> str:
 def summarize(run: Run | str, *, store: str = STORE) -> RunSummary:
     """Return what a run learned: accuracy at seen and unseen lengths, and its reach.
 
-    >>> summarize("copy-nope-s0").reach  # doctest: +SKIP
-    25
+    >>> print(summarize("copy-nope-s0"))
     """
     from lengthwise.run import Run
     from lengthwise.statistics.learned import by_length, scored_rows_filter

@@ -102,7 +102,7 @@ def theorem2(
 ) -> Demonstration:
     """Theorem 2: a second layer can compute relative distances, an exact ALiBi and an exact T5 bias.
 
-    >>> theorem2(tokens=16, dtypes=["fp64"])  # doctest: +SKIP
+    >>> theorem2(tokens=16, dtypes=["fp64"])
     """
     from lengthwise.reporting.theory import theorem2 as drawn
     from lengthwise.theory import rows
@@ -124,10 +124,10 @@ def theorem2(
     )
 
 
-def horizon(dtypes: Sequence[str] = ("bf16", "fp16", "fp32"), *, say: Say | None = None) -> Demonstration:
+def theory_horizon(dtypes: Sequence[str] = ("bf16", "fp16", "fp32"), *, say: Say | None = None) -> Demonstration:
     """How far theorem 1 counts at a precision and a width: the largest t that can be distinguished from t + 1.
 
-    >>> horizon(["bf16"])  # doctest: +SKIP
+    >>> theory_horizon(["bf16"])
     """
     from lengthwise.reporting.theory import horizon as drawn
     from lengthwise.theory import rows
@@ -141,10 +141,10 @@ def horizon(dtypes: Sequence[str] = ("bf16", "fp16", "fp32"), *, say: Say | None
     )
 
 
-def heads(tokens: int = 12, beta: float = 5.0) -> Demonstration:
+def theory_heads(tokens: int = 12, beta: float = 5.0) -> Demonstration:
     """What two layers without an encoding can do and one cannot: attend to a place, whatever the token there.
 
-    >>> heads(tokens=6).name
+    >>> theory_heads(tokens=6).name
     'heads'
     """
     from lengthwise.reporting.theory import heads as drawn
@@ -156,7 +156,7 @@ def heads(tokens: int = 12, beta: float = 5.0) -> Demonstration:
     return Demonstration("heads", {"heads without positions": table}, more={"maps": maps}, draw=lambda: [drawn(maps)])
 
 
-def variance(
+def theory_variance(
     width: int = 768,
     heads: int = 12,
     *,
@@ -169,7 +169,7 @@ def variance(
 ) -> Demonstration:
     """Measure the variance of activations at initialisation: lemmas 1 to 4 of Chi et al. 2023.
 
-    >>> variance(width=64, heads=4, tokens=32, draws=2)  # doctest: +SKIP
+    >>> theory_variance(width=64, heads=4, tokens=32, draws=2)
     """
     from lengthwise.reporting.variance import lemma_table
     from lengthwise.reporting.variance import variance as drawn
@@ -191,12 +191,12 @@ def variance(
     )
 
 
-def order(
+def theory_order(
     tokens: int = 24, *, train: bool = False, store: str = STORE, seed: int = 0, say: Say | None = None
 ) -> Demonstration:
     """What a decoder without positions knows of its input order, by mask and depth; `train` trains three small models.
 
-    >>> order(tokens=12).name
+    >>> theory_order(tokens=12).name
     'order'
     """
     from lengthwise.interface.order import train_order_models
@@ -256,7 +256,7 @@ class TheoryClaims(Display):
 def theory_claims(draws: int = 50, *, seed: int = 0, say: Say | None = None) -> TheoryClaims:
     """Measure the published claims that need no trained model, at the size they name; this takes some minutes.
 
-    >>> theory_claims(draws=2)  # doctest: +SKIP
+    >>> theory_claims(draws=2)
     """
     from lengthwise.theory.claims import measure_claims
 

@@ -133,7 +133,11 @@ PRESETS: dict[str, dict[str, object]] = {
 
 
 def preset(spec: str | Mapping[str, object] | Spec, **changes: object) -> DecoderConfig:
-    """The config of a preset with changes, e.g. `preset("laptop:layers=3", vocabulary=32)`."""
+    """The config of a preset with changes.
+
+    >>> preset("laptop:layers=3", vocabulary=32).layers
+    3
+    """
     spec = Spec.of(spec)
     if spec.name not in PRESETS:
         raise SpecError(f"unknown preset {spec.name!r}.{did_you_mean(spec.name, PRESETS)}")

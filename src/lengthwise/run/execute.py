@@ -52,6 +52,9 @@ def train(
     `start` is another run to take the initial weights from: its folder or id, optionally with `@best` or another
     checkpoint; `allow` lists name patterns of weights that may be missing or left over. Raises `Diverged` if the loss
     or a gradient is not finite.
+
+    >>> run = train("sort:longest=4", "rope", steps=20)
+    >>> run.rows()
     """
     check_loggers(loggers)
     began, source = load_start_run(start, store) if start is not None else (None, {})

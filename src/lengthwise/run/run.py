@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 
 def load_run(where: str, store: str = STORE) -> Run:
-    """Open a finished run by its folder, its id, or the beginning of its id in a store."""
+    """Open a finished run by its folder, its id, or the beginning of its id in a store.
+
+    >>> load_run("copy-rope-s0").rows()
+    """
     return Run.open(where, store)
 
 
@@ -95,6 +98,10 @@ class Run(Display):
         names = ",".join(map(str, self.plan.encoding_specs))
         told = f"Run({self.id}: {names} on {self.plan.task_spec}, seed {self.plan.seed}, {state}, in {self.folder})"
         return [Part(told)]
+
+    def plain(self) -> dict[str, Any]:
+        """The run's options, identity and environment, as in `run.json`."""
+        return self.record
 
     @property
     def done(self) -> bool:

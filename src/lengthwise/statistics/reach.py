@@ -34,7 +34,11 @@ class Reach:
 
 
 def reach(rows: pl.DataFrame, threshold: float = THRESHOLD) -> Reach:
-    """Return the reach from the rows of one run and checkpoint, e.g. 24 if all unseen lengths to 24 hold but not 25."""
+    """Return the reach from the rows of one run and checkpoint, e.g. 24 if all unseen lengths to 24 hold but not 25.
+
+    >>> import lengthwise as lw
+    >>> print(reach(lw.load_run("copy-rope-s0").rows()))
+    """
     import polars as pl
 
     (line,) = _reaches(by_length(rows.with_columns(pl.lit("").alias("run"))), threshold).to_dicts()

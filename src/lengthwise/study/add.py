@@ -156,6 +156,7 @@ def compare_reruns(items: list[Item], bundle: Bundle, store: Store) -> RerunComp
 class ResultsCheck:
     """Whether a bundle is what the study, as the code is now, would give."""
 
+    bundle: str
     runs: int
     mistakes: list[str]
     again: RerunComparison | None = None
@@ -168,7 +169,7 @@ class ResultsCheck:
 
     def plain(self) -> dict[str, Any]:
         """The check as plain data."""
-        found: dict[str, Any] = {"runs": self.runs, "wrong": len(self.mistakes)}
+        found: dict[str, Any] = {"against": self.bundle, "runs": self.runs, "wrong": len(self.mistakes)}
         return found | ({} if self.again is None else {"rerun": self.again.runs, "equal": self.again.equal})
 
     def __str__(self) -> str:

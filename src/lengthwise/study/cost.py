@@ -23,10 +23,10 @@ from lengthwise.study.counting import (
     Workload,
     decoder_cost_model,
     decoding_workload,
-    estimate_step_size,
     measure_tested_lengths,
     one_pass,
     position_seconds,
+    training_step_size,
 )
 from lengthwise.study.machines import ACCELERATORS, Accelerator, ThisMachine, accelerator
 
@@ -122,7 +122,7 @@ def expected_seconds(plans: Iterable[Plan], threads: int = 1) -> dict[str, float
     if not listed:
         return {}
     counts = {plan.id: _counts(plan) for plan in listed}
-    price = ThisMachine(threads).price(listed[0], counts[listed[0].id].step_flops)
+    price = ThisMachine(threads).price(listed[0])
     return {key: price * (one.flops + one.evaluation_flops) for key, one in counts.items()}
 
 
@@ -133,7 +133,6 @@ def expected_seconds(plans: Iterable[Plan], threads: int = 1) -> dict[str, float
 class Counts:
     """What a run does, counted; it does not depend on the seed or the machine."""
 
-    steps: int
     training: Workload
     validation: Workload
     """One validation."""
@@ -159,11 +158,6 @@ class Counts:
     """Seconds to draw the validation and the test examples once, on this machine."""
 
     @property
-    def step_flops(self) -> float:
-        """FLOPs of one training step."""
-        return self.flops / self.steps
-
-    @property
     def evaluation_flops(self) -> float:
         """FLOPs of validations and of the final evaluations."""
         return self.final_flops + self.validation_flops * self.validations
@@ -183,7 +177,7 @@ def cost_of(plan: Plan, machine: ThisMachine | Accelerator) -> Cost:
     seconds = seconds + making if short else max(seconds, making) + making * training.window_steps / training.steps
 
     def forward(work: Workload, flops: float, cases: float) -> float:
-        passed = machine.forward_seconds(plan, work, flops, cases, found.step_flops)
+        passed = machine.forward_seconds(plan, work, flops, cases)
         return passed + (cases + work.said) * placed
 
     one_validation = forward(found.validation, found.validation_flops, found.validation_cases)
@@ -208,17 +202,9 @@ def _counts(plan: Plan) -> Counts:
 @lru_cache(maxsize=65_536)
 def _counted(task: Spec, specs: tuple[Spec, ...], config: DecoderConfig, training: Training) -> Counts:
     from lengthwise.run.attempt import STAGE_EXAMPLES
-    from lengthwise.task.sets import BLOCK
 
     model = decoder_cost_model(config, specs)
-    size = estimate_step_size(
-        task,
-        min(training.steps, ceil(BLOCK / training.batch_size)),
-        training.batch_size,
-        training.batching,
-        training.window,
-        training.accumulation,
-    )
+    size = training_step_size(task, training)
     tests = [one for one in measure_tested_lengths(task) if one.split != "validated"]
     seen = [one for one in measure_tested_lengths(task) if one.split == "validated"]
     trained = size.step.times(training.steps)
@@ -235,7 +221,6 @@ def _counted(task: Spec, specs: tuple[Spec, ...], config: DecoderConfig, trainin
     # rows; the log and small files.
     disk = 2 * 3 * weights + (5 + 1) * weights + 1.5 * wrong + 120 * len(tests) + 17 * training.steps + 10_000
     return Counts(
-        steps=training.steps,
         training=trained,
         validation=validation,
         validation_cases=validated,

@@ -16,6 +16,7 @@ from lengthwise.spec import Spec
 
 if TYPE_CHECKING:
     from lengthwise.model import DecoderConfig
+    from lengthwise.training.settings import Training
 
 SAMPLE = 4096
 """Training examples drawn to estimate the number of tokens of a batch."""
@@ -130,8 +131,16 @@ class TrainingStepSize:
     """Seconds to make one example on this machine."""
 
 
+def training_step_size(task: Spec, training: Training) -> TrainingStepSize:
+    """Return the mean and the largest size of a training step."""
+    from lengthwise.task.sets import BLOCK
+
+    steps = min(training.steps, ceil(BLOCK / training.batch_size))
+    return _estimate(task, steps, training.batch_size, training.batching, training.window, training.accumulation)
+
+
 @lru_cache(maxsize=1024)
-def estimate_step_size(
+def _estimate(
     task: Spec, steps: int, batch: int, batching: Literal["length", "mixed"], window: int, accumulate: int
 ) -> TrainingStepSize:
     """Estimate step sizes from a sample of training windows; the arguments are the training fields that matter."""

@@ -6,18 +6,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from lengthwise.spec import SpecError, did_you_mean
-from lengthwise.study.counting import Workload
+from lengthwise.study.counting import Workload, decoder_cost_model, training_step_size
 
 if TYPE_CHECKING:
     from lengthwise.run import Plan
 
 STEPS = 8
 """Training steps that are timed; their median counts."""
+LARGE = 1e10
+"""FLOPs of the largest step that is timed: larger runs are timed with fewer layers and rows."""
 
 
 class ThisMachine:
@@ -35,22 +37,39 @@ class ThisMachine:
         """Bytes of an idle process that has imported everything a run imports."""
         return _idle_bytes()
 
-    def price(self, plan: Plan, step_flops: float) -> float:
+    def price(self, plan: Plan) -> float:
         """Return seconds per FLOP, measured once for each encoding, model, batch size and precision."""
         model = plan.model.model_dump(exclude={"vocabulary"})
         key = (plan.encoding_specs, str(model), plan.training.batch_size, plan.training.autocast)
         if key not in self._prices:
             self._say(f"timing a step of {', '.join(map(str, plan.encoding_specs))}")
-            self._prices[key] = _seconds_per_step(plan, self.threads) / step_flops
+            timed = _small_enough(plan)
+            self._prices[key] = _seconds_per_step(timed, self.threads) / _step_flops(timed)
         return self._prices[key]
 
     def training_seconds(self, plan: Plan, work: Workload, flops: float) -> float:
-        """Seconds of all training steps."""
-        return flops * self.price(plan, flops / plan.training.steps)
+        """Seconds of training steps."""
+        return flops * self.price(plan)
 
-    def forward_seconds(self, plan: Plan, work: Workload, flops: float, cases: float, step_flops: float) -> float:
+    def forward_seconds(self, plan: Plan, work: Workload, flops: float, cases: float) -> float:
         """Seconds of forward passes and decoding, at the price of a training step's FLOPs."""
-        return flops * self.price(plan, step_flops)
+        return flops * self.price(plan)
+
+
+def _step_flops(plan: Plan) -> float:
+    step = training_step_size(plan.task_spec, plan.training).step
+    return decoder_cost_model(plan.model, plan.encoding_specs).flops(step, training=True)
+
+
+def _small_enough(plan: Plan) -> Plan:
+    """Return the plan with fewer layers and then fewer rows, if a step of it would take too long to be timed."""
+    if _step_flops(plan) > LARGE:
+        layers = max(1, int(plan.model.layers * LARGE / _step_flops(plan)))
+        model = plan.model.model_copy(update={"layers": layers})
+        plan = replace(plan, model=model, encoding_specs=plan.encoding_specs[:layers])
+        rows = max(1, int(plan.training.batch_size * min(1, LARGE / _step_flops(plan))))
+        plan = replace(plan, training=plan.training.model_copy(update={"batch_size": rows, "accumulation": 1}))
+    return plan
 
 
 def _seconds_per_step(plan: Plan, threads: int) -> float:
@@ -99,11 +118,11 @@ class Accelerator:
         return work.calls * (self.call + plan.model.layers * self.layer)
 
     def training_seconds(self, plan: Plan, work: Workload, flops: float) -> float:
-        """Seconds of all training steps."""
+        """Seconds of training steps."""
         peak = self.bf16 if plan.training.autocast else self.fp32
         return self._launches(plan, work) + flops / (peak * self.utilisation)
 
-    def forward_seconds(self, plan: Plan, work: Workload, flops: float, cases: float, step_flops: float) -> float:
+    def forward_seconds(self, plan: Plan, work: Workload, flops: float, cases: float) -> float:
         """Seconds of forward passes, which launch a third of a step's kernels; evaluation runs in fp32."""
         return self._launches(plan, work) / 3 + flops / (self.fp32 * self.utilisation) + cases * self.case
 
