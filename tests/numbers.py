@@ -16,7 +16,7 @@ import polars as pl
 from lengthwise.conformance import CHECKS
 from lengthwise.encoding import ENCODINGS, POSITIONS
 from lengthwise.encoding.labels import label_of
-from lengthwise.reporting.divergences import differences, estimate, over_lengths, published_divergence
+from lengthwise.reporting.divergences import differences, estimate, mean_over_lengths, published_divergence
 from lengthwise.reporting.findings import collect_findings
 from lengthwise.reporting.page import Page
 from lengthwise.statistics.learned import scored_rows_filter
@@ -122,7 +122,7 @@ def probe_changes() -> str:
 @cache
 def divergence(seen: bool = False) -> tuple[dict, ...]:
     rows = pl.read_parquet(RESULTS / "attention" / "divergence.parquet").to_dicts()
-    return tuple(over_lengths(rows, seen))
+    return tuple(mean_over_lengths(rows, seen))
 
 
 def half(task: str, pairing: str, encoding: str, measure: str) -> str:
@@ -259,7 +259,7 @@ def readme_sentences() -> list[str]:
     found = page("quickstart").found
     checks = len(CHECKS)
     return [
-        *(f"{found.label(name)} {reach[task, name].median}" for name in page("quickstart").order()[:3]),
+        *(f"{found.label(name)} {reach[task, name].median}" for name in page("quickstart").encodings_best_first()[:3]),
         f"{len(TASKS)} tasks with splits",
         f"{len(ENCODINGS)} encodings, {len(POSITIONS)} kinds of positions",
         f"a conformance kit of {checks} checks",

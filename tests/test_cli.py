@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -23,10 +22,11 @@ def run(*arguments: str, cwd=None) -> subprocess.CompletedProcess[str]:
 def test_help_is_quick_and_imports_no_torch(figure):
     seconds = []
     for _ in range(5):
-        start = time.perf_counter()
+        before = os.times()
         assert run("--help").returncode == 0
-        seconds.append(time.perf_counter() - start)
-    figure(f"lengthwise --help: {min(seconds):.2f} s")
+        after = os.times()  # of this process's children: time on a core, which a busy machine hardly changes
+        seconds.append(after.children_user + after.children_system - before.children_user - before.children_system)
+    figure(f"lengthwise --help: {min(seconds):.2f} s of a core")
     assert min(seconds) < 0.6
     code = "import sys, lengthwise.cli as c\ntry: c.app(['--help'])\nfinally: sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
@@ -168,7 +168,7 @@ def test_audit_finds_a_task_that_contradicts_itself(tmp_path):
     (tmp_path / "mine.py").write_text(WRONG)
     done = run("audit", "mine.py:Mine", cwd=tmp_path)
     assert done.returncode == 1
-    assert re.search(r"problem: train, length 5: check refuses (\d+) of \1 answers that render gives", done.stdout)
+    assert re.search(r"problem: train, length 5: check refuses (\d+) of \1 answers that to_example gives", done.stdout)
     assert "but chance(7) is 0.1" in done.stdout
 
 

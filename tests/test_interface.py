@@ -200,7 +200,7 @@ def test_results_are_shown_as_text_and_as_html():
     """Whatever a public function returns has a readable repr, and one for notebooks."""
     from lengthwise.conformance.check import Report
     from lengthwise.display import Table
-    from lengthwise.evaluation.result import Checks, EvaluationResult
+    from lengthwise.evaluation.result import DecodingAgreement, EvaluationResult
     from lengthwise.interface import results
     from lengthwise.interface.attention import AttentionAnalysis
     from lengthwise.interface.probing import ProbeResults
@@ -212,5 +212,5 @@ def test_results_are_shown_as_text_and_as_html():
         assert one.__str__ is not object.__str__ and callable(one._repr_html_), one.__name__
     row = {"task": "copy", "encoding": "<b>", "length": 4, "split": "test_seen", "examples": 4, "correct": 3}
     row |= {"correct_content": 3, "early": 0, "late": 0, "wrong": 1, "cut": 0}
-    found = EvaluationResult(pl.DataFrame([row]), pl.DataFrame(), Checks(), [])
+    found = EvaluationResult(pl.DataFrame([row]), pl.DataFrame(), DecodingAgreement(), [])
     assert "0.75" in repr(found) and "<td>0.75</td>" in found._repr_html_()

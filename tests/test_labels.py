@@ -85,7 +85,7 @@ def test_captions_state_and_constant_columns_go(tmp_path):
     assert all(
         "level" not in line for line in (*page.rank_table(), *page.difference_table(), *page.task_table(TASKS[0]))
     )
-    assert "level 75 %" in page.rank_words() and "level 75 %" in page.difference_words()
+    assert "level 75 %" in page.rank_table_caption() and "level 75 %" in page.difference_table_caption()
 
 
 def test_specs_are_printed_as_they_are(tmp_path):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from lengthwise.loading import GIVEN, content, load_class, needed, plain
+from lengthwise.loading import GIVEN, code_without_comments, content, load_class, needed_statements
 from lengthwise.run import Plan
 from lengthwise.spec import SpecError
 
@@ -92,7 +92,7 @@ def test_a_class_defined_later_in_the_file_is_needed_too():
     tree = ast.parse(
         "def f():\n    return Later()\nclass Mine:\n    g = f\nclass Later:\n    pass\nclass Never:\n    pass\n"
     )
-    text = plain(needed(tree, "Mine"))
+    text = code_without_comments(needed_statements(tree, "Mine"))
     assert "class Later" in text and "Never" not in text
 
 

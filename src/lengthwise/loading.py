@@ -28,7 +28,7 @@ GIVEN: dict[str, type] = {}
 """Classes that were passed as objects, by the names assigned to them."""
 
 
-def named(value: str | Mapping[str, object] | Spec | type, table: Mapping[str, str]) -> Spec:
+def to_spec(value: str | Mapping[str, object] | Spec | type, table: Mapping[str, str]) -> Spec:
     """Return the spec of a name, a mapping, a spec or a class; a class is named by its table key, module or file."""
     if not isinstance(value, type):
         return Spec.of(value)
@@ -47,7 +47,7 @@ def named(value: str | Mapping[str, object] | Spec | type, table: Mapping[str, s
 def names_of(given: Any, table: Mapping[str, str]) -> list[str]:  # noqa: ANN401
     """Convert a name, mapping, spec or class, or a list of them, to names as in a study file."""
     listed = [given] if isinstance(given, str | Mapping | Spec | type) else list(given)
-    return [one if isinstance(one, str) else str(named(one, table)) for one in listed]
+    return [one if isinstance(one, str) else str(to_spec(one, table)) for one in listed]
 
 
 def load_class(where: str, name: str) -> type:
@@ -62,7 +62,7 @@ def load_class(where: str, name: str) -> type:
     tree, path = _parsed(where)
     if name.partition(".")[0] not in {bound for statement in tree.body for bound in _bound(statement)}:
         raise SpecError(f"{where!r} has no class {name!r}.{did_you_mean(name, classes(where))}")
-    found: Any = _executed(path, needed(tree, name), where)
+    found: Any = _executed(path, needed_statements(tree, name), where)
     for part in name.split("."):
         found = getattr(found, part, None)
     if not isinstance(found, type):
@@ -104,7 +104,9 @@ def _parsed(where: str) -> tuple[ast.Module, Path]:
 def _executed(path: Path, body: list[ast.stmt], where: str) -> ModuleType:
     """Execute these statements of a file as a module."""
     # A hash of the content is part of the name, so an edited class is a new module, and unpickling finds the right one.
-    mark = hashlib.blake2b(bytes(path) + path.read_bytes() + plain(body).encode(), digest_size=6).hexdigest()
+    mark = hashlib.blake2b(
+        bytes(path) + path.read_bytes() + code_without_comments(body).encode(), digest_size=6
+    ).hexdigest()
     name = f"{_OUTSIDE}{path.stem}_{mark}"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, path)
@@ -117,7 +119,7 @@ def _executed(path: Path, body: list[ast.stmt], where: str) -> ModuleType:
         try:
             exec(compile(ast.Module(body, []), str(path), "exec"), vars(module))
             module.__dict__["__neighbours__"] = list(_beside(path.parent).values())
-            module.__dict__["__needed__"] = plain(body)
+            module.__dict__["__needed__"] = code_without_comments(body)
         except (Exception, SystemExit) as error:
             del sys.modules[name]
             raise SpecError(f"{where!r} could not be loaded: {blame(error, str(path))}") from error
@@ -154,20 +156,22 @@ def content(cls: type) -> bytes:
     """
     if (path := _file_of(cls)) is None:
         text = notebook_class_source(cls)
-        return plain(needed(ast.parse(text), cls.__qualname__)).encode()
+        return code_without_comments(needed_statements(ast.parse(text), cls.__qualname__)).encode()
     module = sys.modules[cls.__module__]
     if module.__package__:  # its relative imports work only inside its package, so it is parsed but not executed again
         return _package_source(module.__name__, path, cls.__qualname__).encode()
     if not hasattr(module, "__needed__"):
         module = sys.modules[load_class(str(path), cls.__qualname__).__module__]
-    beside = [plain(ast.parse(Path(file).read_bytes()).body) for file in module.__dict__["__neighbours__"]]
+    beside = [
+        code_without_comments(ast.parse(Path(file).read_bytes()).body) for file in module.__dict__["__neighbours__"]
+    ]
     return "\n".join([module.__dict__["__needed__"], *beside]).encode()
 
 
 def _package_source(module: str, path: Path, name: str) -> str:
     """Return what a class needs of its own module, and the modules of its package that are imported from there."""
-    body = needed(ast.parse(path.read_bytes()), name)
-    pieces, seen, waiting = [plain(body)], {module}, [(module, body)]
+    body = needed_statements(ast.parse(path.read_bytes()), name)
+    pieces, seen, waiting = [code_without_comments(body)], {module}, [(module, body)]
     while waiting:
         importer, statements = waiting.pop()
         for one in sorted(_imported(importer, statements) - seen):
@@ -175,7 +179,7 @@ def _package_source(module: str, path: Path, name: str) -> str:
             file = getattr(sys.modules[one], "__file__", None)
             if file is not None and Path(file).suffix == ".py":
                 tree = ast.parse(Path(file).read_bytes())
-                pieces.append(plain(tree.body))
+                pieces.append(code_without_comments(tree.body))
                 waiting.append((one, tree.body))
     return "\n".join(pieces)
 
@@ -208,7 +212,7 @@ def _file_of(cls: type) -> Path | None:
     return Path(file).resolve() if file is not None and Path(file).is_file() else None
 
 
-def needed(tree: ast.Module, name: str) -> list[ast.stmt]:
+def needed_statements(tree: ast.Module, name: str) -> list[ast.stmt]:
     """Return the statements of a file that one of its classes needs, in order; imports keep only the used names."""
     wanted, kept = {name.partition(".")[0]}, set[int]()
     while True:
@@ -282,7 +286,7 @@ def _only(statement: ast.stmt, wanted: set[str]) -> ast.stmt:
     return ast.copy_location(made, statement)
 
 
-def plain(body: list[ast.stmt]) -> str:
+def code_without_comments(body: list[ast.stmt]) -> str:
     """Return statements as text without comments, docstrings and layout, i.e. only what determines their behaviour."""
     tree = ast.parse(ast.unparse(ast.Module(body, [])))
     for node in ast.walk(tree):

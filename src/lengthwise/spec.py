@@ -304,7 +304,7 @@ def checked_options(kind: str, cls: type, spec: Spec, arguments: int = 0) -> dic
     return checked
 
 
-def known_fields(kind: str, name: str, model: type[BaseModel], fields: Iterable[str]) -> None:
+def require_known_fields(kind: str, name: str, model: type[BaseModel], fields: Iterable[str]) -> None:
     """Refuse fields that a preset's model does not have; `also_called` of the model maps aliases, for the hint."""
     for field in fields:
         if field not in model.model_fields:

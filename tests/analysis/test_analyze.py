@@ -10,7 +10,15 @@ from typer.testing import CliRunner
 from lengthwise.analysis.divergence import DEFINITIONS, HEADS
 from lengthwise.cli import app
 from lengthwise.reporting.attention import drawings
-from lengthwise.reporting.divergences import MEASURES, differences, markdown, over_lengths, sentence, summary, table
+from lengthwise.reporting.divergences import (
+    MEASURES,
+    differences,
+    markdown,
+    mean_over_lengths,
+    sentence,
+    summary,
+    table,
+)
 from lengthwise.run import train
 from lengthwise.spec import SpecError
 
@@ -38,7 +46,7 @@ def test_the_measures_are_those_of_the_analysis():
 
 
 def test_what_is_said_of_rows():
-    told = over_lengths(planted(0.1))
+    told = mean_over_lengths(planted(0.1))
     assert len(told) * 2 == len(planted(0.1))
     (t5,) = [one for one in differences(told) if one["encoding"] == "t5" and one["measure"] == "true matching"]
     assert t5["difference"] == pytest.approx(0.1) and t5["low"] == pytest.approx(0.1)
@@ -48,7 +56,7 @@ def test_what_is_said_of_rows():
     assert "true, heads matched: T5 (+0.100 [0.100, 0.100] against NoPE with another seed: farther)" in sentence(
         told, TASK
     )
-    assert "nearer" in sentence(over_lengths(planted(-0.1)), TASK)
+    assert "nearer" in sentence(mean_over_lengths(planted(-0.1)), TASK)
     page = markdown(told, TASK)
     assert page.count("| T5 |") == 5  # four pairings and the differences
     assert "| T5 | +0.100 [+0.100, +0.100] |" in page
@@ -155,7 +163,7 @@ def test_figures_are_drawn_from_rows_alone():
         | dict.fromkeys(("relative_entropy", "sink", "relative_distance", "distance"), 0.5)
         for length in range(1, 5)
     ]
-    made = drawings(over_lengths(planted(0.0)), heads, distances, {TASK: "copy same"})
+    made = drawings(mean_over_lengths(planted(0.0)), heads, distances, {TASK: "copy same"})
     assert [drawing.name for drawing in made] == [
         "attention-divergence-copy-same", "attention-distance-copy-same", "attention-length-copy-same",
     ]  # fmt: skip

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lengthwise.analysis import attention
-from lengthwise.analysis.attention import BINS, Batch, DecoderSource, Heads, batches, observe
+from lengthwise.analysis.attention import BINS, Batch, DecoderSource, HeadStatistics, attention_statistics, batches
 from lengthwise.analysis.distance import by_length, head_rows, histogram_rows, joined, published_bins
 from lengthwise.encoding import ENCODINGS
 from lengthwise.encoding.base import Encoding
@@ -47,13 +47,13 @@ def decoder(name, **changes: object) -> Decoder:
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_sum_to_one_and_see_no_future(name):
     source = DecoderSource(decoder(name))
-    heads = observe(source, [Batch(IDS)], rows=16)
-    for layer, complete in enumerate(source.complete):
+    heads = attention_statistics(source, [Batch(IDS)], rows=16)
+    for layer, complete in enumerate(source.weights_sum_to_one):
         assert heads.future_L[layer] == 0
         assert heads.most_L[layer] <= 1 + 1e-5
         assert heads.least_L[layer] >= (1 - 1e-5 if complete else 0)
     if name is Half:
-        assert source.complete == [False, False]
+        assert source.weights_sum_to_one == [False, False]
         assert heads.most_L.tolist() == pytest.approx([0.5, 0.5])
 
 
@@ -120,7 +120,7 @@ def test_streaming_statistics_equal_the_dense_ones(name, rows):
     whole = Recorder()
     with torch.no_grad():
         model(IDS, taps={"layers.*.weights": whole})
-    heads = observe(DecoderSource(model), [Batch(IDS, counted)], rows)
+    heads = attention_statistics(DecoderSource(model), [Batch(IDS, counted)], rows)
     for layer in range(2):
         weights = whole[f"layers.{layer}.weights"]
         for statistic, truth_HT in dense(weights, counted).items():
@@ -138,7 +138,7 @@ def test_streaming_statistics_equal_the_dense_ones(name, rows):
 
 
 def test_uniform_attention_has_the_statistics_it_must_have():
-    heads = Heads(1, 1, 4)
+    heads = HeadStatistics(1, 1, 4)
     heads.add(0, torch.tensor([[[[1.0, 0, 0, 0], [0.5, 0.5, 0, 0], [1 / 3] * 3 + [0], [0.25] * 4]]]), 0)
     means = {name: heads.mean_LHT(name)[0, 0] for name in attention.MEANS}
     assert torch.allclose(means["entropy"], torch.tensor([1.0, 2, 3, 4]).double().log())
@@ -153,7 +153,7 @@ def test_uniform_attention_has_the_statistics_it_must_have():
 
 def test_the_edges_of_bins_are_exact():
     """A query at 7 with its weight at 0 looks (7 − 0) / 8 = .875 back: far; with it at 6 it is .125: not near."""
-    heads = Heads(1, 1, 8)
+    heads = HeadStatistics(1, 1, 8)
     for key in (0, 6):
         weights = torch.zeros(1, 1, 1, 8)
         weights[..., key] = 1
@@ -166,14 +166,14 @@ def test_the_edges_of_bins_are_exact():
 
 def test_equal_weights_share_the_maximum():
     """Copying one symbol without positions, the first layer sees equal keys: the first is not the largest."""
-    heads = Heads(1, 1, 4)
+    heads = HeadStatistics(1, 1, 4)
     heads.add(0, torch.tensor([[[[0.1, 0.3, 0.3, 0.3]]]]), 3)
     assert float(heads.mean_LH("argmax")) == pytest.approx(1.0)
 
 
 def test_future_mass_and_short_rows_are_seen_where_they_are():
     weights = torch.tensor([[[[0.9, 0.1], [0.5, 0.3]]]])
-    heads = Heads(1, 1, 2)
+    heads = HeadStatistics(1, 1, 2)
     heads.add(0, weights, 0)
     assert float(heads.future_L[0]) == pytest.approx(0.1)
     assert float(heads.least_L[0]) == pytest.approx(0.8)
@@ -183,7 +183,7 @@ def test_a_model_that_is_not_causal_is_refused():
     with pytest.raises(SpecError, match="causal"):
         DecoderSource(decoder("nope", mask="bidirectional"))
     with pytest.raises(SpecError, match="nothing to look at"):
-        observe(DecoderSource(decoder("nope")), [])
+        attention_statistics(DecoderSource(decoder("nope")), [])
 
 
 def test_examples_of_a_task_are_counted_where_they_say_the_answer():
@@ -210,7 +210,7 @@ def test_examples_of_a_task_are_counted_where_they_say_the_answer():
 SCRIPT = """
 import sys
 import torch
-from lengthwise.analysis.attention import Batch, DecoderSource, observe
+from lengthwise.analysis.attention import Batch, DecoderSource, attention_statistics
 from lengthwise.model import Decoder, preset
 
 def status(field):
@@ -219,8 +219,8 @@ def status(field):
 
 torch.set_num_threads(1)
 source = DecoderSource(Decoder(preset("laptop", vocabulary=32, layers=4), sys.argv[1]))
-observe(source, [Batch(torch.randint(32, (1, 64)))])
-heads = observe(source, [Batch(torch.randint(32, (1, int(sys.argv[2]))))], int(sys.argv[3]))
+attention_statistics(source, [Batch(torch.randint(32, (1, 64)))])
+heads = attention_statistics(source, [Batch(torch.randint(32, (1, int(sys.argv[2]))))], int(sys.argv[3]))
 print(status("VmHWM"), float(heads.mean_LH("entropy").mean()))
 """
 
@@ -238,12 +238,12 @@ def test_8192_tokens_4_layers_4_heads_in_less_than_two_gigabytes(name, figure):
 
 
 LOCKSTEP = SCRIPT.replace(
-    "heads = observe(source, [Batch(torch.randint(32, (1, int(sys.argv[2]))))], int(sys.argv[3]))",
+    "heads = attention_statistics(source, [Batch(torch.randint(32, (1, int(sys.argv[2]))))], int(sys.argv[3]))",
     "from lengthwise.analysis.divergence import divergences\n"
     "other = DecoderSource(Decoder(preset('laptop', vocabulary=32, layers=4), 'nope', seed=1))\n"
     "ids = torch.randint(32, (1, int(sys.argv[2])))\n"
     "(apart,) = divergences([source, other], [(0, 1)], [Batch(ids)], int(sys.argv[3]))",
-).replace('float(heads.mean_LH("entropy").mean())', 'apart.total("true", "matching")')
+).replace('float(heads.mean_LH("entropy").mean())', 'apart.mean_over_layers("true", "matching")')
 
 
 @pytest.mark.slow

@@ -17,12 +17,12 @@ from lengthwise.analysis.divergence import (
     layer_divergence,
     lockstep,
 )
-from lengthwise.analysis.pairing import Model, pairings
+from lengthwise.analysis.pairing import ModelKey, pairings
 from lengthwise.encoding.base import Encoding
 from lengthwise.model import Decoder, preset
 from lengthwise.model.taps import Recorder
 from lengthwise.spec import SpecError
-from lengthwise.statistics.pairs import difference_over_pairs, over_pairs
+from lengthwise.statistics.pairs import difference_over_pairs, mean_over_seed_pairs
 
 
 def jensen_shannon(p_NK: torch.Tensor, q_NK: torch.Tensor) -> torch.Tensor:
@@ -97,10 +97,15 @@ def test_zeros_are_as_in_the_original_where_it_is_published_and_right_elsewhere(
 
 
 def test_pairings_of_heads():
-    costs = np.array([[[0.0, 1.0], [1.0, 3.0]]])
-    assert [layer_divergence(costs, how) for how in ("minimum", "matching", "as_published", "same")] == [0, 1, 1, 1.5]
+    pairwise_divergences = np.array([[[0.0, 1.0], [1.0, 3.0]]])
+    assert [layer_divergence(pairwise_divergences, how) for how in ("minimum", "matching", "as_published", "same")] == [
+        0,
+        1,
+        1,
+        1.5,
+    ]
     with pytest.raises(SpecError, match="paired by"):
-        layer_divergence(costs, "nearest")
+        layer_divergence(pairwise_divergences, "nearest")
     # The minimum is of each example, the matching one for all of them.
     two = np.array([[[0.0, 9], [9, 9]], [[9, 9], [9, 0.0]]])
     assert layer_divergence(two, "minimum") == 0
@@ -112,9 +117,9 @@ def test_the_matching_is_the_best_of_all_and_does_not_shrink_with_heads():
     from itertools import permutations
 
     generator = np.random.default_rng(0)
-    costs = generator.random((6, 5, 5))
-    best = min(costs.mean(0)[range(5), list(order)].mean() for order in permutations(range(5)))
-    assert layer_divergence(costs, "matching") == pytest.approx(best)
+    pairwise_divergences = generator.random((6, 5, 5))
+    best = min(pairwise_divergences.mean(0)[range(5), list(order)].mean() for order in permutations(range(5)))
+    assert layer_divergence(pairwise_divergences, "matching") == pytest.approx(best)
     few, many = (layer_divergence(np.abs(generator.normal(1, 0.2, (1, n, n))), "minimum") for n in (2, 32))
     assert many < few
     assert sorted(best_matching(np.full((1, 3, 3), math.inf))[1].tolist()) == [0, 1, 2]
@@ -124,11 +129,15 @@ def test_a_model_is_zero_apart_from_itself_and_pairs_are_symmetric():
     a, b = source(), source("alibi", seed=1)
     same, there, back = divergences([a, b], [(0, 0), (0, 1), (1, 0)], [Batch(IDS)], rows=7)
     for how in ("minimum", "matching", "same"):  # to the last bit: M is P, and both sums are the same
-        assert same.total("true", how) == 0
-    assert same.total("true", "as_published") > 0  # heads of one index never meet
-    assert np.allclose(there.costs("true"), back.costs("true").transpose(0, 1, 3, 2), atol=1e-12)
-    assert 0 < there.total("true", "minimum") < there.total("true", "matching") < math.log(2)
-    assert there.total("as_published", "as_published") != back.total("as_published", "as_published")
+        assert same.mean_over_layers("true", how) == 0
+    assert same.mean_over_layers("true", "as_published") > 0  # heads of one index never meet
+    assert np.allclose(
+        there.pairwise_divergences("true"), back.pairwise_divergences("true").transpose(0, 1, 3, 2), atol=1e-12
+    )
+    assert 0 < there.mean_over_layers("true", "minimum") < there.mean_over_layers("true", "matching") < math.log(2)
+    assert there.mean_over_layers("as_published", "as_published") != back.mean_over_layers(
+        "as_published", "as_published"
+    )
 
 
 @pytest.mark.parametrize("rows", [1, 8, 30])
@@ -152,8 +161,8 @@ def test_in_blocks_it_is_what_the_original_computes_from_the_whole(rows):
             }
             expected.append(min(by_pair.values()))
             truly.append(min(float(jensen_shannon(nope[b, j], m[b, i]).mean()) for i in range(4) for j in range(4)))
-    assert apart.total("as_published", "as_published") == pytest.approx(np.mean(expected), rel=1e-6)
-    assert apart.total("true", "minimum") == pytest.approx(np.mean(truly), rel=1e-6)
+    assert apart.mean_over_layers("as_published", "as_published") == pytest.approx(np.mean(expected), rel=1e-6)
+    assert apart.mean_over_layers("true", "minimum") == pytest.approx(np.mean(truly), rel=1e-6)
 
 
 class Half(Encoding):
@@ -170,8 +179,8 @@ def test_weights_that_sum_to_less_than_one_have_the_rest_as_one_more_key():
     (apart,) = divergences([a, b], [(0, 1)], [Batch(IDS[:, :1])])
     # One key: (1, 0) against (.5, .5).
     expected = float(jensen_shannon(torch.tensor([1.0, 0]).double(), torch.tensor([0.5, 0.5]).double()))
-    assert apart.total("true", "matching") == pytest.approx(expected)
-    assert apart.total("as_published", "matching") == math.inf
+    assert apart.mean_over_layers("true", "matching") == pytest.approx(expected)
+    assert apart.mean_over_layers("as_published", "matching") == math.inf
 
 
 def test_products_and_sums_over_pairs_agree():
@@ -230,20 +239,20 @@ def test_pairings_of_models():
     assert all((one.model.seed == one.against.seed) == (one.model.encoding == "t5") for one in kinds["published"])
     assert all(not one.model.trained and not one.against.trained for one in kinds["floor"])
     assert all(one.against == one.model.untrained for one in kinds["change"])
-    assert Model("t5", 1) in {one.model for one in kinds["record"]}
+    assert ModelKey("t5", 1) in {one.model for one in kinds["record"]}
     with pytest.raises(SpecError, match="no run has the encoding 'nope'"):
         pairings([("t5", 0)])
 
 
 def test_the_interval_over_pairs_of_seeds():
-    made = over_pairs({(0, 1): 1.0, (1, 2): 2.0, (2, 0): 3.0})
+    made = mean_over_seed_pairs({(0, 1): 1.0, (1, 2): 2.0, (2, 0): 3.0})
     assert made.value == 2 and made.n == 3
     assert made.half == pytest.approx(4.302653 * math.sqrt(2 / 3 * 2))
     # Pairs (s, s): the t interval of a mean.
-    plain = over_pairs({(seed, seed): float(seed) for seed in range(5)})
+    plain = mean_over_seed_pairs({(seed, seed): float(seed) for seed in range(5)})
     assert plain.half == pytest.approx(2.776445 * math.sqrt(2.5 / 5))
-    assert over_pairs({}).value is None and over_pairs({(0, 0): 1.0}).low is None
-    assert over_pairs({(0, 1): 1.0, (1, 0): 2.0}).low is None  # without either seed no pair is left
+    assert mean_over_seed_pairs({}).value is None and mean_over_seed_pairs({(0, 0): 1.0}).low is None
+    assert mean_over_seed_pairs({(0, 1): 1.0, (1, 0): 2.0}).low is None  # without either seed no pair is left
     assert difference_over_pairs({(0, 1): 3.0}, {(0, 1): 1.0, (1, 0): 9.0}).value == 2
     endless = {(0, 1): float("inf"), (1, 0): 1.0}
     assert difference_over_pairs(endless, {(0, 1): 1.0, (1, 0): float("inf")}).value is None
@@ -258,7 +267,7 @@ def test_the_interval_covers_what_it_says(figure):
         noise = 0.5 * generator.normal(size=(5, 5))
         for how, other in (("apart", b), ("one", a)):
             pairs = {(s, t): a[s] + other[t] + noise[s, t] for s in range(5) for t in range(5) if s != t}
-            made = over_pairs(pairs)
+            made = mean_over_seed_pairs(pairs)
             hits[how] += made.low <= 0 <= made.high
     figure("jackknife over pairs of 5 seeds, coverage of 95 %: " + str({k: v / times for k, v in hits.items()}))
     assert all(0.93 <= count / times <= 0.985 for count in hits.values())
@@ -274,5 +283,5 @@ def test_rows_have_every_definition_and_pairing_by_layer_and_length():
     named = {f"{definition} {how}" for definition in module.DEFINITIONS for how in module.HEADS}
     assert all(named <= set(row) for row in rows)
     mean = np.mean([row["true matching"] for row in rows])  # equally many examples
-    assert mean == pytest.approx(apart.total("true", "matching"))
+    assert mean == pytest.approx(apart.mean_over_layers("true", "matching"))
     assert isinstance(apart, HeadDivergences)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lengthwise.analysis.attention import Batch, DecoderSource, observe
+from lengthwise.analysis.attention import Batch, DecoderSource, attention_statistics
 from lengthwise.analysis.divergence import divergences
 from lengthwise.analysis.huggingface import HuggingFaceSource
 from lengthwise.model import Decoder, preset
@@ -42,7 +42,10 @@ def test_a_model_of_hugging_face_is_analysed_as_our_own(make):
     model = make().eval()
     source = HuggingFaceSource(model)
     assert (source.layers, source.heads) == (2, 4)
-    heads, whole = observe(source, [Batch(IDS)], rows=16), observe(source, [Batch(IDS)], rows=64)
+    heads, whole = (
+        attention_statistics(source, [Batch(IDS)], rows=16),
+        attention_statistics(source, [Batch(IDS)], rows=64),
+    )
     assert heads.future_L.max() == 0
     assert heads.least_L.min() > 1 - 1e-5
     with torch.no_grad():
@@ -51,8 +54,8 @@ def test_a_model_of_hugging_face_is_analysed_as_our_own(make):
     assert torch.allclose(heads.mean_LH("entropy"), whole.mean_LH("entropy"), atol=1e-6)
     ours = DecoderSource(Decoder(preset("laptop", vocabulary=17), "rope"))
     apart, none = divergences([source, ours], [(0, 1), (0, 0)], [Batch(IDS)], rows=16)
-    assert 0 < apart.total("true", "matching") < 0.7
-    assert none.total("true", "matching") == 0
+    assert 0 < apart.mean_over_layers("true", "matching") < 0.7
+    assert none.mean_over_layers("true", "matching") == 0
 
 
 def test_attention_that_returns_no_weights_is_refused():
@@ -72,4 +75,4 @@ def test_a_model_that_looks_ahead_is_refused():
         attn_implementation="eager",
     )
     with pytest.raises(SpecError, match="looks ahead"):
-        observe(HuggingFaceSource(transformers.BertForMaskedLM(config)), [Batch(IDS)], rows=16)
+        attention_statistics(HuggingFaceSource(transformers.BertForMaskedLM(config)), [Batch(IDS)], rows=16)

@@ -18,19 +18,19 @@ from lengthwise.analysis.documents import (
 from lengthwise.analysis.probe import (
     _network,
     baselines,
-    best_constant,
+    best_constant_error,
     fit_mlp,
+    mae_gradients,
     probe,
     probe_all,
-    random_guess,
+    random_guess_error,
     score,
-    slopes,
 )
 from lengthwise.analysis.spread import exponent, spread
-from lengthwise.analysis.states import States, collect, decoder_states, equalise_output_norm, times_root_m
+from lengthwise.analysis.states import States, collect, decoder_state_reader, equalise_output_norm, times_root_m
 from lengthwise.cli import app
 from lengthwise.encoding import ENCODINGS
-from lengthwise.interface.probing import table, theorem1_states, without
+from lengthwise.interface.probing import baseline_sentences, table, theorem1_states
 from lengthwise.model import Decoder, preset
 from lengthwise.run import train
 from lengthwise.spec import SpecError
@@ -64,16 +64,16 @@ def at(rows, **which):
 @pytest.mark.parametrize("length", [2, 8, 34, 512, 1024])
 def test_baselines_of_equally_frequent_places_are_the_published_ones(length):
     places = torch.arange(length)
-    assert math.isclose(random_guess(places), (length**2 - 1) / (3 * length), abs_tol=1e-9)
-    assert math.isclose(best_constant(places), length / 4, abs_tol=1e-9)
+    assert math.isclose(random_guess_error(places), (length**2 - 1) / (3 * length), abs_tol=1e-9)
+    assert math.isclose(best_constant_error(places), length / 4, abs_tol=1e-9)
 
 
 def test_baselines_are_exact_for_places_that_are_not():
     places = torch.tensor([0, 0, 0, 1, 1, 2, 5, 9, 9, 30])
     pairs = (places[:, None] - places[None]).abs().double().mean()
     least = min((places - c).abs().double().mean() for c in range(31))
-    assert math.isclose(random_guess(places), pairs, abs_tol=1e-9)
-    assert math.isclose(best_constant(places), least, abs_tol=1e-9)
+    assert math.isclose(random_guess_error(places), pairs, abs_tol=1e-9)
+    assert math.isclose(best_constant_error(places), least, abs_tol=1e-9)
 
 
 def test_the_token_alone_knows_a_tokens_median_place():
@@ -155,7 +155,7 @@ def test_written_out_gradients_are_those_of_autograd():
     loss = (_network(x_MND, parameters) - y_N).abs().mean(1).sum()
     loss.backward()
     with torch.no_grad():
-        for parameter, slope in zip(parameters, slopes(x_MND, y_N, parameters), strict=True):
+        for parameter, slope in zip(parameters, mae_gradients(x_MND, y_N, parameters), strict=True):
             assert torch.allclose(parameter.grad, slope, atol=1e-12)
 
 
@@ -196,7 +196,7 @@ def test_padding_is_never_collected():
     (batch,) = batches(documents)
 
     def read(batch, keep):
-        keep(0, torch.stack([batch.ids_BT.float(), batch.places_BT.float()], -1))
+        keep(0, torch.stack([batch.ids_BT.float(), batch.token_indices_BT.float()], -1))
 
     found = collect(read, documents)
     assert batch.lengths == [3, 5, 9] and len(found.places_N) == 17
@@ -212,11 +212,11 @@ def test_padding_is_never_collected():
 def test_embeddings_know_no_place_and_a_leak_is_found_there(figure):
     model = decoder()
     trained, tested = random_sets(SYMBOLS, 24, first=START, count=128)
-    honest = decoder_states(model)
+    honest = decoder_state_reader(model)
 
     def leaking(batch, keep):
         def more(layer, state_BTD):
-            added = 0.02 * batch.places_BT[..., None] * torch.eye(state_BTD.shape[-1])[0]
+            added = 0.02 * batch.token_indices_BT[..., None] * torch.eye(state_BTD.shape[-1])[0]
             keep(layer, state_BTD + added if layer == 0 else state_BTD)
 
         honest(batch, more)
@@ -233,7 +233,9 @@ def test_a_place_that_is_added_to_embeddings_is_read_in_layer_0_and_that_of_othe
     trained, tested = random_sets(SYMBOLS, 24, first=START, count=128)
     for encoding in ENCODINGS:
         name = f"{encoding}:limit=64" if encoding == "learned" else encoding
-        rows = probe_all({("trained", "none"): decoder_states(decoder(name, 1))}, trained, tested, kinds=["linear"])
+        rows = probe_all(
+            {("trained", "none"): decoder_state_reader(decoder(name, 1))}, trained, tested, kinds=["linear"]
+        )
         found = at(rows, control="none", layer=0, tested="seen")
         told = decoder(name, 1)._encodings()[0].overrides("embed")
         assert (found["mae"] < 0.6 * found["token"]) == told, name
@@ -242,7 +244,7 @@ def test_a_place_that_is_added_to_embeddings_is_read_in_layer_0_and_that_of_othe
 @pytest.mark.slow
 def test_probes_are_the_same_bit_for_bit():
     trained, tested = random_sets(SYMBOLS, 16, first=START, count=32)
-    reads = {("trained", change): decoder_states(decoder(layers=1), heads=tap) for change, tap in TAPS.items()}
+    reads = {("trained", change): decoder_state_reader(decoder(layers=1), heads=tap) for change, tap in TAPS.items()}
     first, second = (probe_all(reads, trained, tested, key=5) for _ in range(2))
     assert first == second
     other = probe_all(reads, trained, tested, key=6, kinds=["linear"])
@@ -272,8 +274,8 @@ def test_the_constructed_state_is_read_without_error_and_fails_beyond_by_the_clo
 def test_the_same_tokens_are_read_whatever_is_padded():
     documents = random_documents(SYMBOLS, 9, 5) + random_documents(SYMBOLS, 17, 5)
     model = decoder("rope").double()
-    states = collect(decoder_states(model), documents)
-    alone = [collect(decoder_states(model), [one]) for one in documents]
+    states = collect(decoder_state_reader(model), documents)
+    alone = [collect(decoder_state_reader(model), [one]) for one in documents]
     for layer in states.layers:
         assert torch.allclose(states.layers[layer], torch.cat([one.layers[layer] for one in alone]), atol=1e-9)
     assert sorted(states.layers) == [0, 1, 2]
@@ -337,8 +339,8 @@ def test_spread_is_what_a_dense_computation_gives():
 def test_the_table_and_the_sentence_say_what_the_rows_say():
     trained, tested = random_sets(SYMBOLS, 16, first=START, count=32)
     reads = {
-        ("trained", "none"): decoder_states(decoder()),
-        ("untrained", "none"): decoder_states(decoder(seed=1)),
+        ("trained", "none"): decoder_state_reader(decoder()),
+        ("untrained", "none"): decoder_state_reader(decoder(seed=1)),
         ("constructed", "none"): theorem1_states(40, START, 16),
     }
     labels = {"task": "copy", "documents": "task", "encoding": "nope", "seed": 0}
@@ -348,7 +350,7 @@ def test_the_table_and_the_sentence_say_what_the_rows_say():
     assert line["layer 1"] == round(wanted, 2)
     assert {"layer 0", "layer 2", "unseen lengths", "beyond", "untrained", "shuffled"} <= set(line)
     assert "with √m" not in line
-    told = without(rows, "copy", "task")
+    told = baseline_sentences(rows, "copy", "task")
     assert "L/3 is 5.33" in told and "L/4 is 4.00" in told and "Theorem 1's state" in told
 
 

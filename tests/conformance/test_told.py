@@ -7,7 +7,7 @@ from torch import nn
 from lengthwise.conformance import CHECKS, assert_conforms, verify
 from lengthwise.conformance.cures import CONSEQUENCES, CURES, explaining_failures
 from lengthwise.encoding.alibi import Alibi
-from lengthwise.encoding.base import Encoding, waves
+from lengthwise.encoding.base import Encoding, cos_sin_from_frequency
 from tests.conformance.mutants import NumpyDraws, OwnGenerator, RunawayPower, SlopesInABuffer
 from tests.run.test_cli_runs import cli
 
@@ -26,7 +26,9 @@ class LearnedFrequencies(Encoding):
 
     def prepare(self, query_positions_BQ, key_positions_BK, budget_B):
         frequency_F = self.log_F.double().exp()
-        return waves(query_positions_BQ, frequency_F), waves(key_positions_BK, frequency_F)
+        return cos_sin_from_frequency(query_positions_BQ, frequency_F), cos_sin_from_frequency(
+            key_positions_BK, frequency_F
+        )
 
     def rotate(self, q_BHQE, k_BHKE, state):
         def turn(x, table):

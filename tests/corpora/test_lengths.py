@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lengthwise.corpora import measure, texts, words
+from lengthwise.corpora import count_words, measure, texts
 from lengthwise.corpora.lengths import PERCENTS
 from lengthwise.spec import SpecError
 
@@ -16,7 +16,7 @@ COUNTS = st.lists(st.integers(0, 300) | st.integers(0, 10**9), min_size=1, max_s
 
 
 def test_words_are_separated_by_white_space():
-    assert [words(text) for text in ["", " \n", "one", " a b,\tc\n d "]] == [0, 0, 1, 4]
+    assert [count_words(text) for text in ["", " \n", "one", " a b,\tc\n d "]] == [0, 0, 1, 4]
 
 
 def test_the_worked_example():
@@ -59,9 +59,9 @@ def test_quantiles_are_numpys_inverted_cdf(documents):
 
 def test_chunks_do_not_show(monkeypatch):
     counts = [i * i % 37 for i in range(1000)]
-    whole = measure(counts, [5]).mapping()
+    whole = measure(counts, [5]).to_json_dict()
     monkeypatch.setattr("lengthwise.corpora.lengths._CHUNK", 7)
-    assert measure(iter(counts), [5]).mapping() == whole
+    assert measure(iter(counts), [5]).to_json_dict() == whole
 
 
 def test_what_is_too_long_for_the_histogram_is_counted():
@@ -88,11 +88,11 @@ def test_the_axis_ends_at_a_round_number(p99, upto):
 
 
 def test_mapping_is_json_and_says_all():
-    mapping = measure([0, 3, 4, 900], trained=[3], unit="words").mapping(bins=2, upto=4)
-    assert json.loads(json.dumps(mapping)) == mapping
-    assert mapping["beyond"] == [{"trained": 3, "share": 0.5}]
-    assert mapping["histogram"] == {"edges": [0, 2, 4], "counts": [0, 2], "empty": 1, "overflow": 1}
-    assert set(mapping) == {"unit", "documents", "total", "mean", "min", "quantiles", "max", "beyond", "histogram"}
+    to_json_dict = measure([0, 3, 4, 900], trained=[3], unit="words").to_json_dict(bins=2, upto=4)
+    assert json.loads(json.dumps(to_json_dict)) == to_json_dict
+    assert to_json_dict["beyond"] == [{"trained": 3, "share": 0.5}]
+    assert to_json_dict["histogram"] == {"edges": [0, 2, 4], "counts": [0, 2], "empty": 1, "overflow": 1}
+    assert set(to_json_dict) == {"unit", "documents", "total", "mean", "min", "quantiles", "max", "beyond", "histogram"}
 
 
 def test_mistakes_are_told():
@@ -121,4 +121,4 @@ def test_a_million_documents_take_a_second_or_so(figure):
 
 def test_from_a_file_to_its_lengths(tmp_path):
     (tmp_path / "a.txt").write_text("one\n\none two\none two three\n")
-    assert measure(map(words, texts(tmp_path / "a.txt"))).quantiles[50] == 2
+    assert measure(map(count_words, texts(tmp_path / "a.txt"))).quantiles[50] == 2

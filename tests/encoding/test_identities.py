@@ -122,7 +122,7 @@ def test_fires_lines_are_its_network(width, seed):
     fire.initialize(lambda name: torch.Generator().manual_seed(seed + len(name)))
     with torch.no_grad():
         share = torch.linspace(-1.5, 1.5, 997, dtype=torch.float64)
-        slopes, heights, knots = fire.lines(torch.float64)
+        slopes, heights, knots = fire.linear_segments(torch.float64)
         segment = torch.searchsorted(knots, share)
         got = heights[segment] + slopes[segment] * share[:, None]
         wanted = torch.relu(share[:, None] * fire.up + fire.up_bias) @ fire.down.T

@@ -48,7 +48,7 @@ def test_positions_that_look_at_content_keep_the_contract(kind, name, data):
     if data.draw(st.booleans()):
         positions = positions.at_test()
     length = data.draw(st.integers(1, 8))
-    example = task.render(instance_factory(task, "train", max(length, 3))(data.draw(st.integers(0, 50))))
+    example = task.to_example(instance_factory(task, "train", max(length, 3))(data.draw(st.integers(0, 50))))
     ids, asked = task.vocabulary.sequence(example.prompt, example.target, task.starts)
     prompt, right = ids[:asked], ids[asked:]
     answer = right[: data.draw(st.integers(0, len(right)))]
@@ -64,7 +64,7 @@ def test_positions_that_look_at_content_keep_the_contract(kind, name, data):
 def placed(kind, name, instance, key=0):
     """Each symbol of an example with its position in evaluation."""
     task = build_task(name)
-    example = task.render(instance)
+    example = task.to_example(instance)
     ids, asked = task.vocabulary.sequence(example.prompt, example.target, task.starts)
     places = build_positions(kind).of(task).at_test().places(ids[:asked], ids[asked:], key, len(ids))
     return " ".join(f"{s}{p}" for s, p in zip(task.vocabulary.read(ids), places, strict=True))
@@ -103,7 +103,7 @@ def test_what_a_copy_has_too_much_has_no_group():
 
 def test_starts_are_random_in_training_and_leave_room():
     task = build_task("addition:reversed=answer")
-    ids, asked = task.vocabulary.sequence(*task.render(("65", "8"))[:2], True)
+    ids, asked = task.vocabulary.sequence(*task.to_example(("65", "8"))[:2], True)
     kind = build_positions("coupled:limit=10").of(task)
     starts = {kind.places(ids[:asked], ids[asked:], key, 20)[1] for key in range(300)}
     # The prompt's highest group is 3, the sum may have one more, and the last position is 9.
@@ -124,7 +124,7 @@ def test_starts_are_random_in_training_and_leave_room():
 )
 def test_what_cannot_be_coupled_says_what_to_type(kind, name, said):
     task = build_task(name)
-    example = task.render(instance_factory(task, "train", 3)(0))
+    example = task.to_example(instance_factory(task, "train", 3)(0))
     ids, asked = task.vocabulary.sequence(example.prompt, example.target, task.starts)
     with pytest.raises(SpecError, match=said):
         build_positions(kind).of(task).places(ids[:asked], ids[asked:], 0, len(ids))
@@ -151,7 +151,7 @@ def test_abacus_refuses_what_parts_the_digits_of_a_number(name, option):
 )
 def test_no_right_answer_reaches_the_last_abacus_position_twice(name, instance):
     task = build_task(name)
-    example = task.render(instance)
+    example = task.to_example(instance)
     ids, asked = task.vocabulary.sequence(example.prompt, example.target, task.starts)
 
     def places(limit):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lengthwise.task import PUBLISHED, TASKS, build_task
 from lengthwise.task.block import training_block
-from lengthwise.task.sets import VERSION, evaluation, instances, lengths_of, splits, training
+from lengthwise.task.sets import VERSION, evaluation_instances, instances, lengths_of, splits, training
 
 FILE = Path(__file__).parent / "tasks.json"
 NAMES = [
@@ -27,10 +27,10 @@ def pinned(name: str) -> dict[str, object]:
     """Version, text of the first example, and hashes of the first 1,000 training examples and the evaluation sets."""
     task = build_task(name)
     lengths, indices = training(task, 0, 1000)
-    made = [task.render(one) for one in instances(task, "train", lengths.tolist(), indices.tolist())]
+    made = [task.to_example(one) for one in instances(task, "train", lengths.tolist(), indices.tolist())]
     train = [[length, *map(list, example)] for length, example in zip(lengths.tolist(), made, strict=True)]
     held_out = [
-        [split, length, [list(task.render(one)) for one in evaluation(task, split, length, 20)]]
+        [split, length, [list(task.to_example(one)) for one in evaluation_instances(task, split, length, 20)]]
         for split in splits(task)
         if split != "train"
         for length in lengths_of(task, split)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lengthwise.model import Decoder, attention, preset
-from lengthwise.model.taps import Blocks, Recorder
+from lengthwise.model.taps import QueryBlockTap, Recorder
 from lengthwise.spec import SpecError
 
 NAMES = ["nope", "t5", "alibi"]
@@ -28,7 +28,7 @@ def test_blocks_equal_the_whole(name, mask, monkeypatch):
 
     with torch.no_grad():
         truth = model(ids, taps={"layers.*.weights": whole}, **prefix)
-        got = model(ids, taps={"layers.*.weights": Blocks(collect, 16)}, **prefix)
+        got = model(ids, taps={"layers.*.weights": QueryBlockTap(collect, 16)}, **prefix)
     assert torch.allclose(got, truth, atol=1e-12)
     for key, blocks in parts.items():
         assert [start for start, _ in blocks] == [0, 16, 32, 48]
@@ -59,7 +59,7 @@ def test_blocks_are_taken_by_themselves_where_there_is_much(lengths, monkeypatch
 
 
 def test_blocks_listen_to_weights_alone():
-    with pytest.raises(SpecError, match="Blocks listens to weights"):
-        decoder("nope")(torch.zeros(1, 3, dtype=torch.long), taps={"states": Blocks(print)})
+    with pytest.raises(SpecError, match="QueryBlockTap listens to weights"):
+        decoder("nope")(torch.zeros(1, 3, dtype=torch.long), taps={"states": QueryBlockTap(print)})
     with pytest.raises(SpecError, match="at least one row"):
-        Blocks(print, 0)
+        QueryBlockTap(print, 0)

@@ -13,7 +13,7 @@ from lengthwise import __version__
 from lengthwise.cli import app
 from lengthwise.encoding import ENCODINGS, POSITIONS
 from lengthwise.encoding.signature import encoding_stub
-from lengthwise.publication.citations import VARIANTS, numbers_in, project_bibtex, short_entry
+from lengthwise.publication.citations import VARIANTS, arxiv_numbers, project_bibtex, short_entry
 from lengthwise.publication.citations import entries as bibtex
 from lengthwise.spec import resolve
 from lengthwise.study.reading import recipes
@@ -55,7 +55,7 @@ def test_everything_that_can_be_named_has_its_entry(name):
     assert done.exit_code == 0
     table = next(table for table in (ENCODINGS, TASKS, POSITIONS) if name in table)
     paper = encoding_stub(name).paper if table is ENCODINGS else resolve("", table, name).paper
-    if name in NOBODYS or not (numbers_in(paper) or entries(done.stdout)):
+    if name in NOBODYS or not (arxiv_numbers(paper) or entries(done.stdout)):
         assert done.stdout.startswith("% ")
     else:
         assert entries(done.stdout)
@@ -65,11 +65,11 @@ def test_everything_that_can_be_named_has_its_entry(name):
 def test_every_paper_of_an_encoding_or_a_kind_of_positions_has_its_entry():
     classes = [encoding_stub(name) for name in ENCODINGS]
     classes += [resolve("positions", POSITIONS, name) for name in POSITIONS]
-    numbers = [number for cls in classes for number in numbers_in(cls.paper)]
-    numbers += [number for kinds in VARIANTS.values() for paper in kinds.values() for number in numbers_in(paper)]
+    numbers = [number for cls in classes for number in arxiv_numbers(cls.paper)]
+    numbers += [number for kinds in VARIANTS.values() for paper in kinds.values() for number in arxiv_numbers(paper)]
     assert len(numbers) > 20
     # A new encoding is two files: until somebody writes its entry, `paper` makes a short one.
-    unknown = [cls.paper for cls in classes if (found := numbers_in(cls.paper)) and not set(found) & set(bibtex())]
+    unknown = [cls.paper for cls in classes if (found := arxiv_numbers(cls.paper)) and not set(found) & set(bibtex())]
     assert all(short_entry(paper) for paper in unknown)
     made = short_entry("Chi et al. 2022, arXiv:2205.09921")
     assert made is not None and "author        = {Chi and others}" in made and "eprint        = {2205.09921}" in made

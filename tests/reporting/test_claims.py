@@ -66,9 +66,9 @@ def test_a_claim_about_all_tasks_is_not_judged_on_some():
 
 def test_an_interval_across_the_bound_settles_nothing():
     across = Estimate(0.01, -0.05, 0.07, 0.95, 3, "seeds", "t", "words")
-    assert Rule(above=0).side(across) == 0 and Rule(within=[-1, 1]).side(across) == 1
+    assert Rule(above=0).interval_verdict(across) == 0 and Rule(within=[-1, 1]).interval_verdict(across) == 1
     alone = Estimate(0.5, None, None, None, 1, "seed", "t", "no seed interval")
-    assert Rule(above=0).side(alone) == 0
+    assert Rule(above=0).interval_verdict(alone) == 0
     one = findings(study(TASKS[:1], FIVE, seeds=1))
     assert judge(claim(), one, numbers(one)).word == "not settled"
 

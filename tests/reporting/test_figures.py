@@ -15,10 +15,10 @@ LEARNED = learned(Page(FOUND).numbers.scores)
 def drawings():
     return [
         figures.curves(FOUND, TASKS[0]),
-        figures.anatomy(FOUND, TASKS[2]),
+        figures.answer_kinds_drawing(FOUND, TASKS[2]),
         overview.heat(FOUND, LEARNED),
-        overview.reaches(FOUND),
-        overview.rank_shares(FOUND, {"nope": [0.75, 0.25], "t5": [0.25, 0.75]}),
+        overview.reach_drawing(FOUND),
+        overview.rank_share_drawing(FOUND, {"nope": [0.75, 0.25], "t5": [0.25, 0.75]}),
     ]
 
 

@@ -216,7 +216,7 @@ def test_every_pair_is_in_the_json_and_the_one_asked_for_meets_all_others():
         assert len(page.plain()["differences"]) == 20 * 19 // 2
         shown = page.difference_table()
         assert len(shown) == 19 and all(found.label(names[7]) in line["pair"] for line in shown)
-        assert "The map shows all 190 pairs" in page.difference_words()
+        assert "The map shows all 190 pairs" in page.difference_table_caption()
         (drawing,) = [drawing for drawing in page.overview() if drawing.name == "pairs"]
         assert drawing.data.height == 190 and "<svg" in drawing.svg()
     few = Page(findings(study(TASKS[:1], names[:7], seeds=2)))
@@ -230,7 +230,7 @@ def test_what_three_seeds_know_is_said():
     assert "All 3 seeds put it ahead of RoPE, by at least 0." in page.verdict
     assert "95 % needs 6 seeds; add --seeds 6" in page.verdict and "not settled" not in page.verdict
     timed = {item.key: {"done": {"seconds": 60.0}, "run": {}} for item in page.found.items}
-    told = Page(findings(study(TASKS[:1], ["nope", "rope"]), records=timed)).difference_words()
+    told = Page(findings(study(TASKS[:1], ["nope", "rope"]), records=timed)).difference_table_caption()
     assert re.search(r"95 % needs 6 seeds; .* \(about \d+ (s|min) more on \d+ cores\)", told)
 
 
@@ -269,7 +269,7 @@ def test_troubles_of_training_are_named_apart_from_what_does_not_extrapolate():
     broken = found.rows.with_columns(pl.when(lost).then(0).otherwise(pl.col("correct")).alias("correct"))
     object.__setattr__(found, "rows", broken)
     page = Page(found)
-    told = {line["encoding"]: line["what happened"] for line in page.training_table()}
+    told = {line["encoding"]: line["what happened"] for line in page.training_problem_table()}
     assert told["NoPE"].startswith("the loss never left its plateau") and told["RoPE"] == "the loss spiked at step 600"
     assert "T5" not in told, "it learned, and fails beyond: that is no trouble of training"
     assert "never left the plateau" in page.verdict and "Runs whose training went wrong" in page.html()

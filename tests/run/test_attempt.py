@@ -45,10 +45,10 @@ def run(tmp_path_factory):
 def test_the_folder_holds_all_that_was_promised(run):
     names = run.folder.names()
     assert {"run.json", "train.jsonl", "rows.parquet", "predictions.parquet", "model.safetensors", "done"} <= set(names)
-    record = run.folder.json("run.json")
-    assert record["id"] == run.id and record["options"]["seed"] == 0
+    run_json = run.folder.json("run.json")
+    assert run_json["id"] == run.id and run_json["options"]["seed"] == 0
     for key in ("lengthwise", "torch", "python", "cpu", "threads", "git", "host"):
-        assert key in record["recorded"]
+        assert key in run_json["recorded"]
     lines = [json.loads(line) for line in run.folder.read("train.jsonl").decode().splitlines()]
     assert [line["step"] for line in lines if "loss" in line] == [10, 20, 30, 40, 50, 60]
     assert [line["step"] for line in lines if "exact_match" in line] == [15, 30, 45, 60]
@@ -237,7 +237,7 @@ def test_a_run_can_begin_with_another_runs_weights(run, tmp_path):
     with pytest.raises(SpecError, match=r"left over: encodings.0.table. .*--allow encodings.0.\*"):
         small(store, "nope", start=learned.id)
     dropped = small(store, "nope", start=f"{learned.id}@best", allow=["encodings.*"])
-    assert dropped.done and dropped.record["options"]["start"]["run"] == learned.id
+    assert dropped.done and dropped.run_json["options"]["start"]["run"] == learned.id
     scratch = small(store, "nope")
     assert dropped.id != scratch.id
     # It began where the other ended: its first losses are lower.
@@ -256,8 +256,8 @@ def test_stored_weights_are_evaluated_with_another_encoding_without_training(run
     assert as_trained.rows.drop("loss").equals(stored.drop("loss"))
     assert as_trained.rows["loss"].to_list() == pytest.approx(stored["loss"].to_list(), rel=1e-5)
     before = len(run.rows())
-    run.keep(anew)
-    run.keep(anew)
+    run.store_evaluation(anew)
+    run.store_evaluation(anew)
     assert len(run.rows()) == before + 3
 
 
@@ -367,10 +367,10 @@ def test_what_cannot_be_run_is_refused_before_anything_is_written(arguments, sai
 def test_a_scaling_by_length_leaves_seen_lengths_alone(task):
     """`trained` is filled in as the budget of the longest trained sequence, not as its tokens, which are fewer."""
     from lengthwise.evaluation.cases import cases
-    from lengthwise.run.run import with_trained
+    from lengthwise.run.run import with_trained_length
 
     plan = Plan.of(task, "rope")
     budgets = [case.budget for case in cases(plan.task, "test_seen", plan.task.longest)]
-    assert plan.longest_budget() == max(budgets) > len(plan.longest())
-    asked = with_trained("rope:scaling=yarn", plan.longest_budget)
+    assert plan.longest_budget() == max(budgets) > len(plan.longest_training_ids())
+    asked = with_trained_length("rope:scaling=yarn", plan.longest_budget)
     assert asked == f"rope:scaling=yarn:trained={max(budgets)}"

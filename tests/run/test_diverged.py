@@ -100,9 +100,9 @@ def test_the_report_shows_it_as_diverged_and_never_as_zero(place, tmp_path):
     assert not page.found.failed and len(page.found.diverged) == 2
     (line,) = [line for line in page.rank_table() if line["encoding"] == "Shrinks"]
     assert line["diverged"] == 2 and line["reach"] == "diverged" and line["seen"] == line["unseen, median seed"] == "–"
-    assert page.order()[-1] == bad, "it ranks below all that have a value"
+    assert page.encodings_best_first()[-1] == bad, "it ranks below all that have a value"
     assert "2 of 2 seeds" in page.warnings()[0] or any("2 runs diverged" in words for words in page.warnings())
-    troubles = [line["what happened"] for line in page.training_table()]
+    troubles = [line["what happened"] for line in page.training_problem_table()]
     assert sum("diverged at step" in words for words in troubles) == 2
     (pair,) = page.difference_table()
     assert pair["verdict"] == "not settled: " + f"{bad} diverged in 2 seeds"

@@ -73,7 +73,7 @@ def run(tmp_path_factory):
 
 def test_the_same_evaluation_twice_is_not_more_examples(run):
     before = run.rows()
-    run.keep(run.evaluate())
+    run.store_evaluation(run.evaluate())
     assert run.rows().drop("loss").sort("checkpoint", "length").equals(before.drop("loss").sort("checkpoint", "length"))
 
 
@@ -169,10 +169,10 @@ def test_the_answer_of_a_file_with_steps_counts(tmp_path):
 )
 def test_what_a_task_asks_it_can_read(name):
     from lengthwise.task import build_task
-    from lengthwise.task.sets import evaluation
+    from lengthwise.task.sets import evaluation_instances
 
     task = build_task(name)
     split = "validation" if task.protocol == "paper" else "test_seen"
     for length in (task.longest, task.longest - 1):
-        for instance in evaluation(task, split, length)[:20]:
-            assert task.asked(task.render(instance).prompt) == (length, instance)
+        for instance in evaluation_instances(task, split, length)[:20]:
+            assert task.asked(task.to_example(instance).prompt) == (length, instance)

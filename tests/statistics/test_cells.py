@@ -18,7 +18,7 @@ from lengthwise.statistics.cells import (
     reaches,
     score_cells,
 )
-from lengthwise.statistics.reach import Reach, summarise
+from lengthwise.statistics.reach import Reach, run_scores
 from lengthwise.statistics.table import accuracy, scores
 from tests.statistics.planted import L, made, named
 
@@ -89,7 +89,9 @@ def test_what_comes_after_a_censored_reach_is_at_least_so_much():
 
 def test_a_seed_that_learned_nothing_is_below_all():
     found = reaches([Reach(None), Reach(30), Reach(None), Reach(50, True), Reach(20)])
-    assert found.learned == 3 and str(found.median) == "20" and str(found.low) == "not learned" and found.n == 5
+    assert (
+        found.learned_seed_count == 3 and str(found.median) == "20" and str(found.low) == "not learned" and found.n == 5
+    )
     assert str(reaches([Reach(None)] * 3).median) == "not learned"
     assert reaches([Reach(12)]).low is None and "no seed interval" in reaches([Reach(12)]).words
     assert str(reaches([Reach(10), Reach(20)]).median) == "10"  # a length that was tested
@@ -128,9 +130,9 @@ def test_cells_of_a_study():
     assert last.seeds == (0.1, 0.2, 0.3) and last.median.value == 0.2 and last.missing == 1
     score = score_cells(scores(rows, labels))["copy", "nope"]
     assert score.median.value == pytest.approx(0.65) and score.missing == 1 and score.noise.n == 800
-    far = reach_cells(summarise(rows), labels)["copy", "nope"]
+    far = reach_cells(run_scores(rows), labels)["copy", "nope"]
     assert str(far.median) == str(L + 2)
-    half = reach_cells(summarise(rows, threshold=0.5), labels)["copy", "nope"]
+    half = reach_cells(run_scores(rows, threshold=0.5), labels)["copy", "nope"]
     assert str(half.median) == str(L + 3)
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from lengthwise.reporting.page import Page
 from lengthwise.statistics.learned import MEAN, RULE, WEAK, by_length, enough_runs_learned, learned_runs
-from lengthwise.statistics.reach import summarise
+from lengthwise.statistics.reach import run_scores
 from tests.reporting.made import TASKS, findings, study
 
 
@@ -71,7 +71,7 @@ def test_a_cell_is_learned_by_enough_of_its_runs(runs, needed):
 def test_the_page_has_one_definition_and_prints_it():
     page = Page(findings(study(TASKS[:1])))
     assert RULE in page.html().replace("&#39;", "'") and f"{MEAN:.2f}".lstrip("0") in RULE
-    lines = summarise(page.found.rows)
+    lines = run_scores(page.found.rows)
     by_hand = dict(lines.select("run", "learned").iter_rows())
     by_scores = dict(page.numbers.scores.select("run", "learned").iter_rows())
     assert by_hand == by_scores, "reach, ranks and scores say the same of every run"

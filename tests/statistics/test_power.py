@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import stdtrit
 
-from lengthwise.statistics.seeds import MOST, ruled_out, seeds_needed, smallest_seed_count
+from lengthwise.statistics.seeds import MOST, ruled_out_failure_rate, seeds_needed, smallest_seed_count
 from tests.statistics import simulated as sim
 
 
@@ -35,7 +35,7 @@ def test_the_number_of_seeds_keeps_its_promise(kind, figure):
             plain.append(narrow(sim.accuracies(kind, dice, fresh), 0.05))
             need = seeds_needed(pilot.tolist())
             if need.total is None:  # all agree: nothing is promised
-                assert need.rules_out == ruled_out(n) and need.more is None
+                assert need.rules_out == ruled_out_failure_rate(n) and need.more is None
                 agree += 1
                 continue
             asked.append(need.total)
@@ -55,7 +55,7 @@ def test_agreeing_seeds_never_need_none():
         need = seeds_needed([1.0] * n)
         assert need.more is None and need.total is None and need.rules_out == pytest.approx(1 - 0.05 ** (1 / n))
         assert f"all {n} seeds agree" in need.words and f"{100 * need.rules_out:.0f} %" in need.words
-    assert round(ruled_out(3), 2) == 0.63 and round(ruled_out(5), 2) == 0.45
+    assert round(ruled_out_failure_rate(3), 2) == 0.63 and round(ruled_out_failure_rate(5), 2) == 0.45
     assert seeds_needed([0.98, 1.0, 0.97]).rules_out is not None  # within δ of each other
 
 

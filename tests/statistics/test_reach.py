@@ -7,7 +7,7 @@ import polars as pl
 
 from lengthwise.evaluation.rows import COLUMNS
 from lengthwise.statistics.learned import by_length
-from lengthwise.statistics.reach import reach, summarise
+from lengthwise.statistics.reach import reach, run_scores
 
 
 def made(runs: int, lengths: int, labels: int, seed: int = 0) -> pl.DataFrame:
@@ -41,7 +41,7 @@ def made(runs: int, lengths: int, labels: int, seed: int = 0) -> pl.DataFrame:
 
 def test_a_line_says_what_the_reach_of_the_run_is():
     rows = made(300, 24, 2)
-    found = {line["run"]: line for line in summarise(rows).to_dicts()}
+    found = {line["run"]: line for line in run_scores(rows).to_dicts()}
     assert len(found) == 300
     kinds = set()
     for (run,), own in rows.filter(pl.col("checkpoint") == "last").partition_by("run", as_dict=True).items():
@@ -56,9 +56,9 @@ def test_a_line_says_what_the_reach_of_the_run_is():
 def test_a_million_rows_are_summarised_in_two_seconds(figure):
     rows = made(10_000, 34, 3)
     assert rows.height > 1_000_000
-    summarise(rows.head(1000))
+    run_scores(rows.head(1000))
     began = time.perf_counter()
-    found = summarise(rows)
+    found = run_scores(rows)
     took = time.perf_counter() - began
     figure(f"{rows.height:,} rows of {found.height:,} runs summarised in {took:.2f} s")
     assert found.height == 10_000 and took < 2

@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 from lengthwise.spec import SpecError
-from lengthwise.statistics.table import MEASURES, accuracy, arms, labels, learned, learned_by_all, scores
+from lengthwise.statistics.table import MEASURES, accuracy, join_axis_labels, labels, learned, learned_by_all, scores
 from tests.statistics.planted import L, made, named, run
 
 KEY = ("copy", "nope", 0)
@@ -157,10 +157,10 @@ def test_two_runs_of_one_name_are_refused_until_the_axis_is_named():
     twice = twice.with_columns(positions=pl.Series(["consecutive", "randomized"]))
     with pytest.raises(SpecError, match="more than one run"):
         scores(made(planted), twice)
-    both = scores(made(planted), arms(twice, ["encoding", "positions"]))
+    both = scores(made(planted), join_axis_labels(twice, ["encoding", "positions"]))
     assert both["encoding"].to_list() == ["nope, consecutive", "nope, randomized"]
     with pytest.raises(SpecError, match="no axis"):
-        arms(twice, ["encoding", "colour"])
+        join_axis_labels(twice, ["encoding", "colour"])
 
 
 def test_labels_of_a_planned_study():

@@ -740,7 +740,7 @@ def plan_or_mistakes(there, text):
         assert StudyFile.of(study.model_dump()) == study
         planned = Planned(study)
         assert len(planned.points) == study.runs
-        if planned.outside():
+        if planned.outside_code_names():
             ended = "foreign"
         else:
             items, waiting = planned.items({}) if study.runs <= 1000 else ([], [])

@@ -51,7 +51,7 @@ def test_a_study_is_done_once(undisturbed):
     again = Driver(planned, store, InProcess(lambda job, watch: pytest.fail("it was done"))).run()
     assert again.here == 0 and len(again.done) == 4
     found = status(planned, store)
-    assert found.complete and not found.missing and not found.running and found.seconds is not None
+    assert found.all_done and not found.missing and not found.running and found.seconds is not None
 
 
 def test_a_run_of_a_study_is_a_run(undisturbed, tmp_path):
@@ -90,7 +90,7 @@ def test_what_fails_is_recorded_and_does_not_stop_the_study(tmp_path, monkeypatc
     assert again.here == 0 and list(again.failed) == bad
     retried = Driver(planned, store, InProcess(), retry=True).run()
     assert retried.here == 1 and not retried.failed and len(retried.done) == 4
-    assert status(planned, store).complete
+    assert status(planned, store).all_done
 
 
 @pytest.mark.slow
@@ -205,7 +205,7 @@ def test_an_evaluation_is_work_of_its_own_and_never_trains(tmp_path):
     assert set(rows.filter(pl.col("evaluation") == "examples=8")["length"]) == {4, 5, 6}
     with pytest.raises(Exception, match="beginning of"):
         Run.open("copy", str(tmp_path))  # evaluations do not look like runs
-    assert Run.open(planned.items({})[0][0].run, str(tmp_path)).done
+    assert Run.open(planned.items({})[0][0].run_id, str(tmp_path)).done
 
 
 # --- the learning rate -----------------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ def summary(correct: int, loss: float) -> dict:
 def test_the_rate_is_chosen_by_rule_and_equally_for_every_encoding():
     study = tiny(lr={"choose": [1e-3, 2e-3, 4e-3]})
     planned = Planned(study)
-    assert planned.counted() == {"tuning": 6, "runs": 4, "evaluations": 0}
+    assert planned.item_counts() == {"tuning": 6, "runs": 4, "evaluations": 0}
     tried = [item for items in planned.tuning.values() for item in items]
     assert {item.plan.seed for item in tried} == {1000} and {item.plan.training.steps for item in tried} == {2}
     for items in planned.tuning.values():  # T50: the same grid and budget
@@ -232,8 +232,8 @@ def test_the_rate_is_chosen_by_rule_and_equally_for_every_encoding():
     assert not waiting
     assert {item.plan.training.lr for item in items if item.point.encoding == "nope" and item.kind == "run"} == {2e-3}
     assert {item.plan.training.lr for item in items if item.point.encoding == "alibi" and item.kind == "run"} == {1e-3}
-    nope, alibi = planned.choices(scores).values()
-    assert not nope.edge and alibi.edge
+    nope, alibi = planned.learning_rate_choices(scores).values()
+    assert not nope.lr_at_edge and alibi.lr_at_edge
     proof = check_only_encoding_differs(items)
     assert not proof.holds and list(proof.differs) == ["training.lr"]
 
@@ -262,7 +262,7 @@ def test_a_tuned_study_runs_from_end_to_end(tmp_path):
     planned, store, tally = driven(tiny(seeds=1, lr={"choose": [1e-3, 2e-3]}), tmp_path)
     assert len(tally.done) == tally.total == 6 and not tally.waiting
     found = status(planned, store)
-    assert found.complete and all(choice.lr in {1e-3, 2e-3} for choice in found.choices)
+    assert found.all_done and all(choice.lr in {1e-3, 2e-3} for choice in found.choices)
     assert (
         set(store.rows([item.key for item in planned.items(store.summaries(store.done()))[0]])["run"]) == store.done()
     )
@@ -331,7 +331,9 @@ def test_without_its_store_a_study_goes_on_from_a_bundle(undisturbed, tmp_path):
     whole = Bundle(tmp_path / "whole")
     assert set(whole.records) == set(keys) and whole.rows.sort(ORDER).equals(rows_of(apart, keys))
     apart.export(tmp_path / "apart", keys, "tiny")
-    for mine, theirs in zip(whole.answers(), Bundle(tmp_path / "apart").answers(), strict=True):
+    for mine, theirs in zip(
+        whole.wrong_answers_and_outcomes(), Bundle(tmp_path / "apart").wrong_answers_and_outcomes(), strict=True
+    ):
         assert mine.sort(mine.columns).equals(theirs.sort(theirs.columns))
 
 

@@ -15,7 +15,7 @@ from lengthwise.evaluation.cases import parse_lengths
 from lengthwise.spec import Spec
 from lengthwise.study import StudyFile
 from lengthwise.study.check import check
-from lengthwise.study.file import Base, CrossedOptions, LearningRateRule, LinkedOptions, schema
+from lengthwise.study.file import BaseRunOptions, CrossedOptions, LearningRateRule, LinkedOptions, schema
 from lengthwise.study.plan import Planned
 from tests.study.conftest import tiny
 
@@ -55,7 +55,7 @@ def test_yaml_and_python_give_the_same(tmp_path):
     made = StudyFile(
         name="both",
         question="Is it the same?",
-        base=Base(model="laptop:layers=2", training="laptop:steps=20"),
+        base=BaseRunOptions(model="laptop:layers=2", training="laptop:steps=20"),
         vary=CrossedOptions(encoding=["nope", "rope:fraction=0.25", "nope,rope"]),
         linked=[LinkedOptions(task="copy:variant=same:longest=4"), LinkedOptions(task="sort:longest=4", seeds=1)],
         seeds=[0, 7],

@@ -10,7 +10,18 @@ import time
 import pytest
 
 from lengthwise.folder import Folder
-from lengthwise.run.lease import BEATS, DEATHS, Failed, Held, Lease, Lost, Watch, done_record, owner_is_dead, read
+from lengthwise.run.lease import (
+    BEATS,
+    DEATHS,
+    Failed,
+    Held,
+    Lease,
+    LeaseLost,
+    StaleLeaseDetector,
+    done_record,
+    owner_is_dead,
+    read,
+)
 from lengthwise.spec import SpecError
 
 RUN = "copy-nope-s0-0123456789abcdef"
@@ -62,7 +73,7 @@ def test_a_lease_of_this_process_that_nobody_holds_is_dead(store):
 
 def test_a_still_counter_is_stale_by_the_observers_clock_alone(store):
     elsewhere(store)
-    watch, began = Watch(), time.monotonic()
+    watch, began = StaleLeaseDetector(), time.monotonic()
     while True:
         try:
             lease = Lease.take(store, RUN, watch)
@@ -75,7 +86,7 @@ def test_a_still_counter_is_stale_by_the_observers_clock_alone(store):
 
 def test_a_counter_that_moves_is_never_stale(store):
     content = elsewhere(store)
-    watch, until = Watch(), time.monotonic() + 3 * BEATS * 0.1
+    watch, until = StaleLeaseDetector(), time.monotonic() + 3 * BEATS * 0.1
     while time.monotonic() < until:
         content["beats"] += 1
         (store / "leases" / RUN).write("1", json.dumps(content))
@@ -94,7 +105,7 @@ def test_an_owner_keeps_its_lease_alive_and_says_how_far_it_is(store):
 
 def test_a_lease_that_cannot_be_read_is_not_free_before_it_has_stood_still(store):
     (store / "leases" / RUN).write("1", "")
-    watch = Watch()
+    watch = StaleLeaseDetector()
     with pytest.raises(Held):
         Lease.take(store, RUN, watch)
     time.sleep(BEATS * 0.1 + 0.1)
@@ -105,12 +116,12 @@ def test_a_zombie_can_neither_finish_nor_be_counted_twice(store):
     zombie = Lease.take(store, RUN)
     zombie.release("stopped")  # to others it looks dead; it does not know
     second = Lease.take(store, RUN)
-    with pytest.raises(Lost, match="taken over"):
+    with pytest.raises(LeaseLost, match="taken over"):
         zombie.finish({})
     assert done_record(store, RUN) is None
     second.finish({"seconds": 2.0})
     assert done_record(store, RUN)["attempt"] == 2
-    with pytest.raises(Lost):
+    with pytest.raises(LeaseLost):
         zombie.finish({})
     assert done_record(store, RUN)["attempt"] == 2
 
@@ -120,7 +131,7 @@ def test_an_owner_that_slept_learns_that_it_lost_its_lease(store):
         elsewhere(store, 2)
         lease._content["beats"] += 0
         assert not lease.lost
-        with pytest.raises(Lost):
+        with pytest.raises(LeaseLost):
             lease.raise_if_lost()
         assert lease.lost
 
@@ -132,7 +143,7 @@ def test_two_deaths_without_a_checkpoint_fail_a_run_and_progress_does_not(store)
     for number in range(1, DEATHS + 1):
         dies(number)
     (store / "runs" / RUN / "2" / "checkpoints" / "000000010").write("manifest.json", "{}")
-    watch = Watch()
+    watch = StaleLeaseDetector()
     with pytest.raises(Held):
         Lease.take(store, RUN, watch)
     time.sleep(BEATS * 0.1 + 0.1)

@@ -11,7 +11,7 @@ import pytest
 
 from lengthwise.spec import SpecError
 from lengthwise.study.cost import expected_seconds
-from lengthwise.study.drive import Driver, Tally, kind_of, remaining
+from lengthwise.study.drive import Driver, Tally, item_without_seed, remaining
 from lengthwise.study.executors import InProcess
 from lengthwise.study.file import StudyFile
 from lengthwise.study.plan import Planned
@@ -102,7 +102,7 @@ def test_the_time_left_is_known_before_the_first_run_ends():
     items = planned.items({})[0]
     seconds = expected_seconds([item.plan for item in items])
     assert seconds.keys() == {item.key for item in items} and all(0 < one < 60 for one in seconds.values())
-    expected = {kind_of(item): seconds[item.key] for item in items}
+    expected = {item_without_seed(item): seconds[item.key] for item in items}
     whole = remaining(expected, items, 0)
     assert whole == pytest.approx(sum(seconds.values()))
     assert remaining(expected, items[:2], 2) == pytest.approx(whole, rel=0.5)
@@ -122,7 +122,12 @@ def test_the_time_left_counts_down_while_runs_run_and_stops_at_what_was_expected
             pass
 
     first, second, *_ = planned.items({})[0]
-    driver = Driver(planned, Store(str(tmp_path)), Busy(), expected={kind_of(first): 60.0, kind_of(second): 60.0})
+    driver = Driver(
+        planned,
+        Store(str(tmp_path)),
+        Busy(),
+        expected={item_without_seed(first): 60.0, item_without_seed(second): 60.0},
+    )
     driver._begin(first)
     clock[0] += 20
     driver._begin(second)

@@ -27,13 +27,13 @@ def test_ids_go_there_and_back_and_the_loss_is_on_the_answer(name, data):
     index = data.draw(st.integers(0, 1000))
     block = training_block(task, index, index + 5)
     for row in range(5):
-        example = task.render(instance_factory(task, "train", int(block.lengths_N[row]))(int(block.indices_N[row])))
+        example = task.to_example(instance_factory(task, "train", int(block.lengths_N[row]))(int(block.indices_N[row])))
         ids = block.ids[block.starts_N[row] : block.starts_N[row + 1]]
         read = task.vocabulary.read(ids.tolist())
         asked = [*(("<bos>",) if task.starts else ()), *example.prompt]
         assert read == [*asked, *example.target, "<eos>"]
-        assert block.prompts_N[row] == len(asked)
-        assert block.tokens_N[row] == len(read)
+        assert block.prompt_lengths_N[row] == len(asked)
+        assert block.token_counts_N[row] == len(read)
 
 
 @pytest.mark.parametrize("name", ["addition", "copy:protocol=paper", "pcfg"])
@@ -43,9 +43,9 @@ def test_a_batch_is_its_rows_padded_on_the_right(name):
     for rows in (slice(10, 30), np.array([5, 3, 60])):
         batch = block.batch(rows)
         chosen = np.arange(64)[rows]
-        assert batch.ids_BT.shape == (len(chosen), block.tokens_N[rows].max())
+        assert batch.ids_BT.shape == (len(chosen), block.token_counts_N[rows].max())
         for place, row in enumerate(chosen):
-            tokens, prompt = int(block.tokens_N[row]), int(block.prompts_N[row])
+            tokens, prompt = int(block.token_counts_N[row]), int(block.prompt_lengths_N[row])
             real = block.ids[block.starts_N[row] : block.starts_N[row + 1]]
             assert (batch.ids_BT[place, :tokens] == real).all()
             assert (batch.ids_BT[place, tokens:] == 0).all()
@@ -93,7 +93,7 @@ def test_lengths_of_ten_thousand_are_made():
         task = build_task(name)
         length = 1000 if name.startswith("lego") else 10_000
         instance = instance_factory(task, "test_far", length)(0)
-        example = task.render(instance)
+        example = task.to_example(instance)
         assert task.check(instance, example.target)
         assert len(example.prompt) > length
         assert 0 <= task.chance(length) <= 0.5
@@ -149,9 +149,9 @@ def test_formats_are_what_the_literature_writes():
         ":hints=3:reversed=all": "h0 6 h1 9 + h0 5 = h0 1 h1 0 h2 1",
     }
     for form, wanted in shown.items():
-        assert build_task(f"addition:longest=2{form}").render(("96", "5")).text == wanted
-    assert build_task("addition:reversed=answer").render(("96", "7")).text == "9 6 + 7 = 3 0 1"
-    assert build_task("addition:padded=true").render(("12", "5")).text == "1 2 + 0 5 = 0 1 7"
+        assert build_task(f"addition:longest=2{form}").to_example(("96", "5")).text == wanted
+    assert build_task("addition:reversed=answer").to_example(("96", "7")).text == "9 6 + 7 = 3 0 1"
+    assert build_task("addition:padded=true").to_example(("12", "5")).text == "1 2 + 0 5 = 0 1 7"
 
 
 def test_hints_start_anywhere_and_spaces_come_anywhere():
@@ -159,7 +159,7 @@ def test_hints_start_anywhere_and_spaces_come_anywhere():
     make = instance_factory(task, "train", 5)
     starts, gaps = set(), 0
     for index in range(300):
-        prompt = task.render(make(index)).prompt
+        prompt = task.to_example(make(index)).prompt
         starts.add(prompt[-3] if prompt[-2] != "_" else prompt[-4])
         gaps += prompt.count("_")
     assert len(starts) == 25  # 30 hints for up to 6 digits

@@ -12,7 +12,7 @@ from lengthwise.task import build_task
 from lengthwise.task.audit import audit
 from lengthwise.task.block import training_block
 from lengthwise.task.export import export
-from lengthwise.task.sets import BUCKETS, evaluation, instance_factory, lengths_of, owns
+from lengthwise.task.sets import BUCKETS, evaluation_instances, instance_factory, lengths_of, owns
 from lengthwise.task.vocabulary import text
 
 
@@ -36,7 +36,7 @@ def test_it_is_split_by_length_and_by_content(data):
     assert lengths_of(task, "train") == [1, 2, 3, 4]
     assert lengths_of(task, "test_unseen") == [5, 6, 7, 8]
     for length in (1, 4):
-        parts = [set(evaluation(task, split, length)) for split in ("train", "validation", "test_seen")]
+        parts = [set(evaluation_instances(task, split, length)) for split in ("train", "validation", "test_seen")]
         assert sum(map(len, parts)) == len(set().union(*parts))
         kept = [one for one in task.listed(length) if task.bucket(length, one) in BUCKETS["test_seen"]]
         assert set(kept) == parts[2]
@@ -48,7 +48,7 @@ def test_it_is_split_by_length_and_by_content(data):
 def test_training_goes_through_the_list_again_and_again_in_another_order(data):
     task = build_task(f"file:path={data}:longest=4")
     make = instance_factory(task, "train", 3)
-    many = len(evaluation(task, "train", 3, 1000))
+    many = len(evaluation_instances(task, "train", 3, 1000))
     first, second = ([make(turn * many + place) for place in range(many)] for turn in (0, 1))
     assert set(first) == set(second)
     assert len(set(first)) == many
@@ -74,7 +74,7 @@ def test_the_content_counts_and_not_the_path(data, tmp_path):
 def test_characters_go_there_and_back(data):
     task = build_task(f"file:path={data}:longest=4:by=characters")
     instance = instance_factory(task, "train", 2)(0)
-    assert "".join(task.render(instance).answer).replace("␣", " ") == instance[1]
+    assert "".join(task.to_example(instance).answer).replace("␣", " ") == instance[1]
 
 
 def test_any_answer_the_file_has_for_a_prompt_is_right(tmp_path):
@@ -93,12 +93,12 @@ def written(path, table):
 def test_a_changed_file_is_another_task_in_the_same_process(data):
     spec = f"file:path={data}:longest=4"
     before = build_task(spec)
-    old = evaluation(before, "test_seen", 3)
+    old = evaluation_instances(before, "test_seen", 3)
     written(data, [{**row, "answer": "other"} for row in rows()])
     after = build_task(spec)
     assert before != after
-    assert {answer for _, answer in evaluation(after, "test_seen", 3)} == {"other"}
-    assert evaluation(before, "test_seen", 3) == old
+    assert {answer for _, answer in evaluation_instances(after, "test_seen", 3)} == {"other"}
+    assert evaluation_instances(before, "test_seen", 3) == old
     written(data, rows())
     assert build_task(spec) == before
     assert hash(build_task(spec)) == hash(before)
@@ -160,7 +160,7 @@ def test_words_that_begin_with_hashes_survive(tmp_path):
     prompt, answer = "a ##b c\\##d \\##e ### ##", "## ##x"
     table = [{"prompt": prompt, "answer": answer, "length": 1}]
     task = build_task(f"file:path={written(tmp_path / 'a.jsonl', table)}:longest=1")
-    example = task.render((prompt, answer))
+    example = task.to_example((prompt, answer))
     assert (text(example.prompt), text(example.answer)) == (prompt, answer)
     assert example.text == f"{prompt} {answer}"
     assert task.check((prompt, answer), example.target)
@@ -174,7 +174,7 @@ def test_steps_of_an_export_are_written_before_the_answer(tmp_path, by):
     task = build_task(f"file:path={tmp_path / 'there' / 'train.parquet'}:longest=8:by={by}")
     instance = instance_factory(task, "train", 3)(0)
     _, answer, steps = instance
-    target = task.render(instance).target
+    target = task.to_example(instance).target
     shown = "".join(target).replace("␣", " ") if by == "characters" else text(target)
     assert shown == f"{steps} {answer}"
     assert steps.endswith("Thus,")
@@ -188,7 +188,7 @@ def test_steps_without_a_mark_must_be_the_files(tmp_path):
     table = [{"prompt": "a", "answer": "x", "length": 1, "steps": "one two"}]
     table.append({"prompt": "b", "answer": "y", "length": 1, "steps": None})
     task = build_task(f"file:path={written(tmp_path / 'a.jsonl', table)}:longest=1")
-    assert task.render(task.listed(1)[0]).target == ("one", "two", "x")
+    assert task.to_example(task.listed(1)[0]).target == ("one", "two", "x")
     assert task.check(task.listed(1)[0], ["one", "two", "x"])
     assert not task.check(task.listed(1)[0], ["two", "one", "x"])
     assert task.listed(1)[1] == ("b", "y")

@@ -23,7 +23,7 @@ from lengthwise.task.random_source import RandomSource, enumerate_draws
 from lengthwise.task.scratchpad import Stepwise
 from lengthwise.task.sets import (
     all_instances,
-    evaluation,
+    evaluation_instances,
     instance_factory,
     instances,
     lengths_of,
@@ -87,7 +87,7 @@ def damaged(task: Task, example: Example) -> tuple[str, ...]:
 
 def agrees(task: Task, instance: Instance, length: int) -> Example:
     """Fail unless the shown instance is what the oracle makes of its prompt, and `check` tells right from wrong."""
-    example = task.render(instance)
+    example = task.to_example(instance)
     prompt, said = text(example.prompt), text(example.target)
     expected, units = target(variant_of(task), task.protocol, prompt, getattr(task, "scratchpad", "none"))
     assert said == expected, f"the oracle answers {expected!r} to {prompt!r}, not {said!r}"
@@ -163,7 +163,7 @@ def test_the_worked_examples_of_docstrings_are_right(name):
 
 
 def test_every_published_variant_has_an_oracle_and_every_oracle_a_task():
-    """A task of one's own is held to its `check`, which is written another way than `render`; an oracle is a third."""
+    """A task of one's own is held to its `check`, written another way than `to_example`; an oracle is a third."""
     assert set(PUBLISHED) <= set(ORACLES)
     assert {variant.partition(":")[0] for variant in ORACLES} <= set(TASKS)
 
@@ -258,7 +258,7 @@ def drawn(task: Task, count: int) -> Iterator[tuple[int, Instance]]:
     yield from zip(length_N.tolist(), instances(task, "train", length_N.tolist(), index_N.tolist()), strict=True)
     evaluated = [(split, length) for split in splits(task) if split != "train" for length in lengths_of(task, split)]
     for split, length in evaluated:
-        for instance in evaluation(task, split, length, count // 20 // len(evaluated)):
+        for instance in evaluation_instances(task, split, length, count // 20 // len(evaluated)):
             yield length, instance
     # Other splits draw in vain nine times out of ten, so most long instances are of no split.
     far = [length for split in ("test_unseen", "test_far") for length in lengths_of(task, split)]
@@ -355,7 +355,7 @@ def test_numbers_in_any_format_say_what_the_plain_text_says(name):
     def agree(backwards, padded, hints, spaces, length, key):
         task = task_of(f"{name}:reversed={backwards}:padded={str(padded).lower()}:hints={hints}:spaces={spaces}")
         instance = bare.draw(RandomSource(key).seek(0), length)
-        example, usual = task.render(instance), agrees(bare, instance, length)
+        example, usual = task.to_example(instance), agrees(bare, instance, length)
         shown = plain(text(example.prompt), text(example.target), backwards, padded, hints)
         assert shown == (text(usual.prompt), text(usual.target))
         assert task.check(instance, example.target) and not task.check(instance, damaged(task, example))
@@ -381,7 +381,7 @@ def test_check_refuses_every_answer_one_symbol_away_from_the_right_one(spec):
     known = symbols_of(task)[0]
     for index in range(3):
         instance = task.draw(words.seek(index), task.lengths[2])
-        example = task.render(instance)
+        example = task.to_example(instance)
         # All symbols, or those at the ends of a long list, and those of the example.
         near = dict.fromkeys((*known[:40], *known[-40:], *example.prompt, *example.target))
         for wrong in edits(example.answer, tuple(near)):
@@ -404,7 +404,7 @@ def follows(seen: Iterable[Hashable], shares: dict | Iterable[Hashable]) -> None
 def read(spec: str, length: int, count: int = 4_000) -> list:
     """What the prompts of fresh draws state, as the oracle reads them."""
     task, words = task_of(spec), RandomSource(2024)
-    shown = (task.render(task.draw(words.seek(index), length)).prompt for index in range(count))
+    shown = (task.to_example(task.draw(words.seek(index), length)).prompt for index in range(count))
     return [values(variant_of(task), task.protocol, text(prompt)) for prompt in shown]
 
 
@@ -428,7 +428,7 @@ def pool(spec: str, length: int, count: int | None = None) -> list:
     indices = [index_N[length_N == length] for length_N, index_N in (rows(task, "train"), rows(task, "validation"))]
     whole = np.sort(np.concatenate(indices))
     assert (whole == np.arange(len(whole))).all()
-    shown = (task.render(instance_factory(task, "train", length)(index)).prompt for index in whole[:count].tolist())
+    shown = (task.to_example(instance_factory(task, "train", length)(index)).prompt for index in whole[:count].tolist())
     return [values(variant_of(task), "paper", text(prompt)) for prompt in shown]
 
 
@@ -453,7 +453,8 @@ def test_addition_has_operands_of_all_sizes():
 
 def test_spaces_come_behind_their_share_of_digits():
     task, words = task_of("addition:spaces=0.3"), RandomSource(4)
-    shown = "".join(text(task.render(task.draw(words.seek(index), 8)).prompt) for index in range(500)).replace(" ", "")
+    drawn = (task.draw(words.seek(index), 8) for index in range(500))
+    shown = "".join(text(task.to_example(one).prompt) for one in drawn).replace(" ", "")
     follows((gap == "_" for gap in re.findall(r"\d(_?)", shown)), {True: 0.3, False: 0.7})
 
 
@@ -538,7 +539,7 @@ def test_brackets_open_and_close_equally_often():
     task, words, choices, kinds = task_of("dyck"), RandomSource(7), [], []
     for index in range(1_000):
         depth = 0
-        for bracket in text(task.render(task.draw(words.seek(index), 15)).prompt).split()[:-1]:
+        for bracket in text(task.to_example(task.draw(words.seek(index), 15)).prompt).split()[:-1]:
             opens = bracket in "(["
             kinds += [bracket] * opens
             if depth > 1:  # the first bracket alone is open: it stays so
@@ -609,7 +610,7 @@ def corpus(count: int) -> list[str]:
     total = sum(PCFG_FUNCTIONS.values())
     each = [(length, round(count * share / total)) for length, share in PCFG_FUNCTIONS.items()]
     return [
-        text(task.render(task.draw(words.seek(index), length)).prompt).removesuffix(" [SEP]")
+        text(task.to_example(task.draw(words.seek(index), length)).prompt).removesuffix(" [SEP]")
         for length, many in each
         for index in range(many)
     ]
@@ -657,14 +658,14 @@ def test_the_whole_original_corpus_repeats_no_string():
 
 
 def shown_wrong(change: Callable[[Instance, Example], Iterable[str]]) -> Callable:
-    """A `render` whose answer is changed."""
+    """A `to_example` whose answer is changed."""
 
     def plant(right):
-        def render(task, instance):
+        def to_example(task, instance):
             example = right(task, instance)
             return example._replace(answer=tuple(change(instance, example)))
 
-        return render
+        return to_example
 
     return plant
 
@@ -704,11 +705,11 @@ def not_turned_back(instance, example):
 
 
 def signs_of_clauses_flipped(right):
-    def render(task, instance):
+    def to_example(task, instance):
         example, other = right(task, instance), {"+": "-", "-": "+"}
         return example._replace(prompt=tuple(other.get(symbol, symbol) for symbol in example.prompt))
 
-    return render
+    return to_example
 
 
 def steps_wrong(**change: Callable) -> Callable:
@@ -723,28 +724,28 @@ def steps_wrong(**change: Callable) -> Callable:
 
 
 MUTANTS = {
-    "sort by spelling: capitals before small letters": ("sort:variant=single", "render", shown_wrong(by_spelling)),
-    "sort by spelling: 1 0 0 0 before 2 0": ("sort:variant=multi", "render", shown_wrong(by_spelling)),
+    "sort by spelling: capitals before small letters": ("sort:variant=single", "to_example", shown_wrong(by_spelling)),
+    "sort by spelling: 1 0 0 0 before 2 0": ("sort:variant=multi", "to_example", shown_wrong(by_spelling)),
     "sort from the greatest": (
         "sort:variant=single",
-        "render",
+        "to_example",
         shown_wrong(lambda instance, example: example.answer[::-1]),
     ),
-    "parity of zeros": ("parity", "render", shown_wrong(zeros_counted)),
-    "lego answers the other sign": ("lego", "render", shown_wrong(sign_flipped)),
-    "lego writes the other sign in its clauses": ("lego", "render", signs_of_clauses_flipped),
-    "echo of the first symbol": ("pcfg", "render", shown_wrong(first_echoed)),
-    "after means and": ("scan", "render", shown_wrong(not_swapped)),
-    "the last carry is dropped": ("addition", "render", shown_wrong(carry_dropped)),
-    "back is not turned back": ("reverse:variant=back", "render", shown_wrong(not_turned_back)),
+    "parity of zeros": ("parity", "to_example", shown_wrong(zeros_counted)),
+    "lego answers the other sign": ("lego", "to_example", shown_wrong(sign_flipped)),
+    "lego writes the other sign in its clauses": ("lego", "to_example", signs_of_clauses_flipped),
+    "echo of the first symbol": ("pcfg", "to_example", shown_wrong(first_echoed)),
+    "after means and": ("scan", "to_example", shown_wrong(not_swapped)),
+    "the last carry is dropped": ("addition", "to_example", shown_wrong(carry_dropped)),
+    "back is not turned back": ("reverse:variant=back", "to_example", shown_wrong(not_turned_back)),
     "brackets close from the outside": (
         "dyck",
-        "render",
+        "to_example",
         shown_wrong(lambda instance, example: example.answer[::-1]),
     ),
     "a polynomial loses its sign before it is reduced": (
         "polynomial",
-        "render",
+        "to_example",
         shown_wrong(lambda instance, example: (str(abs(sum(c * instance[0] ** d for c, d in instance[1])) % 10),)),
     ),
     "a step forgets the carry": (

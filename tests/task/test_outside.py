@@ -7,7 +7,7 @@ from lengthwise.spec import SpecError
 from lengthwise.task import build_task
 from lengthwise.task.audit import audit
 from lengthwise.task.block import training_block
-from lengthwise.task.sets import evaluation, instance_factory
+from lengthwise.task.sets import evaluation_instances, instance_factory
 from tests.test_cli import run
 
 GOOD = """
@@ -22,7 +22,7 @@ class Mine(Task):
     def draw(self, words, length):
         return "".join(words.choice("ab", length))
 
-    def render(self, instance):
+    def to_example(self, instance):
         return Example((*instance, "="), (instance[0],))
 
     def check(self, instance, said):
@@ -64,10 +64,10 @@ def use(spec):
     """All that show, audit and export ask of a task."""
     task = build_task(spec)
     make = instance_factory(task, "train", 4)
-    example = task.render(make(0))
+    example = task.to_example(make(0))
     task.vocabulary.sequence(example.prompt, example.target, task.starts)
     task.chance(4)
-    evaluation(task, "test_unseen", 7)
+    evaluation_instances(task, "test_unseen", 7)
     audit(task, spec)
 
 
@@ -76,14 +76,14 @@ def use(spec):
     [
         ("def draw", "def drawn", "lacks draw; `lengthwise new task NAME` writes a file"),
         ('symbols = ("a", "b", "=")', "", "lacks symbols;"),
-        ("def render", "def rendered", "lacks render;"),
+        ("def to_example", "def to_examples", "lacks to_example;"),
         ('symbols = ("a", "b", "=")', "def symbols(self): return 1", "symbols is a method; write @property above it"),
         ('symbols = ("a", "b", "=")', "symbols = 7", "symbols is 7 (int); it is a tuple, a list or a range"),
         ('symbols = ("a", "b", "=")', 'symbols = ("a", 7)', "symbols has 7, not a string"),
         ('symbols = ("a", "b", "=")', "lengths = range(1, 9)\n    @property\n    def symbols(self): 1 / 0",
          "symbols: mine.py, line 10: ZeroDivisionError"),
-        ('return Example((*instance, "="), (instance[0],))', "pass", "render returned None: return Example("),
-        ('return Example((*instance, "="), (instance[0],))', 'return "ab"', "render returned 'ab' (str): return Ex"),
+        ('return Example((*instance, "="), (instance[0],))', "pass", "to_example returned None: return Example("),
+        ('return Example((*instance, "="), (instance[0],))', 'return "ab"', "to_example returned 'ab' (str): return"),
         ('return Example((*instance, "="), (instance[0],))', "return ('a',), ('b',)", "(tuple): return Example("),
         ('Example((*instance, "="), (instance[0],))', 'Example("ab=", "a")', "its prompt is 'ab=' (str); write a"),
         ('Example((*instance, "="), (instance[0],))', 'Example(("a",), (1,))', "its answer has 1 (int); a symbol is a"),
@@ -123,7 +123,7 @@ def test_the_base_class_is_no_task(tmp_path):
     done = run("show", "mine.py:Task", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert "'mine.py:Task' is the base class of all tasks" in done.stderr
-    with pytest.raises(SpecError, match=r"could not be built: line .*: NotImplementedError: width is not written"):
+    with pytest.raises(SpecError, match=r"could not be built: line .*: NotImplementedError: max_answer_digits is not"):
         build_task("lengthwise.task.numbers:Numbers")
 
 

@@ -65,14 +65,14 @@ def test_all_seventeen_variants_are_here():
 @pytest.mark.parametrize("name", TEXTS)
 def test_the_text_is_the_originals_character_by_character(name):
     instance, wanted = TEXTS[name]
-    example = build_task(f"{name}:protocol=paper").render(instance)
+    example = build_task(f"{name}:protocol=paper").to_example(instance)
     assert example.text == wanted
 
 
 @pytest.mark.parametrize("name", FULL)
 def test_the_full_scratchpad_is_the_originals(name):
     instance, wanted = FULL[name]
-    assert build_task(f"{name}:protocol=paper:scratchpad=full").render(instance).text == wanted
+    assert build_task(f"{name}:protocol=paper:scratchpad=full").to_example(instance).text == wanted
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_the_full_scratchpad_is_the_originals(name):
     ],
 )
 def test_the_second_step_of_the_other_scratchpads_is_the_originals(name, instance, step):
-    steps = text(build_task(f"{name}:protocol=paper:scratchpad=full").render(instance).steps)
+    steps = text(build_task(f"{name}:protocol=paper:scratchpad=full").to_example(instance).steps)
     assert steps.removeprefix("Thinking step by step: ").removesuffix(" . Thus,").split(" # ")[1] == step
 
 

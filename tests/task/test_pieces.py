@@ -74,10 +74,10 @@ def test_the_prompts_tokens_begin_the_whole(kind, name, request):
     block = training_block(task, 0, 50)
     pieces = task.vocabulary
     for row in range(50):
-        example = task.render(instance_factory(task, "train", int(block.lengths_N[row]))(int(block.indices_N[row])))
+        example = task.to_example(instance_factory(task, "train", int(block.lengths_N[row]))(int(block.indices_N[row])))
         ids = block.ids[block.starts_N[row] : block.starts_N[row + 1]].tolist()
         assert ids[-1] == pieces.eos
-        prompt = int(block.prompts_N[row])
+        prompt = int(block.prompt_lengths_N[row])
         whole = example.text
         assert ids[:-1] == pieces.encode(whole)
         assert ids[:prompt] == pieces.encode(" ".join(example.prompt).replace(" ##", ""))
@@ -95,10 +95,10 @@ def test_a_beginning_token_it_does_not_have_is_refused(unigram):
 
 def test_it_reports_how_digits_are_split(unigram, bpe):
     assert (
-        "merge" in HuggingFaceTokenizer(bpe).digits()["rule"]
-        or "one token" in HuggingFaceTokenizer(bpe).digits()["rule"]
+        "merge" in HuggingFaceTokenizer(bpe).digit_tokenization()["rule"]
+        or "one token" in HuggingFaceTokenizer(bpe).digit_tokenization()["rule"]
     )
-    assert set(HuggingFaceTokenizer(unigram).digits()) == {
+    assert set(HuggingFaceTokenizer(unigram).digit_tokenization()) == {
         "rule",
         "apart",
         "7",
@@ -153,9 +153,9 @@ def test_no_right_answer_is_cut_in_tokens(name, kind, request):
     task = build_task(f"{name}:bos=false:tokenizer={request.getfixturevalue(kind)}")
     for length in (trained_lengths(task)[5], task.longest):
         block = materialise(task, "train", [length] * 40, range(40))
-        assert (block.tokens_N - block.prompts_N).max() <= task.answer_limit(length)
-        longest_answer_instance = task.render(task.longest_answer_instance(length))
-        ids, prompt = task.vocabulary.sequence(longest_answer_instance.prompt, longest_answer_instance.target, False)
+        assert (block.token_counts_N - block.prompt_lengths_N).max() <= task.answer_limit(length)
+        example = task.to_example(task.longest_answer_instance(length))
+        ids, prompt = task.vocabulary.sequence(example.prompt, example.target, False)
         assert len(ids) - prompt <= task.answer_limit(length)
 
 

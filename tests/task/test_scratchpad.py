@@ -23,13 +23,13 @@ def test_eight_formats_are_published_and_seven_without_variables():
 
 
 def test_the_published_names_are_the_published_codes():
-    codes = {name: str(pad) for name, pad in NAMED.items()}
+    codes = {name: str(scratchpad_format) for name, scratchpad_format in NAMED.items()}
     assert codes["full"] == "i1c1o1v1r1"
     assert codes["minimal"] == "i0c1o1v0r0"
     assert codes["full-computation"] == "i1c0o1v1r1"
-    assert str(build_task("sort:scratchpad=full").pad) == "i1c1o1v0r1"
+    assert str(build_task("sort:scratchpad=full").scratchpad_format) == "i1c1o1v0r1"
     # The original's plots give this format of sort and LEGO the name of another.
-    assert str(build_task("lego:scratchpad=full-computation").pad) == "i1c0o1v0r1"
+    assert str(build_task("lego:scratchpad=full-computation").scratchpad_format) == "i1c0o1v0r1"
 
 
 @pytest.mark.parametrize("name", BOTH)
@@ -42,12 +42,12 @@ def test_every_combination_is_written_read_and_right(name):
             continue
         task = build_task(f"{name}:scratchpad={code}")
         instance = instance_factory(task, "train", 4)(1)
-        example = task.render(instance)
-        read = task.pad.read(example.target)
+        example = task.to_example(instance)
+        read = task.scratchpad_format.read(example.target)
         steps = task.steps(instance)
         assert len(read) == len(steps)
         for here, step in zip(read, steps, strict=True):
-            assert here == {one: getattr(step, one) for one in task.pad.enabled_components}
+            assert here == {one: getattr(step, one) for one in task.scratchpad_format.enabled_components}
         assert task.check(instance, example.target)
         assert task.fault(instance, example.target) is None
         assert set(example.target) <= set(task.symbols)
@@ -64,7 +64,7 @@ def test_the_same_index_shows_the_same_instance_in_every_format(name):
 def test_the_first_wrong_component_of_the_first_wrong_step_is_named(name):
     task = build_task(f"{name}:scratchpad=full")
     instance = instance_factory(task, "train", 4)(2)
-    target = list(task.render(instance).target)
+    target = list(task.to_example(instance).target)
     markers = list(MARKERS.values())
     step = 1
     planted = set()
@@ -73,7 +73,7 @@ def test_the_first_wrong_component_of_the_first_wrong_step_is_named(name):
             step += 1
         if symbol == "Thus,":
             break
-        component = next((key for key in task.pad.enabled_components if MARKERS[key] == symbol), None)
+        component = next((key for key in task.scratchpad_format.enabled_components if MARKERS[key] == symbol), None)
         inside = target[at + 1]
         if component is None or inside in {*markers, "]", "#", "Thus,", "."} or (step, component) in planted:
             continue
@@ -88,7 +88,7 @@ def test_the_first_wrong_component_of_the_first_wrong_step_is_named(name):
 def test_a_missing_step_and_a_wrong_answer_are_told_apart():
     task = build_task("addition:scratchpad=full")
     instance = ("964", "58")
-    target = list(task.render(instance).target)
+    target = list(task.to_example(instance).target)
     last = len(target) - 1 - target[::-1].index("#")
     short = target[:last] + target[target.index("Thus,") :]
     assert task.fault(instance, short)[:2] == (4, "missing")

@@ -17,7 +17,7 @@ from lengthwise.task.random_source import RandomSource, enumerate_draws
 from lengthwise.task.sets import (
     BUCKETS,
     all_instances,
-    evaluation,
+    evaluation_instances,
     instance_factory,
     instances,
     lengths_of,
@@ -40,7 +40,7 @@ def overlaps(task, lengths, examples):
     shared = 0
     for length in lengths:
         drawn = [
-            set(evaluation(task, split, length, examples))
+            set(evaluation_instances(task, split, length, examples))
             for split in BUCKETS
             if split != "train" and length in lengths_of(task, split)
         ]
@@ -128,7 +128,7 @@ def test_missing_lengths_are_known(name, lacks):
 def test_an_audit_says_which_lengths_are_missing():
     report = audit(build_task("addition:hints=4:longest=3"), "addition")
     assert report.missing == {"dev_unseen": [4, 5, 6], "test_unseen": [4, 5, 6], "test_far": [7, 9, 12]}
-    assert report.mapping()["missing"] == report.missing
+    assert report.to_json_dict()["missing"] == report.missing
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -136,7 +136,7 @@ def test_an_evaluation_set_is_256_distinct_instances_or_all_there_are(name):
     task = build_task(name)
     for split in ("validation", "test_unseen"):
         for length in {*lengths_of(task, split)[:2], *lengths_of(task, split)[-1:]}:
-            chosen = evaluation(task, split, length)
+            chosen = evaluation_instances(task, split, length)
             assert len(set(chosen)) == len(chosen)
             if len(chosen) < 256:
                 mine = [one for one in all_instances(task, length) if task.bucket(length, one) in BUCKETS[split]]
@@ -149,7 +149,7 @@ def test_a_short_length_is_evaluated_on_what_draw_prefers(name, length):
     task = build_task(name)
 
     def trait(instance):
-        return instance.count("i") if name == "flipflop" else len(task.render(instance).answer)
+        return instance.count("i") if name == "flipflop" else len(task.to_example(instance).answer)
 
     mine, words = split_instances(task, "test_seen", length), RandomSource(5)
     assert mine is not None
@@ -157,18 +157,18 @@ def test_a_short_length_is_evaluated_on_what_draw_prefers(name, length):
     drawn = [task.draw(words.seek(index), length) for index in range(4000)]
     likely = sum(map(trait, drawn)) / 4000
     uniform = sum(map(trait, mine)) / len(mine)
-    chosen = evaluation(task, "test_seen", length, 64)
+    chosen = evaluation_instances(task, "test_seen", length, 64)
     found = sum(map(trait, chosen)) / 64
     assert len(set(chosen)) == 64
     assert abs(found - likely) < abs(found - uniform)
-    assert evaluation(task, "test_seen", length)[:64] == chosen
+    assert evaluation_instances(task, "test_seen", length)[:64] == chosen
 
 
 def test_a_small_set_is_all_there_is_however_unlikely():
     task = build_task("flipflop:ignore=0.99")
     for length in (4, 5, 6):
-        assert set(evaluation(task, "test_seen", length)) == set(split_instances(task, "test_seen", length))
-    chosen = evaluation(task, "test_seen", 7)  # 256 of many, of which few are ever drawn
+        assert set(evaluation_instances(task, "test_seen", length)) == set(split_instances(task, "test_seen", length))
+    chosen = evaluation_instances(task, "test_seen", 7)  # 256 of many, of which few are ever drawn
     assert len(set(chosen)) == 256
     assert set(chosen) <= set(split_instances(task, "test_seen", 7))
 
@@ -221,7 +221,7 @@ def test_an_index_outside_training_is_a_place_in_the_evaluation_set(name):
     task = build_task(name)
     for split in ("validation", "test_unseen"):
         for length in (lengths_of(task, split)[0], lengths_of(task, split)[-1]):
-            whole = evaluation(task, split, length)
+            whole = evaluation_instances(task, split, length)
             make = instance_factory(task, split, length)
             if not whole:
                 with pytest.raises(SpecError, match="are in other splits"):
@@ -376,7 +376,7 @@ def test_space_and_chance_are_what_enumeration_finds(name):
             and "flip" not in name
         ):
             # Each instance is one path of equally likely choices, so answers can be counted.
-            answers = Counter(task.render(one).answer for one in drawn)
+            answers = Counter(task.to_example(one).answer for one in drawn)
             assert task.chance(length) == pytest.approx(max(answers.values()) / len(drawn))
         tried += 1
     if name in {"parity", "count", "modular", "dyck", "flipflop", "summation"}:
@@ -390,7 +390,7 @@ def test_the_commonest_answer_is_as_common_as_chance_says(name):
         if task.listed(length) is not None:
             continue
         words = RandomSource(11)
-        answers = Counter(task.render(task.draw(words.seek(index), length)).answer for index in range(4000))
+        answers = Counter(task.to_example(task.draw(words.seek(index), length)).answer for index in range(4000))
         share, chance = max(answers.values()) / 4000, task.chance(length)
         assert share < chance + 5 * (chance / 4000) ** 0.5 + 0.0021
         if name not in {"addition", "multiplication", "pcfg"}:  # theirs is an upper bound
@@ -415,17 +415,17 @@ def table_lookup(task, split, seed=0, examples=8_000):
     known, answers = {}, {}
     made = instances(task, "train", lengths.tolist(), indices.tolist(), seed)
     for length, instance in zip(lengths.tolist(), made, strict=True):
-        example = task.render(instance)
+        example = task.to_example(instance)
         known[example.prompt] = example.answer
         answers.setdefault(length, Counter())[example.answer] += 1
     right = expected = total = 0
     for length in lengths_of(task, split):
         if length not in answers:
             continue
-        asked = evaluation(task, split, length, 500 if task.protocol == "paper" else None)
+        asked = evaluation_instances(task, split, length, 500 if task.protocol == "paper" else None)
         [(guess, _)] = answers[length].most_common(1)
         for instance in asked:
-            example = task.render(instance)
+            example = task.to_example(instance)
             right += known.get(example.prompt, guess) == example.answer
         expected += task.chance(length) * len(asked)
         total += len(asked)

@@ -10,13 +10,13 @@ from lengthwise.theory import horizon, rows
 @pytest.mark.parametrize(("name", "sure", "count"), [("bf16", 180, 255), ("fp16", 1447, 2047)])
 def test_short_precisions_end_where_predicted(name, sure, count, figure):
     dtype = horizon.dtype_named(name)
-    assert horizon.predicted_from_reciprocal(dtype) == sure
+    assert horizon.predicted_reciprocal_horizon(dtype) == sure
     rounded, head = horizon.reciprocal_horizon(dtype), horizon.head_horizon(dtype, 2 * count)
     figure(f"{name}: 1/t tells positions apart to {sure} for sure, {rounded} as rounded, {head} in the decoder")
     assert sure <= rounded < 1.06 * sure
     assert head is not None
     assert sure <= head < 1.06 * sure
-    assert horizon.count_horizon(dtype) == horizon.predicted_from_count(dtype) == count
+    assert horizon.count_horizon(dtype) == horizon.predicted_count_horizon(dtype) == count
 
 
 def test_the_whole_layer_ends_before_its_parts(figure):
@@ -25,7 +25,7 @@ def test_the_whole_layer_ends_before_its_parts(figure):
         apart, right, error = horizon.layer_horizon(dtype, tokens)
         figure(f"{name}, whole layer: told apart to {apart}, right integer to {right}, off by {error:g} at most")
         assert apart is not None
-        assert right <= apart <= horizon.predicted_from_count(dtype)
+        assert right <= apart <= horizon.predicted_count_horizon(dtype)
         # 1/t rounded by one part in 2^p moves t by t / 2^p: at most half of 2^p is right.
         assert 0.25 < right / 2 ** (horizon.BITS[dtype] - 1) <= 1
 
@@ -33,9 +33,9 @@ def test_the_whole_layer_ends_before_its_parts(figure):
 def test_fp32_ends_at_eleven_million_in_the_decoder_itself(figure):
     """After a cache of 11,864,335 tokens: two neighbours are told apart, the next two are not."""
     last = horizon.reciprocal_horizon(torch.float32)
-    assert horizon.predicted_from_reciprocal(torch.float32) == 11_863_282
+    assert horizon.predicted_reciprocal_horizon(torch.float32) == 11_863_282
     assert last == 11_864_337
-    said = horizon.head_far(torch.float32, last - 1, 4)
+    said = horizon.head_outputs_from(torch.float32, last - 1, 4)
     figure(f"fp32: the head says {said[0]:.10g}, ... at positions {last - 1:,} to {last + 2:,}")
     assert said[0] != said[1] != said[2] == said[3]
     assert said[1] == pytest.approx(1 / last, rel=1e-7)
@@ -48,7 +48,7 @@ def test_the_cache_that_was_filled_is_the_cache_that_would_be():
 
     made = construct(1, 4, heads=1, head_width=1, dtype=torch.float32)
     run = made.head(made.draw(1, length=60))[0, 49:53]
-    assert torch.equal(torch.tensor(horizon.head_far(torch.float32, 50, 4)), run)
+    assert torch.equal(torch.tensor(horizon.head_outputs_from(torch.float32, 50, 4)), run)
 
 
 @pytest.mark.parametrize(("tokens", "units"), [(20, 4), (100, 10), (400, 20), (1600, 40)])

@@ -8,16 +8,16 @@ from lengthwise.theory import objection
 
 @pytest.mark.parametrize("seed", range(10))
 def test_one_layer_gives_equal_tokens_equal_weights(seed):
-    assert objection.equal_tokens("nope", layers=1, seed=seed, sharpness=1000) == [0.0]
+    assert objection.equal_token_weight_gaps("nope", layers=1, seed=seed, sharpness=1000) == [0.0]
 
 
 def test_a_second_layer_and_an_encoding_do_not(figure):
-    first, then = objection.equal_tokens("nope", layers=2)
+    first, then = objection.equal_token_weight_gaps("nope", layers=2)
     figure(f"[bos, x, x]: |α33 − α32| is {first} in layer 1, {then:.3f} in layer 2 of a random model")
     assert first == 0
     assert then > 0.01
     for encoding in ("rope", "alibi", "t5"):
-        assert objection.equal_tokens(encoding, layers=1)[0] > 1e-4
+        assert objection.equal_token_weight_gaps(encoding, layers=1)[0] > 1e-4
 
 
 @pytest.mark.parametrize("norm", ["none", "rms", "layer"])

@@ -13,7 +13,7 @@ from lengthwise.cli import app
 from lengthwise.encoding.positions import Consecutive
 from lengthwise.evaluation.cases import cases
 from lengthwise.evaluation.decoding import decoder_decode
-from lengthwise.evaluation.onepass import decoder_logits, one_pass
+from lengthwise.evaluation.onepass import decoder_logits_function, one_pass
 from lengthwise.interface.order import train_order_models
 from lengthwise.model import Decoder, preset
 from lengthwise.spec import SpecError
@@ -24,8 +24,8 @@ from lengthwise.theory.order import (
     every_check,
     guess_of_multiset,
     masked_spread,
-    permuted_prompt,
-    shuffled_prefix,
+    permuted_prompt_effect,
+    shuffled_prefix_effect,
     shuffles,
     untrained,
 )
@@ -51,7 +51,7 @@ def test_shuffles_are_permutations_and_keep_the_end():
 @pytest.mark.parametrize("tokens", [3, 24, 200])
 def test_one_layer_does_not_see_the_order_before_the_last_token(tokens, figure):
     ids, targets = sequences(tokens), torch.arange(4)
-    change = shuffled_prefix(untrained("causal", 1, sigma=0.2), ids, targets)
+    change = shuffled_prefix_effect(untrained("causal", 1, sigma=0.2), ids, targets)
     figure(f"shuffled prefix of {tokens}, one NoPE layer: logits {change.logits:.1e}, loss {change.loss:.1e}")
     assert change.logits < ROUNDING and abs(change.loss) < ROUNDING
 
@@ -59,7 +59,7 @@ def test_one_layer_does_not_see_the_order_before_the_last_token(tokens, figure):
 @pytest.mark.parametrize("layers", [2, 3])
 def test_two_layers_do(layers, figure):
     ids, targets = sequences(24), torch.arange(4)
-    change = shuffled_prefix(untrained("causal", layers, sigma=0.2), ids, targets)
+    change = shuffled_prefix_effect(untrained("causal", layers, sigma=0.2), ids, targets)
     figure(f"shuffled prefix of 24, {layers} NoPE layers: logits {change.logits:.2g}, loss {change.loss:+.2g}")
     assert change.logits > 0.1 * change.scale
 
@@ -67,7 +67,7 @@ def test_two_layers_do(layers, figure):
 def test_with_the_last_token_shuffled_too_one_layer_changes_without_any_order():
     ids, targets = sequences(24), torch.arange(4)
     decoder = untrained("causal", 1, sigma=0.2)
-    assert shuffled_prefix(decoder, ids, targets, keep_last=False).logits > 0.1
+    assert shuffled_prefix_effect(decoder, ids, targets, keep_last=False).logits > 0.1
 
 
 @pytest.mark.parametrize("layers", [1, 4])
@@ -83,16 +83,16 @@ def test_all_masks_of_a_sequence_get_the_same_logits(layers, figure):
 @pytest.mark.parametrize("layers", [1, 2, 6])
 def test_under_a_prefix_mask_the_prompt_is_a_multiset(layers, figure):
     ids = sequences(20)
-    change = permuted_prompt(untrained("prefix", layers, sigma=0.2), ids, 10)
+    change = permuted_prompt_effect(untrained("prefix", layers, sigma=0.2), ids, 10)
     figure(f"permuted prompt, prefix mask, {layers} layers: logits {change.logits:.1e}, loss {change.loss:.1e}")
     assert change.logits < ROUNDING and abs(change.loss) < ROUNDING
     for encoding in ("t5", "rope", "alibi"):
-        assert permuted_prompt(untrained("prefix", layers, encoding, sigma=0.2), ids, 10).logits > 1e-3
+        assert permuted_prompt_effect(untrained("prefix", layers, encoding, sigma=0.2), ids, 10).logits > 1e-3
 
 
 def test_a_causal_prompt_has_an_order_from_two_layers():
     ids = sequences(20)
-    assert permuted_prompt(untrained("causal", 2, sigma=0.2), ids, 10).logits > 0.1
+    assert permuted_prompt_effect(untrained("causal", 2, sigma=0.2), ids, 10).logits > 0.1
 
 
 def test_the_guess_from_a_multiset_is_the_best_there_is():
@@ -117,15 +117,15 @@ def test_training_and_evaluation_give_a_prefix_model_its_prompts():
     task = build_task("copy:variant=random:alphabet=20:longest=6")
     block = training_block(task, 0, 16)
     batch = feed(block, np.arange(16), Consecutive(), 0)
-    assert batch.prompts_B.tolist() == block.prompts_N.tolist()
+    assert batch.prompt_lengths_B.tolist() == block.prompt_lengths_N.tolist()
     decoder = Decoder(preset("laptop", vocabulary=len(task.vocabulary), mask="prefix", sigma=0.3), "nope").eval()
     with torch.no_grad():
-        logits = decoder(batch.ids_BT, lengths=batch.tokens_B.tolist(), prefix=block.prompts_N.tolist())
+        logits = decoder(batch.ids_BT, lengths=batch.tokens_B.tolist(), prefix=block.prompt_lengths_N.tolist())
     loss = F.cross_entropy(logits[:, :-1][batch.loss_BT[:, 1:]], batch.targets_N, reduction="sum")
     assert total_loss(decoder, batch, prefix=True).item() == pytest.approx(loss.item(), rel=1e-5)
     asked = [case for length in (3, 5) for case in cases(task, "test_seen", length, examples=8)]
     end = task.vocabulary.eos
-    seen = one_pass(decoder_logits(decoder, Consecutive()), asked, end, Consecutive(), None)
+    seen = one_pass(decoder_logits_function(decoder, Consecutive()), asked, end, Consecutive(), None)
     begun = [case.answer[: n % 3] for n, case in enumerate(asked)]
     said = decoder_decode(decoder, Consecutive(), end)(asked, begun)
     for n, (one, words) in enumerate(zip(seen, said, strict=True)):

@@ -9,7 +9,7 @@ import torch
 from lengthwise.model.taps import Recorder
 from lengthwise.spec import SpecError
 from lengthwise.theory import rows
-from lengthwise.theory.hinges import weights
+from lengthwise.theory.hinges import relu_weights
 from lengthwise.theory.theorem1 import (
     BOS,
     FIRST,
@@ -144,7 +144,7 @@ def test_hinges_go_through_every_point():
     from decimal import Decimal
 
     u, wanted = [Decimal(1) / t for t in range(1, 8)], [Decimal(v) for v in (3, -1, 4, 1, -5, 9, 2)]
-    c = weights(u, wanted)
+    c = relu_weights(u, wanted)
     for t in range(7):
         said = 3 + sum(one * max(0.0, float(u[k] - u[t])) for k, one in enumerate(c))
         assert said == pytest.approx(float(wanted[t]), abs=1e-12)

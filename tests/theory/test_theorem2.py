@@ -9,15 +9,15 @@ from lengthwise.encoding.t5 import T5
 from lengthwise.spec import SpecError
 from lengthwise.theory import rows
 from lengthwise.theory.theorem2 import (
+    alibi_constant_as_printed,
     alibi_slopes,
     construct_relative,
     distances,
-    printed_bucket,
-    printed_constant,
+    relative_bias_decoder,
     scores,
     second_layer_attention,
-    shift_kernel,
     t5_bias,
+    t5_bucket_as_printed,
     unevenness,
 )
 
@@ -113,7 +113,7 @@ def test_a_second_layer_is_exactly_alibi(heads):
 @pytest.mark.parametrize("tokens", [1, 2, 63, 64, 127])
 def test_a_second_layer_is_exactly_a_t5_bias(tokens, figure):
     bias_HN = t5_bias(tokens, heads=3)
-    made = shift_kernel(bias_HN)
+    made = relative_bias_decoder(bias_HN)
     found = scores(made, made.draw(1)).logits_BHQK[0]
     wanted = bias_HN[:, distances(tokens + 1).long().clamp(min=0)]
     error = float((found - wanted).tril().abs().max())
@@ -123,7 +123,7 @@ def test_a_second_layer_is_exactly_a_t5_bias(tokens, figure):
 
 def test_any_table_of_biases_will_do():
     bias_HN = torch.randn(2, 40, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-    made = shift_kernel(bias_HN, width=64)
+    made = relative_bias_decoder(bias_HN, width=64)
     found = scores(made, made.draw(2)).logits_BHQK
     wanted = bias_HN[:, distances(40).long().clamp(min=0)]
     assert float((found - wanted).tril().abs().max()) < 1e-10
@@ -131,12 +131,12 @@ def test_any_table_of_biases_will_do():
 
 
 def test_the_printed_constants_are_wrong_and_named():
-    assert printed_constant(8) == pytest.approx(0.939, abs=5e-4)
+    assert alibi_constant_as_printed(8) == pytest.approx(0.939, abs=5e-4)
     assert alibi_slopes(8)[:2] == [0.5, 0.25]
     matrix = [0, 1, 2, 3, 3, 4]  # the publication's own example, B = 5, D = 6
     code = T5(Geometry(width=1, heads=1, head_width=1), buckets=5, distance=6).bucket(torch.arange(6)).tolist()
     assert code == matrix
-    assert [printed_bucket(n, 5, 6) for n in range(6)] == [0, 1, 2, 2.5, 3.5, 3.5]
+    assert [t5_bucket_as_printed(n, 5, 6) for n in range(6)] == [0, 1, 2, 2.5, 3.5, 3.5]
 
 
 def test_what_cannot_be_built_is_said():

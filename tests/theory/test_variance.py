@@ -17,9 +17,9 @@ from lengthwise.theory.variance import (
     lemma1,
     lemma2,
     lemma3,
-    sampled,
+    logits_and_attention_output,
+    logits_and_output_tapped,
     second_moments_at_init,
-    through_taps,
 )
 
 CHI = Initialisation(768, 12, 0.02)
@@ -32,7 +32,10 @@ def test_sampled_rows_are_those_of_the_decoder(mask):
     start = Initialisation(48, 4, 0.15)
     decoder, x_RTD = start.decoder(3, mask).double(), start.draw(3, 2, 17).double()
     with torch.no_grad():
-        quick, whole = sampled(decoder, x_RTD, [0, 5, 16]), through_taps(decoder, x_RTD, [0, 5, 16])
+        quick, whole = (
+            logits_and_attention_output(decoder, x_RTD, [0, 5, 16]),
+            logits_and_output_tapped(decoder, x_RTD, [0, 5, 16]),
+        )
     for ours, its in zip(quick, whole, strict=True):
         torch.testing.assert_close(ours, its, rtol=1e-10, atol=1e-12)
 
@@ -74,7 +77,7 @@ def test_the_corrected_lemmas_hold(start, count, figure):
 def test_other_initialisations_differ_only_in_their_variance(figure):
     start = Initialisation.pytorch(96, 4)
     found = second_moments_at_init(start, [1, 16, 128], count=300, sequences=2)
-    assert start.spread == pytest.approx(1 / 9)
+    assert start.logit_variance == pytest.approx(1 / 9)
     assert found["logits"].mean() == pytest.approx(lemma2(start), rel=0.03)
     for place, m in enumerate([1, 16, 128]):
         mean, low, high = band(found["output"][:, place])
@@ -115,7 +118,8 @@ def test_where_property_1_fails_the_exact_law_still_holds(sigma, figure):
     mean, _, high = band(found["output"][:, 0])
     forms = {form: mean / lemma3(start, 64, form) for form in ("as_published", "corrected", "exact")}
     told = ", ".join(f"/ {form} {ratio:.3g}" for form, ratio in forms.items())
-    figure(f"{start}, s={start.spread:.2f}, entropy {found['entropy'].mean():.2f}: {told}; ±{(high - mean) / mean:.2f}")
+    entropy, noise = found["entropy"].mean(), (high - mean) / mean
+    figure(f"{start}, s={start.logit_variance:.2f}, entropy {entropy:.2f}: {told}; ±{noise:.2f}")
     assert forms["exact"] == pytest.approx(1, abs=0.06)
     assert forms["as_published"] > 5 and forms["corrected"] < 0.5
 
@@ -135,7 +139,7 @@ def test_the_numbers_of_the_paper():
     assert lemma1(CHI) == pytest.approx(0.3072)
     assert lemma2(CHI, "as_published") / 64 == pytest.approx(0.00786, rel=1e-3)
     assert lemma2(CHI) / 64 == pytest.approx(0.0944, rel=1e-3)
-    assert lemma3(CHI, 1, "exact") == pytest.approx(lemma3(CHI, 1, "as_published")) == pytest.approx(CHI.spread)
+    assert lemma3(CHI, 1, "exact") == pytest.approx(lemma3(CHI, 1, "as_published")) == pytest.approx(CHI.logit_variance)
     assert exponent([1, 2, 4], [1, 0.5, 0.25]) == pytest.approx(-1)
 
 
@@ -146,7 +150,7 @@ def test_the_exact_law_is_a_mean_over_softmaxes():
     wide = Initialisation(
         10**6, 1, (0.49 / 10**12) ** 0.25
     )  # one wide head: τ² does not vary, nor does the floor count
-    assert lemma3(wide, 5, "exact") / wide.spread == pytest.approx(brute, rel=0.005)
+    assert lemma3(wide, 5, "exact") / wide.logit_variance == pytest.approx(brute, rel=0.005)
 
 
 @pytest.mark.parametrize(

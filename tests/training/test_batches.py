@@ -108,7 +108,7 @@ def test_another_process_supplies_the_same_blocks():
     try:
         for start, stop in blocks:
             here, there = training_block(task, start, stop, 3), supplier(start, stop)
-            for name in ("ids", "starts_N", "prompts_N", "lengths_N", "indices_N"):
+            for name in ("ids", "starts_N", "prompt_lengths_N", "lengths_N", "indices_N"):
                 assert (getattr(here, name) == getattr(there, name)).all()
     finally:
         supplier.close()

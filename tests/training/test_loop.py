@@ -59,7 +59,7 @@ def test_the_paper_preset_is_the_published_training():
     )
     assert (paper.schedule, paper.warmup, paper.min_lr, paper.beta1, paper.beta2) == ("linear", 2400, 1e-7, 0.9, 0.999)
     assert paper.decay_norms and paper.batching == "mixed"
-    assert paper.validated == list(range(2000, 40_001, 2000))
+    assert paper.validation_steps == list(range(2000, 40_001, 2000))
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def one(tmp_path_factory):
 @pytest.mark.parametrize("more", [[], ["--shard"]], ids=["DDP", "FSDP2"])
 def test_two_processes_train_what_one_trains(one, tmp_path, more, figure):
     two, done = launch(tmp_path, 2, *more)
-    assert two.id == one.id and two.record["recorded"]["processes"] == 2
+    assert two.id == one.id and two.run_json["recorded"]["processes"] == 2
     assert done.stdout.count("folder: ") == 1  # one of them tells
     apart = max(float((a - two.weights()[name]).abs().max()) for name, a in one.weights().items())
     losses = [abs(a["loss"] - b["loss"]) for a, b in zip(one.log(), two.log(), strict=True) if "loss" in a]
@@ -69,7 +69,7 @@ def test_two_processes_train_what_one_trains(one, tmp_path, more, figure):
     # A checkpoint of theirs is read by one process, and what it holds is what they ended with.
     checkpoint, torn = newest([two.folder / "checkpoints"])
     assert checkpoint.step == STEPS and not torn
-    plan = Plan.read(two.record["options"])
+    plan = Plan.read(two.run_json["options"])
     loop = Loop(plan.decoder(), on_demand_blocks(lambda *_: None), plan.training, plan.positions, plan.seeds)
     loop.load(checkpoint.tensors(loop.template_tensors), checkpoint.step)
     for name, value in two.weights().items():

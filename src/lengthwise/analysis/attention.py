@@ -18,7 +18,7 @@ from lengthwise.encoding.positions import Consecutive, Positions
 from lengthwise.evaluation.cases import Case, cases, grid
 from lengthwise.evaluation.onepass import stack_positions
 from lengthwise.model import Decoder
-from lengthwise.model.taps import Blocks, tap_names
+from lengthwise.model.taps import QueryBlockTap, tap_names
 from lengthwise.spec import SpecError
 from lengthwise.task.base import Task
 
@@ -49,7 +49,7 @@ class Batch:
     cases: tuple[Case, ...] = ()
 
 
-class Source(Protocol):
+class AttentionSource(Protocol):
     """A model whose attention weights can be read: `DecoderSource(decoder)`, `HuggingFaceSource(model)`."""
 
     @property
@@ -63,7 +63,7 @@ class Source(Protocol):
         ...
 
     @property
-    def complete(self) -> Sequence[bool]:
+    def weights_sum_to_one(self) -> Sequence[bool]:
         """For each layer, whether a query's weights sum to 1."""
         ...
 
@@ -92,7 +92,7 @@ class DecoderSource:
         return self.decoder.config.heads
 
     @property
-    def complete(self) -> list[bool]:
+    def weights_sum_to_one(self) -> list[bool]:
         """For each layer, what its encoding declares."""
         parts = [part for part in self.decoder.encodings if isinstance(part, Encoding)]
         return [parts[which].complete for which in self.decoder.which]
@@ -114,7 +114,9 @@ class DecoderSource:
                 positions_BT=positions_BT,
                 budget=budget_B,
                 taps={
-                    "layers.*.weights": Blocks(lambda name, weights, start: see(layer_of[name], weights, start), rows)
+                    "layers.*.weights": QueryBlockTap(
+                        lambda name, weights, start: see(layer_of[name], weights, start), rows
+                    )
                 },
                 only_BT=torch.zeros_like(batch.ids_BT, dtype=torch.bool),
             )
@@ -146,7 +148,7 @@ def batches(
 
 
 @dataclass
-class Heads:
+class HeadStatistics:
     """Sums of attention statistics by layer, head and query position; add blocks, then read means.
 
     With weights w over keys 0..t of query t: entropy −Σ w ln w (nats); `sink` w₀; `distance` Σ w_k (t − k);
@@ -257,7 +259,7 @@ MEANS = {
     "relative_argmax": "the same / (t + 1), as published",
     "total": "sum of the weights",
 }
-"""The statistics of `Heads`, with their units."""
+"""The statistics of `HeadStatistics`, with their units."""
 
 
 def _largest(weights_BHRK: Tensor, later_RK: Tensor) -> Tensor:
@@ -274,11 +276,11 @@ def _share(counts_LHN: Tensor, part: slice) -> Tensor:
     return counts_LHN[..., part].sum(-1) / counts_LHN.sum(-1)
 
 
-def observe(source: Source, given: Sequence[Batch], rows: int = ROWS) -> Heads:
-    """Compute the statistics of all heads over some batches: `observe(DecoderSource(decoder), [Batch(ids_BT)])`."""
+def attention_statistics(source: AttentionSource, given: Sequence[Batch], rows: int = ROWS) -> HeadStatistics:
+    """Return the statistics of all heads over some batches, e.g. of `DecoderSource(decoder)` and `[Batch(ids_BT)]`."""
     if not given:
         raise SpecError("there is nothing to look at: no example has room, or no length was given")
-    heads = Heads(source.layers, source.heads, max(batch.ids_BT.shape[1] for batch in given))
+    heads = HeadStatistics(source.layers, source.heads, max(batch.ids_BT.shape[1] for batch in given))
     for batch in given:
 
         def see(layer: int, weights_BHRK: Tensor, start: int, counted_BT: Tensor | None = batch.counted_BT) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
-from lengthwise.analysis.attention import BINS, MEANS, Batch, Heads, Source, observe
+from lengthwise.analysis.attention import BINS, MEANS, AttentionSource, Batch, HeadStatistics, attention_statistics
 
 
-def histogram_rows(heads: Heads, **labels: object) -> list[dict[str, object]]:
+def histogram_rows(heads: HeadStatistics, **labels: object) -> list[dict[str, object]]:
     """Return each layer's distribution of normalised distance (t − k) / (t + 1), in bins of .025.
 
     `argmax` counts the distance of the largest weight, as published (Figure 7); `weight` sums all weights.
@@ -34,7 +34,7 @@ def published_bins(counts: Sequence[float]) -> list[float]:
     return [part / whole for part in (counts[0], *inner, counts[-1])]
 
 
-def head_rows(heads: Heads, **labels: object) -> list[dict[str, object]]:
+def head_rows(heads: HeadStatistics, **labels: object) -> list[dict[str, object]]:
     """Return a row for each layer and head: the means of all statistics, and the shares of near and far distances.
 
     `near` is the share below .125, `far` that of .875 and more; if both are large, the head is bimodal.
@@ -58,23 +58,25 @@ def head_rows(heads: Heads, **labels: object) -> list[dict[str, object]]:
     ]
 
 
-def by_length(source: Source, given: Sequence[Batch], **labels: object) -> tuple[list[dict[str, object]], Heads]:
+def by_length(
+    source: AttentionSource, given: Sequence[Batch], **labels: object
+) -> tuple[list[dict[str, object]], HeadStatistics]:
     """Return `head_rows` of each length, and statistics pooled over unseen lengths (over all, if none is unseen)."""
     found: list[dict[str, object]] = []
-    seen: list[Heads] = []
-    unseen: list[Heads] = []
+    seen: list[HeadStatistics] = []
+    unseen: list[HeadStatistics] = []
     for length in dict.fromkeys(batch.length for batch in given):
         own = [batch for batch in given if batch.length == length]
-        heads = observe(source, own)
+        heads = attention_statistics(source, own)
         found += head_rows(heads, **labels, length=length, seen=own[0].seen)
         (seen if own[0].seen else unseen).append(heads)
     return found, joined(unseen or seen)
 
 
-def joined(several: Sequence[Heads]) -> Heads:
+def joined(several: Sequence[HeadStatistics]) -> HeadStatistics:
     """Pool several statistics into one."""
     tokens = max(heads.tokens for heads in several)
-    whole = Heads(several[0].layers, several[0].heads, tokens)
+    whole = HeadStatistics(several[0].layers, several[0].heads, tokens)
     for heads in several:
         for name, total_LHT in heads.sums.items():
             whole.sums[name][..., : heads.tokens] += total_LHT

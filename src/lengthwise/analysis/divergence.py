@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lengthwise.analysis.attention import ROWS, Batch, Source
+from lengthwise.analysis.attention import ROWS, AttentionSource, Batch
 from lengthwise.spec import SpecError
 
 DEFINITIONS = ("true", "as_published")
@@ -122,7 +122,7 @@ class HeadDivergences:
     parts: dict[str, list[np.ndarray]] = field(default_factory=dict)
     """Definition → one array (N, L, A, B) per batch: means over queries."""
 
-    def costs(self, definition: str) -> np.ndarray:
+    def pairwise_divergences(self, definition: str) -> np.ndarray:
         """Return the divergences of all examples, (N, L, A, B)."""
         return np.concatenate(self.parts[definition])
 
@@ -133,9 +133,9 @@ class HeadDivergences:
         """
         found: list[dict[str, object]] = []
         lengths = np.array([-1 if length is None else length for length in self.lengths])
-        costs = {definition: self.costs(definition) for definition in DEFINITIONS}
-        for layer in range(costs["true"].shape[1]):
-            own = {definition: costs_NLAB[:, layer] for definition, costs_NLAB in costs.items()}
+        pairwise_divergences = {definition: self.pairwise_divergences(definition) for definition in DEFINITIONS}
+        for layer in range(pairwise_divergences["true"].shape[1]):
+            own = {definition: costs_NLAB[:, layer] for definition, costs_NLAB in pairwise_divergences.items()}
             matching = {definition: best_matching(costs_NAB) for definition, costs_NAB in own.items()}
             for length in np.unique(lengths):
                 here = lengths == length
@@ -154,14 +154,14 @@ class HeadDivergences:
                 found.append(row)
         return found
 
-    def total(self, definition: str = "true", how: str = "minimum") -> float:
+    def mean_over_layers(self, definition: str = "true", how: str = "minimum") -> float:
         """Return the mean over layers and examples."""
-        costs_NLAB = self.costs(definition)
+        costs_NLAB = self.pairwise_divergences(definition)
         return float(np.mean([layer_divergence(costs_NLAB[:, layer], how) for layer in range(costs_NLAB.shape[1])]))
 
 
 def divergences(
-    sources: Sequence[Source],
+    sources: Sequence[AttentionSource],
     pairs: Sequence[tuple[int, int]],
     given: Sequence[Batch],
     rows: int = 32,
@@ -185,7 +185,7 @@ def divergences(
         with closing(lockstep(sources, batch, rows)) as steps:
             for layer, start, weights in steps:
                 for place, (a, b) in enumerate(pairs):
-                    rest = not (sources[a].complete[layer] and sources[b].complete[layer])
+                    rest = not (sources[a].weights_sum_to_one[layer] and sources[b].weights_sum_to_one[layer])
                     for name, part in head_divergences(weights[a], weights[b], start, rest).items():
                         held = sums[place][name]
                         if len(held) == layer:
@@ -204,7 +204,9 @@ class _Left(Exception):
     """Raised in a worker thread when the consumer has stopped."""
 
 
-def lockstep(sources: Sequence[Source], batch: Batch, rows: int = ROWS) -> Generator[tuple[int, int, list[Tensor]]]:
+def lockstep(
+    sources: Sequence[AttentionSource], batch: Batch, rows: int = ROWS
+) -> Generator[tuple[int, int, list[Tensor]]]:
     """Yield (layer, first query, weights of each source), one block of all models at a time.
 
     Each model runs in its own thread, because a forward pass cannot otherwise be paused at a tap.
@@ -220,7 +222,7 @@ def lockstep(sources: Sequence[Source], batch: Batch, rows: int = ROWS) -> Gener
                 continue
         raise _Left
 
-    def work(source: Source, line: queue.Queue) -> None:
+    def work(source: AttentionSource, line: queue.Queue) -> None:
         try:
             source.visit_attention_weights(
                 batch, lambda layer, weights, start: put(line, (layer, start, weights)), rows

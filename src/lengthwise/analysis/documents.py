@@ -59,14 +59,14 @@ class Batch:
         return None if None in budgets else torch.tensor(budgets)
 
     @property
-    def places_BT(self) -> Tensor:
+    def token_indices_BT(self) -> Tensor:
         """The index of each token in its document, from 0: the target of a probe."""
         return torch.arange(self.ids_BT.shape[1]).expand(self.ids_BT.shape)
 
     @property
     def real_BT(self) -> Tensor:
         """The mask of tokens that are not padding."""
-        return self.places_BT < torch.tensor(self.lengths)[:, None]
+        return self.token_indices_BT < torch.tensor(self.lengths)[:, None]
 
 
 def batches(documents: Sequence[Document], tokens: int = BATCH_TOKENS) -> Iterator[Batch]:

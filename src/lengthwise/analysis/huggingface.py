@@ -44,7 +44,7 @@ class HuggingFaceSource:
         return self._config.num_attention_heads
 
     @property
-    def complete(self) -> list[bool]:
+    def weights_sum_to_one(self) -> list[bool]:
         """For each layer, True: the weights of a softmax sum to 1."""
         return [True] * self.layers
 

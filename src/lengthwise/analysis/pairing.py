@@ -18,7 +18,7 @@ KINDS = ("record", "published", "floor", "change")
 
 
 @dataclass(frozen=True, order=True)
-class Model:
+class ModelKey:
     """One model of a comparison."""
 
     encoding: str
@@ -26,18 +26,18 @@ class Model:
     trained: bool = True
 
     @property
-    def untrained(self) -> Model:
+    def untrained(self) -> ModelKey:
         """The same model with its initial weights."""
-        return Model(self.encoding, self.seed, False)
+        return ModelKey(self.encoding, self.seed, False)
 
 
 @dataclass(frozen=True)
-class Pairing:
+class ModelPair:
     """A model and the one it is compared with; the model's heads are the first axis."""
 
     kind: str
-    model: Model
-    against: Model
+    model: ModelKey
+    against: ModelKey
 
     def labels(self) -> dict[str, object]:
         """Return the label columns of a row."""
@@ -50,25 +50,25 @@ class Pairing:
         }
 
 
-def pairings(there: Sequence[tuple[str, int]], reference: str = "nope") -> list[Pairing]:
+def pairings(there: Sequence[tuple[str, int]], reference: str = "nope") -> list[ModelPair]:
     """Return all comparisons among these (encoding, seed), e.g. 6 + 6 `record` for three seeds of nope and t5."""
     seeds: dict[str, list[int]] = {}
     for encoding, seed in there:
         seeds.setdefault(encoding, []).append(seed)
     if reference not in seeds:
         raise SpecError(f"nothing to compare with: no run has the encoding {reference!r}; there are {', '.join(seeds)}")
-    own, found = sorted(set(seeds[reference])), list[Pairing]()
+    own, found = sorted(set(seeds[reference])), list[ModelPair]()
     for encoding, listed in seeds.items():
         for seed in sorted(set(listed)):
-            model = Model(encoding, seed)
-            found += [Pairing("record", model, Model(reference, other)) for other in own if other != seed]
-            found.append(Pairing("change", model, model.untrained))
+            model = ModelKey(encoding, seed)
+            found += [ModelPair("record", model, ModelKey(reference, other)) for other in own if other != seed]
+            found.append(ModelPair("change", model, model.untrained))
             # The original draws the other seed at random; here it is the next one.
             after = next((other for other in (*own, *own) if other > seed), own[0])
             if after != seed:
-                found.append(Pairing("floor", model.untrained, Model(reference, after, False)))
+                found.append(ModelPair("floor", model.untrained, ModelKey(reference, after, False)))
             if encoding == reference and after != seed:
-                found.append(Pairing("published", model, Model(reference, after)))
+                found.append(ModelPair("published", model, ModelKey(reference, after)))
             elif encoding != reference and seed in own:
-                found.append(Pairing("published", model, Model(reference, seed)))
+                found.append(ModelPair("published", model, ModelKey(reference, seed)))
     return found

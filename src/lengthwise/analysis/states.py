@@ -77,13 +77,13 @@ def collect(read: Read, documents: Sequence[Document], *, tokens: int = TOKENS, 
             parts.setdefault(layer, []).append(state_BTD[here_BT.to(state_BTD.device)].detach().cpu())
 
         read(batch, keep)
-        places.append(batch.places_BT[here_BT])
+        places.append(batch.token_indices_BT[here_BT])
         ids.append(batch.ids_BT[here_BT])
     layers = {layer: torch.cat(found) for layer, found in sorted(parts.items())}
     return States(layers, torch.cat(places), torch.cat(ids), len(documents))
 
 
-def decoder_states(decoder: Decoder, *, heads: Tap | None = None, normalised: bool = True) -> Read:
+def decoder_state_reader(decoder: Decoder, *, heads: Tap | None = None, normalised: bool = True) -> Read:
     """Return the `Read` of our decoder; the tap `heads` may change each head's output, as `times_root_m` does."""
     layers = [layer for layer in decoder.layers if isinstance(layer, Layer)]
     norms = [*(layer.attention_norm for layer in layers), decoder.norm]

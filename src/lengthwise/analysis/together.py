@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from lengthwise.analysis.attention import Batch, Source
+from lengthwise.analysis.attention import AttentionSource, Batch
 from lengthwise.analysis.distance import by_length, histogram_rows
 from lengthwise.analysis.divergence import divergences
-from lengthwise.analysis.pairing import Model, Pairing
+from lengthwise.analysis.pairing import ModelKey, ModelPair
 
 Tell = Callable[[str], None]
 
 
 def describe(
-    models: Mapping[Model, Source], given: Sequence[Batch], tell: Tell, **labels: object
+    models: Mapping[ModelKey, AttentionSource], given: Sequence[Batch], tell: Tell, **labels: object
 ) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
     """Return, for every model, rows of heads by length and rows of attended distance at unseen lengths."""
     heads: list[dict[str, object]] = []
@@ -28,7 +28,11 @@ def describe(
 
 
 def compare(
-    models: Mapping[Model, Source], pairs: Sequence[Pairing], given: Sequence[Batch], tell: Tell, **labels: object
+    models: Mapping[ModelKey, AttentionSource],
+    pairs: Sequence[ModelPair],
+    given: Sequence[Batch],
+    tell: Tell,
+    **labels: object,
 ) -> list[dict[str, object]]:
     """Return rows of divergence of these pairings, by layer and length; each model runs once on each batch."""
     needed = list(dict.fromkeys(one for pair in pairs for one in (pair.model, pair.against)))

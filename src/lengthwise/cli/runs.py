@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 import lengthwise as lw
-from lengthwise.cli.terminal import Json, app, quietly, say, show
+from lengthwise.cli.terminal import Json, app, progress_callback, say, show
 from lengthwise.folder import OUTPUT
 from lengthwise.progress import progress
 from lengthwise.spec import SpecError, specs
@@ -127,7 +127,7 @@ def compare(
         store=store,
         workers=workers,
         threads=threads or 1,
-        say=quietly(quiet),
+        say=progress_callback(quiet),
     )
     files = {path.suffix[1:]: str(path) for path in found.draw(to)}
     show(found, as_json, figure=files["svg"], page=files["html"])
@@ -163,7 +163,7 @@ def evaluate(
             lengths, checkpoint=checkpoint, examples=examples, allow=allow or (), say=tell, **changed
         )
     if save:
-        opened.keep(found)
+        opened.store_evaluation(found)
     show(found, as_json)
     if as_json:
         return

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 import lengthwise as lw
-from lengthwise.cli.terminal import Json, app, console, print_parts, print_table, quietly, say, show
+from lengthwise.cli.terminal import Json, app, console, print_parts, print_table, progress_callback, say, show
 from lengthwise.folder import OUTPUT, Folder
 from lengthwise.spec import SpecError
 
@@ -135,10 +135,10 @@ def run(
         retry=context.info_name == "retry",
         accept=accept,
         verify=not skip_verify,
-        say=quietly(quiet),
+        say=progress_callback(quiet),
     )
     try:
-        made = ended.report(to / f"report-{ended.study.name}", quietly(quiet))
+        made = ended.report(to / f"report-{ended.study.name}", progress_callback(quiet))
     except SpecError as error:  # nothing is done: what failed is all there is to tell
         show(ended, as_json)
         say(str(error))
@@ -147,12 +147,12 @@ def run(
         print(json.dumps({**ended.plain(), **made.plain(), "page": str(made.path)}, indent=2))
     else:
         print_parts(made.page.short_parts(console().width))
-        if rates := made.page.rates():
+        if learning_rate_table := made.page.learning_rate_table():
             say("learning rates, chosen at seen lengths with a seed that no run uses:", "bold")
-            print_table(rates)
+            print_table(learning_rate_table)
         say(f"page: {made.path}")
         show(ended)
-    if not ended.complete:
+    if not ended.all_done:
         raise typer.Exit(1)
 
 

@@ -124,6 +124,6 @@ def say(text: str, style: str = "") -> None:
     console().print(text, style=style or None, markup=False, highlight=False, soft_wrap=not sys.stdout.isatty())
 
 
-def quietly(quiet: bool) -> Say | None:
+def progress_callback(quiet: bool) -> Say | None:
     """What says how far slow work is: nothing if it should be quiet; None leaves it to the function."""
     return (lambda words: None) if quiet else None

@@ -20,7 +20,7 @@ class NotApplicable(Exception):
 
 
 @dataclass(frozen=True)
-class Measure:
+class CheckCase:
     """One case of a check: a description, the measured error and the tolerance."""
 
     case: str
@@ -43,17 +43,17 @@ class Check:
 
     id: str
     sentence: str
-    run: Callable[[Subject], Iterator[Measure]]
+    run: Callable[[Subject], Iterator[CheckCase]]
 
 
 CHECKS: list[Check] = []
 """Every check, in the order in which they are run."""
 
 
-def check(id: str, sentence: str) -> Callable[[Callable[[Subject], Iterator[Measure]]], Check]:
+def check(id: str, sentence: str) -> Callable[[Callable[[Subject], Iterator[CheckCase]]], Check]:
     """Register a function as a check."""
 
-    def enter(run: Callable[[Subject], Iterator[Measure]]) -> Check:
+    def enter(run: Callable[[Subject], Iterator[CheckCase]]) -> Check:
         made = Check(id, sentence, run)
         CHECKS.append(made)
         return made
@@ -155,7 +155,7 @@ class Report(Display):
 
 def run_check(check: Check, subject: Subject) -> Result:
     """Measure a check's cases until one fails."""
-    worst, cases, told = Measure("", 0.0, 1.0), 0, list[str]()
+    worst, cases, told = CheckCase("", 0.0, 1.0), 0, list[str]()
     warning: Result | None = None
     try:
         for measure in check.run(subject):
@@ -189,7 +189,7 @@ def run_check(check: Check, subject: Subject) -> Result:
     return Result(check.id, check.sentence, "pass", detail, worst.error)
 
 
-def _share(measure: Measure) -> float:
+def _share(measure: CheckCase) -> float:
     return measure.error / measure.tolerance if measure.tolerance else math.inf if measure.error else 0.0
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from lengthwise.conformance.check import Measure, NotApplicable, check
+from lengthwise.conformance.check import CheckCase, NotApplicable, check
 from lengthwise.conformance.formulas import alibi_slopes, alibi_slopes_text, sinusoid, t5_bucket
 from lengthwise.conformance.reference import reference_logits
 from lengthwise.conformance.subject import SMALL, TOLERANCE, Subject, relative_error
@@ -32,7 +32,7 @@ def _vectors(tokens: int, head_width: int) -> Tensor:
 
 @check("T13", "In a bf16 model positions are still used in fp32: exact to 2^-8, and neighbours stay apart.")
 @torch.no_grad()
-def short_precision(subject: Subject) -> Iterator[Measure]:
+def short_precision(subject: Subject) -> Iterator[CheckCase]:
     # bf16 rounds parameters, but must not round what is computed from positions. So both models share the parameters.
     short = copy.deepcopy(subject.encoding).to(torch.bfloat16)
     exact = copy.deepcopy(short).double()
@@ -43,8 +43,8 @@ def short_precision(subject: Subject) -> Iterator[Measure]:
         if subject.encoding.overrides("embed"):
             got = short.embed(torch.zeros(1, 2, SMALL.width), places)
             wanted = exact.embed(torch.zeros(1, 2, SMALL.width, dtype=torch.float64), places.double())
-            yield Measure(f"embedding at position {far}", float((got - wanted).abs().max()), SHORT)
-            yield Measure(
+            yield CheckCase(f"embedding at position {far}", float((got - wanted).abs().max()), SHORT)
+            yield CheckCase(
                 f"embeddings at {far - 1} and {far} are one", float((got[:, 0] - got[:, 1]).abs().max() < SHORT), 0
             )
         if subject.encoding.overrides("rotate"):
@@ -54,33 +54,33 @@ def short_precision(subject: Subject) -> Iterator[Measure]:
             wanted = exact.rotate(x.double(), x.double(), exact.prepare(wide, wide, budget))
             for name, a, b in zip(("query", "key"), got, wanted, strict=True):
                 # Relative to its own size: xPos makes keys as large as it makes queries small.
-                yield Measure(f"{name} at position {far}", relative_error(a, b), SHORT)
+                yield CheckCase(f"{name} at position {far}", relative_error(a, b), SHORT)
             near = torch.tensor([[1.0, 2.0]])
             first = short.rotate(x, x, short.prepare(near, near, budget))[0]
             if not torch.equal(first[:, :, 0], first[:, :, 1]):
                 a, b = got[0][:, :, 0], got[0][:, :, 1]
                 one = float(((a - b).abs() / (a.abs() + b.abs()).clamp(min=1e-30)).max() < SHORT)
-                yield Measure(f"queries at {far - 1} and {far} are one", one, 0)
+                yield CheckCase(f"queries at {far - 1} and {far} are one", one, 0)
         if subject.biased:
             query = torch.tensor([[float(far)]])
             got, wanted = short.bias(query, places), exact.bias(query.double(), places.double())
             assert got is not None and wanted is not None
             got_far, wanted_far = short.bias(query, query * 0), exact.bias(query.double(), query.double() * 0)
             assert got_far is not None and wanted_far is not None
-            yield Measure(f"bias at distances 0 and 1 from position {far}", _apart(got, wanted), SHORT)
+            yield CheckCase(f"bias at distances 0 and 1 from position {far}", _apart(got, wanted), SHORT)
             scale = max(1.0, float(wanted_far.nan_to_num(neginf=0.0).abs().max()) / 2**14)
-            yield Measure(f"bias at distance {far}", _apart(got_far, wanted_far) / scale, SHORT)
+            yield CheckCase(f"bias at distance {far}", _apart(got_far, wanted_far) / scale, SHORT)
         if subject.encoding.overrides("score"):
             ids, near = subject.ids(3), torch.tensor([0, far - 1, far])
             deep = subject.fresh_decoder(layers=1).to(torch.bfloat16)
             truth = subject.unbatched_logits(copy.deepcopy(deep).double(), ids, near)
             case = f"a whole bf16 model, tokens at 0, {far - 1} and {far}, relative to the largest logit"
-            yield Measure(case, relative_error(subject.unbatched_logits(deep, ids, near), truth), 0.1)
-    n = subject.sizes(9)[-1]
+            yield CheckCase(case, relative_error(subject.unbatched_logits(deep, ids, near), truth), 0.1)
+    n = subject.sequence_lengths(9)[-1]
     model = subject.fresh_decoder().to(torch.bfloat16)
     ids, places = subject.ids(n), subject.places(n)
     truth = subject.unbatched_logits(copy.deepcopy(model).double(), ids, places)
-    yield Measure(
+    yield CheckCase(
         f"a whole bf16 model, {n} tokens, relative to the largest logit",
         relative_error(subject.unbatched_logits(model, ids, places), truth),
         0.1,
@@ -95,7 +95,7 @@ def _apart(got: Tensor, wanted: Tensor) -> float:
 
 @check("T15", "ALiBi has the authors' slopes (or the text's, if it says so) for 1–17 and 40 heads.")
 @torch.no_grad()
-def alibi_formula(subject: Subject) -> Iterator[Measure]:
+def alibi_formula(subject: Subject) -> Iterator[CheckCase]:
     _claims(subject, "alibi")
     rule = alibi_slopes_text if getattr(subject.encoding, "slopes", "authors") == "text" else alibi_slopes
     for heads in (1, 2, 4, 8, *range(1, 18), 40):
@@ -109,19 +109,19 @@ def alibi_formula(subject: Subject) -> Iterator[Measure]:
             case = (
                 f"{heads} heads, distance {distance}, head {head}: {float(got[head]):.6g} for {float(wanted[head]):.6g}"
             )
-            yield Measure(case, float((got - wanted).abs().max()), 1e-6 * max(1, distance))
+            yield CheckCase(case, float((got - wanted).abs().max()), 1e-6 * max(1, distance))
 
 
 @check("T17", "Every form of the bias an encoding has (columns, by distance, matrix) says the same.")
 @torch.no_grad()
-def forms(subject: Subject) -> Iterator[Measure]:
+def check_bias_forms_agree(subject: Subject) -> Iterator[CheckCase]:
     if not subject.biased:
         raise NotApplicable("it adds no bias")
     encoding = subject.encoding
     if not (encoding.overrides("columns") or encoding.overrides("by_distance")):
         raise NotApplicable("it has one form only")
     tolerance = TOLERANCE[torch.float64]
-    for n in subject.sizes(2, 9, 40):
+    for n in subject.sequence_lengths(2, 9, 40):
         positions = subject.places(n).double()[None]
         distance = positions[:, :, None] - positions[:, None, :]
         visible = (torch.ones(n, n).tril() > 0) & (distance >= 0)
@@ -130,13 +130,13 @@ def forms(subject: Subject) -> Iterator[Measure]:
         by_distance = encoding.by_distance(distance.flatten())
         if by_distance is not None:
             got = by_distance.view(-1, n, n)[None]
-            yield Measure(f"by distance against matrix, {n} tokens", relative_error(got, whole), tolerance)
+            yield CheckCase(f"by distance against matrix, {n} tokens", relative_error(got, whole), tolerance)
         columns = encoding.columns(positions)
         if columns is not None:
             query, key = columns
             got = (query @ key.mT).masked_fill(~visible, -torch.inf).softmax(-1)
             wanted = whole.masked_fill(~visible, -torch.inf).softmax(-1)
-            yield Measure(f"columns against matrix, {n} tokens", relative_error(got, wanted), tolerance)
+            yield CheckCase(f"columns against matrix, {n} tokens", relative_error(got, wanted), tolerance)
 
 
 def _silent(_: str, q_BHQE: Tensor) -> Tensor:
@@ -159,10 +159,10 @@ def _weights_from_bias(subject: Subject, n: int, scale: float | None, head_width
 
 @check("T18", "The bias is added as it is, whatever the attention scale and the head width.")
 @torch.no_grad()
-def unscaled_bias(subject: Subject) -> Iterator[Measure]:
+def unscaled_bias(subject: Subject) -> Iterator[CheckCase]:
     if not subject.biased:
         raise NotApplicable("it adds no bias")
-    for n in subject.sizes(2, 9):
+    for n in subject.sequence_lengths(2, 9):
         positions = subject.places(n).double()[None]
         for scale in (None, 1.0, 0.01):
             for head_width in (8, 16):
@@ -173,10 +173,10 @@ def unscaled_bias(subject: Subject) -> Iterator[Measure]:
                 wanted = bias[0].masked_fill(torch.ones(n, n).tril() == 0, -torch.inf).softmax(-1)
                 got = _weights_from_bias(subject, n, scale, head_width)
                 case = f"{n} tokens, scale {scale or '1/√width'}, head width {head_width}"
-                yield Measure(
+                yield CheckCase(
                     f"weights of silent queries, {case}", relative_error(got, wanted), TOLERANCE[torch.float64]
                 )
-                yield Measure(
+                yield CheckCase(
                     f"fast path, {case}", _fast_differs(subject, n, scale, head_width), TOLERANCE[torch.float64]
                 )
 
@@ -194,10 +194,10 @@ def _fast_differs(subject: Subject, n: int, scale: float | None, head_width: int
 
 @check("T19", "Logits are those of attention written out in float64, at any attention scale and on every path.")
 @torch.no_grad()
-def written_out(subject: Subject) -> Iterator[Measure]:
+def written_out(subject: Subject) -> Iterator[CheckCase]:
     for scale in (None, 1.0, 0.3):
         # At 520 tokens a bias with columns uses them.
-        for n in subject.sizes(2, 9, *([520] if scale is None else [])):
+        for n in subject.sequence_lengths(2, 9, *([520] if scale is None else [])):
             ids, places = subject.ids(n), subject.places(n, budget=max(n, subject.budget))
             exact = subject.decoder(attention_scale=scale)
             truth = reference_logits(exact, ids, places, max(n, subject.budget))
@@ -206,14 +206,14 @@ def written_out(subject: Subject) -> Iterator[Measure]:
                 case = f"{n} tokens, scale {scale or '1/√width'}, {str(dtype).removeprefix('torch.')}"
                 # Hundreds of terms per sum: fp32 rounding grows with the root of their number.
                 allowed = tolerance * (1 if n < 100 else 10)
-                yield Measure(case, relative_error(subject.unbatched_logits(decoder, ids, places), truth), allowed)
+                yield CheckCase(case, relative_error(subject.unbatched_logits(decoder, ids, places), truth), allowed)
 
 
 @check(
     "T20", "T5's buckets: one distance each up to half, then logarithmic to the furthest, then the last; none unused."
 )
 @torch.no_grad()
-def t5_formula(subject: Subject) -> Iterator[Measure]:
+def t5_formula(subject: Subject) -> Iterator[CheckCase]:
     _claims(subject, "t5")
     encoding = subject.build(SMALL.geometry).double()  # a separate instance: its table is overwritten below
     buckets, furthest = int(getattr(encoding, "buckets", 32)), int(getattr(encoding, "distance", 128))
@@ -222,7 +222,7 @@ def t5_formula(subject: Subject) -> Iterator[Measure]:
     shape = (int(getattr(encoding, "buckets", 32)), SMALL.heads)
     tables = [parameter for parameter in encoding.parameters() if parameter.shape == shape]
     if not tables:
-        yield Measure(f"it has no parameter of shape (buckets, heads) = {shape}", 1, 0)
+        yield CheckCase(f"it has no parameter of shape (buckets, heads) = {shape}", 1, 0)
         return
     table = tables[0]
     # Row b of the table holds b, so that the bias is the bucket's index.
@@ -235,14 +235,14 @@ def t5_formula(subject: Subject) -> Iterator[Measure]:
         wanted = t5_bucket(distance, buckets, furthest)
         seen.add(float(got.flatten()[0]))
         if wanted is not None:
-            yield Measure(f"bucket of distance {distance}", float((got - wanted).abs().max()), 0)
+            yield CheckCase(f"bucket of distance {distance}", float((got - wanted).abs().max()), 0)
     if furthest <= 2000:
-        yield Measure(f"buckets of {buckets} never used", buckets - len(seen), 0)
+        yield CheckCase(f"buckets of {buckets} never used", buckets - len(seen), 0)
 
 
 @check("T22", "Gradients are finite, reach every parameter of the encoding, and equal those written out in float64.")
-def gradients(subject: Subject) -> Iterator[Measure]:
-    for n in subject.sizes(3, 9):
+def gradients(subject: Subject) -> Iterator[CheckCase]:
+    for n in subject.sequence_lengths(3, 9):
         ids, places = subject.ids(n), subject.places(n)
         exact = subject.fresh_decoder()
         reference_logits(exact, ids, places, subject.budget).square().mean().backward()
@@ -256,17 +256,17 @@ def gradients(subject: Subject) -> Iterator[Measure]:
                 truth, got = wanted[name], parameter.grad
                 case = f"{name}, {n} tokens, {str(dtype).removeprefix('torch.')}"
                 if name.startswith("encodings."):
-                    yield Measure(
+                    yield CheckCase(
                         f"no gradient at all for {case}", float(got is None or not bool(got.abs().max() > 0)), 0
                     )
                 if got is not None and truth is not None:
                     error = float((got - truth).abs().max()) / max(float(truth.abs().max()), least)
-                    yield Measure(f"gradient of {case}", error, tolerance)
+                    yield CheckCase(f"gradient of {case}", error, tolerance)
     # Long enough to use the parameters of larger distances.
-    yield from _slopes(subject, subject.sizes(40)[-1])
+    yield from _slopes(subject, subject.sequence_lengths(40)[-1])
 
 
-def _slopes(subject: Subject, n: int) -> Iterator[Measure]:
+def _slopes(subject: Subject, n: int) -> Iterator[CheckCase]:
     """Compare gradients with finite differences of the loss, which do not rely on the hooks' own gradients."""
     decoder, ids, places = subject.fresh_decoder(), subject.ids(n), subject.places(n)
     weights = torch.randn(n, SMALL.vocabulary, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -293,15 +293,15 @@ def _slopes(subject: Subject, n: int) -> Iterator[Measure]:
                 parameter.add_(1e-6 * u)
         seen = (values[0] - values[1]) / 2e-6
         case = f"slope of a loss along {group}, {n} tokens: the gradient says {said:.6g}, two losses {seen:.6g}"
-        yield Measure(case, abs(said - seen) / max(abs(seen), size, 1e-6), 1e-5)
+        yield CheckCase(case, abs(said - seen) / max(abs(seen), size, 1e-6), 1e-5)
 
 
 @check("T23", "A hidden key gets exactly no weight, even where real scores are −1e6.")
 @torch.no_grad()
-def hidden(subject: Subject) -> Iterator[Measure]:
+def hidden(subject: Subject) -> Iterator[CheckCase]:
     decoder = subject.decoder(torch.float32, layers=1)
     # Visible keys get scores near −1e6, hidden ones near +1e6: only a mask of −inf passes.
-    for n in subject.sizes(2, 9):
+    for n in subject.sequence_lengths(2, 9):
         ids, places = subject.ids(n), subject.places(n)
         ahead = torch.ones(n, n).triu(1) > 0
         for shift in (1e3, 1e6):
@@ -316,7 +316,7 @@ def hidden(subject: Subject) -> Iterator[Measure]:
             taps: dict[str, Tap] = {"layers.0.q": ones, "layers.0.k": towards_the_future}
             subject.unbatched_logits(decoder, ids, places, taps={**taps, "layers.0.weights": weights})
             mass = float(weights["layers.0.weights"][0][:, ahead].abs().max())
-            yield Measure(f"weight on the future, {n} tokens, scores up to {shift:g}", mass, 0)
+            yield CheckCase(f"weight on the future, {n} tokens, scores up to {shift:g}", mass, 0)
             subject.unbatched_logits(decoder, ids, places, taps={**taps, "layers.0.heads": fast})
             before = fast["layers.0.heads"]
             subject.unbatched_logits(
@@ -326,17 +326,17 @@ def hidden(subject: Subject) -> Iterator[Measure]:
                 taps={**taps, "layers.0.heads": fast},
             )
             moved = relative_error(fast["layers.0.heads"][:, :, :-1], before[:, :, :-1])
-            yield Measure(
+            yield CheckCase(
                 f"fast path, {n} tokens, scores up to {shift:g}: the last token changes earlier ones", moved, 0
             )
 
 
 @check("T24", "Changing a token changes no logit before it, on the fast path and on the dense one.")
 @torch.no_grad()
-def causal(subject: Subject) -> Iterator[Measure]:
+def causal(subject: Subject) -> Iterator[CheckCase]:
     for dtype, tolerance in TOLERANCE.items():
         decoder = subject.decoder(dtype)
-        for n in subject.sizes(2, 9):
+        for n in subject.sequence_lengths(2, 9):
             ids, places = subject.ids(n), subject.places(n)
             for path, taps in (("fast", None), ("dense", {"layers.*.weights": Recorder()})):
                 truth = subject.unbatched_logits(decoder, ids, places, taps=taps)
@@ -345,13 +345,13 @@ def causal(subject: Subject) -> Iterator[Measure]:
                     changed[j] = (changed[j] + 1) % SMALL.vocabulary
                     got = subject.unbatched_logits(decoder, changed, places, taps=taps)
                     case = f"token {j} of {n} changed, {path} path, {str(dtype).removeprefix('torch.')}"
-                    yield Measure(case, relative_error(got[:j], truth[:j]), tolerance)
-                    yield Measure(f"{case}: its own logits stay", float(relative_error(got[j:], truth[j:]) < 1e-6), 0)
+                    yield CheckCase(case, relative_error(got[:j], truth[:j]), tolerance)
+                    yield CheckCase(f"{case}: its own logits stay", float(relative_error(got[j:], truth[j:]) < 1e-6), 0)
 
 
 @check("T30", "Sinusoids have the published frequencies and layout, at the amplitude it names.")
 @torch.no_grad()
-def sinusoid_formula(subject: Subject) -> Iterator[Measure]:
+def sinusoid_formula(subject: Subject) -> Iterator[CheckCase]:
     _claims(subject, "sinusoidal")
     encoding = subject.encoding
     amplitude = getattr(encoding, "amplitude", None)
@@ -362,20 +362,20 @@ def sinusoid_formula(subject: Subject) -> Iterator[Measure]:
         theta, interleaved = getattr(encoding, "theta", 10_000.0), getattr(encoding, "interleaved", False)
         wanted = sinusoid(position, SMALL.width, theta, interleaved)
         error = relative_error(got, amplitude * torch.tensor(wanted, dtype=torch.float64))
-        yield Measure(f"position {position}, amplitude {amplitude}", error, max(1e-6, position * 1.2e-7))
+        yield CheckCase(f"position {position}, amplitude {amplitude}", error, max(1e-6, position * 1.2e-7))
 
 
 @check("T57", "Asking for weights changes no logit; rows sum to 1 (if `complete`; else to less), none on the future.")
 @torch.no_grad()
-def weights_on_demand(subject: Subject) -> Iterator[Measure]:
+def weights_on_demand(subject: Subject) -> Iterator[CheckCase]:
     for dtype, tolerance in TOLERANCE.items():
         decoder = subject.decoder(dtype)
-        for n in subject.sizes(2, 9):
+        for n in subject.sequence_lengths(2, 9):
             ids, places = subject.ids(n), subject.places(n)
             weights = Recorder()
             got = subject.unbatched_logits(decoder, ids, places, taps={"layers.*.weights": weights})
             case = f"{n} tokens, {str(dtype).removeprefix('torch.')}"
-            yield Measure(
+            yield CheckCase(
                 f"logits with weights, {case}",
                 relative_error(got, subject.unbatched_logits(decoder, ids, places)),
                 tolerance,
@@ -383,10 +383,10 @@ def weights_on_demand(subject: Subject) -> Iterator[Measure]:
             for name, weight in weights.items():
                 sums = weight.sum(-1)
                 if subject.encoding.complete:
-                    yield Measure(f"row sums of {name}, {case}", float((sums - 1).abs().max()), 1e-6)
+                    yield CheckCase(f"row sums of {name}, {case}", float((sums - 1).abs().max()), 1e-6)
                 else:
-                    yield Measure(f"row sums of {name} above 1, {case}", float((sums - 1).max().clamp(min=0)), 1e-6)
+                    yield CheckCase(f"row sums of {name} above 1, {case}", float((sums - 1).max().clamp(min=0)), 1e-6)
                     whole = float(bool((sums > 1 - 1e-6).all()))
-                    yield Measure(f"all rows of {name} sum to 1, {case}: claim complete = True", whole, 0)
+                    yield CheckCase(f"all rows of {name} sum to 1, {case}: claim complete = True", whole, 0)
                 ahead = float(weight[..., torch.ones(n, n).triu(1) > 0].abs().max())
-                yield Measure(f"future mass of {name}, {case}", ahead, 0)
+                yield CheckCase(f"future mass of {name}, {case}", ahead, 0)

@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from lengthwise.conformance.check import Measure, NotApplicable, check
+from lengthwise.conformance.check import CheckCase, NotApplicable, check
 from lengthwise.conformance.subject import TOLERANCE, Subject, relative_error
 from lengthwise.model import Decoder
 from lengthwise.spec import SpecError
@@ -22,30 +22,32 @@ def _pad_left(ids_T: Tensor, pads: int, pad_id: int = 0) -> Tensor:
 
 @check("T01", "Padding on either side changes no logit of a real token.")
 @torch.no_grad()
-def padding(subject: Subject) -> Iterator[Measure]:
+def padding(subject: Subject) -> Iterator[CheckCase]:
     for dtype, tolerance in TOLERANCE.items():
         decoder = subject.decoder(dtype)
-        for n in subject.sizes(2, 9):
+        for n in subject.sequence_lengths(2, 9):
             ids, places = subject.ids(n), subject.places(n)
             truth = subject.unbatched_logits(decoder, ids, places)
             for pads in LEFT:
                 for side in ("left", "right"):
                     row = _fill(ids, n + pads, side)[None]
-                    given = subject.given([places], n + pads, side)
-                    got = decoder(row, lengths=[n], padding=side, positions_BT=given, budget=subject.budget)[0]
+                    padded_batch_positions = subject.padded_batch_positions([places], n + pads, side)
+                    got = decoder(
+                        row, lengths=[n], padding=side, positions_BT=padded_batch_positions, budget=subject.budget
+                    )[0]
                     got = got[pads:] if side == "left" else got[:n]
-                    yield Measure(
+                    yield CheckCase(
                         f"{n} tokens, {pads} pads on the {side}, {_name(dtype)}", relative_error(got, truth), tolerance
                     )
 
 
 @check("T02", "A sequence has the same logits alone and in any batch, in any order.")
 @torch.no_grad()
-def batches(subject: Subject) -> Iterator[Measure]:
+def check_batch_invariance(subject: Subject) -> Iterator[CheckCase]:
     for dtype, tolerance in TOLERANCE.items():
         decoder = subject.decoder(dtype)
-        sizes = subject.sizes(2, 5, 9)
-        rows = [(subject.ids(n, key), subject.places(n, key)) for key, n in enumerate(sizes)]
+        sequence_lengths = subject.sequence_lengths(2, 5, 9)
+        rows = [(subject.ids(n, key), subject.places(n, key)) for key, n in enumerate(sequence_lengths)]
         # Each row has a budget of its own, as it would alone.
         budgets = [subject.budget - key for key in range(len(rows))]
         truths = [
@@ -57,13 +59,13 @@ def batches(subject: Subject) -> Iterator[Measure]:
                 longest = max(len(rows[i][0]) for i in order)
                 batch = torch.stack([_fill(rows[i][0], longest, side) for i in order])
                 lengths = [len(rows[i][0]) for i in order]
-                given = subject.given([rows[i][1] for i in order], longest, side)
+                padded_batch_positions = subject.padded_batch_positions([rows[i][1] for i in order], longest, side)
                 budget = torch.tensor([budgets[i] for i in order])
-                got = decoder(batch, lengths=lengths, padding=side, positions_BT=given, budget=budget)
+                got = decoder(batch, lengths=lengths, padding=side, positions_BT=padded_batch_positions, budget=budget)
                 for row, i in enumerate(order):
                     real = got[row, longest - lengths[row] :] if side == "left" else got[row, : lengths[row]]
                     case = f"row {row} of a batch of {lengths} tokens padded on the {side}, {_name(dtype)}"
-                    yield Measure(case, relative_error(real, truths[i]), tolerance)
+                    yield CheckCase(case, relative_error(real, truths[i]), tolerance)
 
 
 def _fill(ids_T: Tensor, tokens: int, side: str) -> Tensor:
@@ -73,9 +75,9 @@ def _fill(ids_T: Tensor, tokens: int, side: str) -> Tensor:
 
 @check("T03", "Padding is known from lengths: the pad's id inside the content, or another pad id, changes nothing.")
 @torch.no_grad()
-def pad_ids(subject: Subject) -> Iterator[Measure]:
+def pad_ids(subject: Subject) -> Iterator[CheckCase]:
     decoder = subject.decoder()
-    for n in subject.sizes(2, 9):
+    for n in subject.sequence_lengths(2, 9):
         ids = subject.ids(n).clone()
         ids[0], ids[-1] = 0, 5
         places = subject.places(n)
@@ -86,18 +88,18 @@ def pad_ids(subject: Subject) -> Iterator[Measure]:
                 row,
                 lengths=[n],
                 padding="left",
-                positions_BT=subject.given([places], n + 3, "left"),
+                positions_BT=subject.padded_batch_positions([places], n + 3, "left"),
                 budget=subject.budget,
             )
             case = f"{n} tokens beginning with id 0 and ending with 5, padded with id {pad_id}"
-            yield Measure(case, relative_error(got[0, 3:], truth), TOLERANCE[torch.float64])
+            yield CheckCase(case, relative_error(got[0, 3:], truth), TOLERANCE[torch.float64])
 
 
 @check("T04", "A padded batch has finite logits and finite gradients, padding included.")
-def finite(subject: Subject) -> Iterator[Measure]:
+def finite(subject: Subject) -> Iterator[CheckCase]:
     for dtype in (torch.float64, torch.float32):
         for side in ("left", "right"):
-            most = subject.sizes(40)[-1]
+            most = subject.sequence_lengths(40)[-1]
             for n, pads in ((1, 1), (min(9, most - 1), most - min(9, most - 1))):
                 decoder = subject.fresh_decoder(dtype)
                 batch = torch.stack([_fill(subject.ids(n), n + pads, side), subject.ids(n + pads, 1)])
@@ -106,36 +108,38 @@ def finite(subject: Subject) -> Iterator[Measure]:
                     batch,
                     lengths=lengths,
                     padding=side,
-                    positions_BT=subject.given(rows, n + pads, side),
+                    positions_BT=subject.padded_batch_positions(rows, n + pads, side),
                     budget=subject.budget,
                 )
                 bad = int((~logits.isfinite()).sum())
-                yield Measure(f"logits of {n} tokens and {pads} pads on the {side}, {_name(dtype)}: not finite", bad, 0)
+                yield CheckCase(
+                    f"logits of {n} tokens and {pads} pads on the {side}, {_name(dtype)}: not finite", bad, 0
+                )
                 logits.square().mean().backward()
                 for name, parameter in decoder.named_parameters():
                     if parameter.grad is not None:
                         bad = int((~parameter.grad.isfinite()).sum())
-                        yield Measure(
+                        yield CheckCase(
                             f"gradient of {name}, {n} tokens and {pads} pads on the {side}: not finite", bad, 0
                         )
-    n = subject.sizes(9)[-1]
+    n = subject.sequence_lengths(9)[-1]
     logits = subject.unbatched_logits(subject.decoder(mask="bidirectional"), subject.ids(n), subject.places(n))
-    yield Measure(f"logits of {n} tokens that see those ahead: not finite", int((~logits.isfinite()).sum()), 0)
+    yield CheckCase(f"logits of {n} tokens that see those ahead: not finite", int((~logits.isfinite()).sum()), 0)
 
 
 @check(
     "T05", "The cache gives the logits of one pass: token by token, in chunks of 1, 3, n − 1, and after left padding."
 )
 @torch.no_grad()
-def cached(subject: Subject) -> Iterator[Measure]:
+def cached(subject: Subject) -> Iterator[CheckCase]:
     if not subject.encoding.prefix_stable:
-        yield Measure(
+        yield CheckCase(
             "later tokens change earlier states, and yet a cache is made", _made(subject.decoder().cache, 9), 0
         )
         return
     for dtype, tolerance in TOLERANCE.items():
         decoder = subject.decoder(dtype)
-        for n in subject.sizes(2, 9, 40):
+        for n in subject.sequence_lengths(2, 9, 40):
             # Two rows with different tokens and lengths, since a bug may show in only one of them.
             rows = [(subject.ids(size, key), subject.places(size, key)) for key, size in ((0, n), (1, max(1, n - 1)))]
             truths = [subject.unbatched_logits(decoder, ids, places) for ids, places in rows]
@@ -143,7 +147,7 @@ def cached(subject: Subject) -> Iterator[Measure]:
                 for pads in (0, 2, 7) if n < 40 else (0, 7):
                     for row, got in enumerate(_in_chunks(subject, decoder, rows, n + pads, chunk)):
                         case = f"{n} tokens in chunks of {chunk}, {pads} pads on the left, row {row}, {_name(dtype)}"
-                        yield Measure(case, relative_error(got, truths[row]), tolerance)
+                        yield CheckCase(case, relative_error(got, truths[row]), tolerance)
 
 
 def _made(make: Callable[..., object], *arguments: object) -> float:
@@ -161,12 +165,12 @@ def _in_chunks(
     """The logits of each row's real tokens, after filling the cache in chunks of left-padded rows."""
     pads = [width - len(ids) for ids, _ in rows]
     batch = torch.stack([_fill(ids, width, "left") for ids, _ in rows])
-    given = subject.given([places for _, places in rows], width, "left")
+    padded_batch_positions = subject.padded_batch_positions([places for _, places in rows], width, "left")
     cache, out = decoder.cache(subject.budget), []
     for start in range(0, width, chunk):
         end = min(start + chunk, width)
         lengths = [max(0, end - max(start, pad)) for pad in pads]
-        part = None if given is None else given[:, start:end]
+        part = None if padded_batch_positions is None else padded_batch_positions[:, start:end]
         out.append(decoder(batch[:, start:end], lengths=lengths, padding="left", positions_BT=part, cache=cache))
     logits = torch.cat(out, 1)
     return [logits[row, pad:] for row, pad in enumerate(pads)]
@@ -174,15 +178,15 @@ def _in_chunks(
 
 @check("T06", "In a cached step the bias of the one query is the last row of the whole bias.")
 @torch.no_grad()
-def bias_row(subject: Subject) -> Iterator[Measure]:
+def bias_row(subject: Subject) -> Iterator[CheckCase]:
     if not subject.biased:
         raise NotApplicable("it adds no bias")
     encoding = subject.encoding
-    for n in subject.sizes(2, 9, 40):
+    for n in subject.sequence_lengths(2, 9, 40):
         positions = subject.places(n).double()[None]
         whole = encoding.checked_bias(positions, positions)
         row = encoding.checked_bias(positions[:, -1:], positions)
-        yield Measure(
+        yield CheckCase(
             f"the last of {n} tokens", relative_error(row[:, :, 0], whole[:, :, -1]), TOLERANCE[torch.float64]
         )
     if encoding.overrides("rotate"):
@@ -190,72 +194,80 @@ def bias_row(subject: Subject) -> Iterator[Measure]:
     counted = torch.arange(9, dtype=torch.float64)[None]
     row = encoding.checked_bias(counted[:, -1:], counted)
     flat = float((row.amax(-1) - row.amin(-1)).amax() == 0)
-    yield Measure("the last of 9 consecutive tokens has the same bias for every key", flat, 0)
+    yield CheckCase("the last of 9 consecutive tokens has the same bias for every key", flat, 0)
 
 
 @check("T10", "Results depend on the call alone: after a long sequence, a short one is as in a fresh model.")
 @torch.no_grad()
-def history(subject: Subject) -> Iterator[Measure]:
-    short, long = subject.sizes(4, 40)[0], subject.sizes(4, 40)[-1]
+def check_call_independence(subject: Subject) -> Iterator[CheckCase]:
+    short, long = subject.sequence_lengths(4, 40)[0], subject.sequence_lengths(4, 40)[-1]
     used, fresh = subject.fresh_decoder(), subject.fresh_decoder()
     ids, places = subject.ids(short), subject.places(short)
     truth = subject.unbatched_logits(fresh, ids, places)
     used(subject.ids(long)[None], positions_BT=subject.places(long)[None])
-    yield Measure(f"{short} tokens after {long}", relative_error(subject.unbatched_logits(used, ids, places), truth), 0)
+    yield CheckCase(
+        f"{short} tokens after {long}", relative_error(subject.unbatched_logits(used, ids, places), truth), 0
+    )
     got = used(ids[None], positions_BT=places[None], budget=subject.budget)[0]
-    yield Measure(f"{short} tokens twice", relative_error(got, truth), 0)
+    yield CheckCase(f"{short} tokens twice", relative_error(got, truth), 0)
 
 
 @check("T11", "Packed documents, each from position 0, equal the documents alone.")
 @torch.no_grad()
-def packed(subject: Subject) -> Iterator[Measure]:
+def packed(subject: Subject) -> Iterator[CheckCase]:
     if not subject.encoding.prefix_stable:
 
         def pack() -> object:
             return subject.decoder()(subject.ids(4)[None], documents=[[1, 3]])
 
-        yield Measure("it reads the tokens that are there, and yet documents are packed", _made(pack), 0)
+        yield CheckCase("it reads the tokens that are there, and yet documents are packed", _made(pack), 0)
         return
     for dtype, tolerance in TOLERANCE.items():
         decoder = subject.decoder(dtype)
-        for sizes in ((1, 1), (2, 3), (5, 1, 9)):
-            rows = [(subject.ids(n, n), subject.places(n, n)) for n in sizes if n in subject.sizes(n)]
+        for sequence_lengths in ((1, 1), (2, 3), (5, 1, 9)):
+            rows = [
+                (subject.ids(n, n), subject.places(n, n)) for n in sequence_lengths if n in subject.sequence_lengths(n)
+            ]
             row = torch.cat([ids for ids, _ in rows])[None]
-            given = None if subject.counted else torch.cat([places for _, places in rows])[None]
+            padded_batch_positions = (
+                None if subject.model_counts_positions else torch.cat([places for _, places in rows])[None]
+            )
             lengths = [len(ids) for ids, _ in rows]
-            got = decoder(row, documents=[lengths], positions_BT=given, budget=subject.budget)[0].split(lengths)
+            got = decoder(row, documents=[lengths], positions_BT=padded_batch_positions, budget=subject.budget)[
+                0
+            ].split(lengths)
             for i, (ids, places) in enumerate(rows):
                 case = f"document {i} of {lengths} tokens, {_name(dtype)}"
-                yield Measure(case, relative_error(got[i], subject.unbatched_logits(decoder, ids, places)), tolerance)
+                yield CheckCase(case, relative_error(got[i], subject.unbatched_logits(decoder, ids, places)), tolerance)
 
 
 @check("T25", "Positions are a pure function of the example: prefixes agree, and all are below the limit.")
-def places_contract(subject: Subject) -> Iterator[Measure]:
+def places_contract(subject: Subject) -> Iterator[CheckCase]:
     kind = subject.positions
-    for tokens in subject.sizes(1, 9, 40):
-        budget = max(subject.sizes(subject.budget)[0], tokens)
+    for tokens in subject.sequence_lengths(1, 9, 40):
+        budget = max(subject.sequence_lengths(subject.budget)[0], tokens)
         for key in (0, 1, 2**127 + 3):
             prompt, answer = list(range(tokens // 2)), list(range(tokens - tokens // 2))
             whole = kind.places(prompt, answer, key, budget)
             where = f"{tokens} tokens, key {key}"
-            yield Measure(f"{where}: numbers given", abs(len(whole) - tokens), 0)
-            yield Measure(f"{where}: asked again", float(kind.places(prompt, answer, key, budget) != whole), 0)
+            yield CheckCase(f"{where}: numbers given", abs(len(whole) - tokens), 0)
+            yield CheckCase(f"{where}: asked again", float(kind.places(prompt, answer, key, budget) != whole), 0)
             for k in range(len(answer) + 1):
                 part = kind.places(prompt, answer[:k], key, budget)
-                yield Measure(f"{where}: the first {k} of the answer alone", float(part != whole[: len(part)]), 0)
+                yield CheckCase(f"{where}: the first {k} of the answer alone", float(part != whole[: len(part)]), 0)
             below = kind.limit if kind.limit is not None else 10**9
-            yield Measure(
+            yield CheckCase(
                 f"{where}: positions below 0 or at least the limit", sum(not 0 <= p < below for p in whole), 0
             )
             if subject.positions_spec.name in {"randomized", "offset", "consecutive"}:
                 falls = sum(b <= a for a, b in pairwise(whole))
-                yield Measure(f"{where}: positions that do not increase", falls, 0)
+                yield CheckCase(f"{where}: positions that do not increase", falls, 0)
         try:
             kind.places([0] * budget, [0], 0, budget)
             silent = 1.0
         except SpecError:
             silent = 0.0
-        yield Measure(f"one token more than the budget of {budget}: accepted in silence", silent, 0)
+        yield CheckCase(f"one token more than the budget of {budget}: accepted in silence", silent, 0)
 
 
 def _name(dtype: torch.dtype) -> str:

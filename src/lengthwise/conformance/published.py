@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from lengthwise.conformance.check import Measure, NotApplicable, check
+from lengthwise.conformance.check import CheckCase, NotApplicable, check
 from lengthwise.conformance.subject import BUDGET, SMALL, Subject
 from lengthwise.conformance.weights import READS, WEIGHTS, Head
 from lengthwise.encoding.base import Encoding, Pair
@@ -16,11 +16,11 @@ from lengthwise.spec import SpecError
 
 @check("F01", "Weights, and what else is read, are those of the published formula, written again in plain Python.")
 @torch.no_grad()
-def published_weights(subject: Subject) -> Iterator[Measure]:
+def published_weights(subject: Subject) -> Iterator[CheckCase]:
     if subject.formula not in WEIGHTS:
         raise NotApplicable("it claims no formula of weights")
     encoding = subject.encoding
-    for tokens in subject.sizes(2, 6):
+    for tokens in subject.sequence_lengths(2, 6):
         for apart in (1, 3, 200):  # 200: beyond every window, clip and threshold
             places = torch.arange(tokens, dtype=torch.float64)[None] * apart
             if encoding.limit is not None and int(places.max()) >= encoding.limit:
@@ -42,10 +42,10 @@ def published_weights(subject: Subject) -> Iterator[Measure]:
                         f"to be held to {subject.formula} it must name its parameters so: {error}"
                     ) from error
                 case = f"head {h}, {tokens} tokens, positions {apart} apart"
-                yield Measure(case, float((got[0, h] - torch.tensor(rows, dtype=torch.float64)).abs().max()), 1e-6)
+                yield CheckCase(case, float((got[0, h] - torch.tensor(rows, dtype=torch.float64)).abs().max()), 1e-6)
                 if read is not None and added is not None:
                     error = float((added[0, h] - torch.tensor(read, dtype=torch.float64)).abs().max())
-                    yield Measure(f"what is added to the output, {case}", error, 1e-6)
+                    yield CheckCase(f"what is added to the output, {case}", error, 1e-6)
 
 
 def _weights(encoding: Encoding, q: Tensor, k: Tensor, x: Tensor, places: Tensor) -> tuple[Tensor, Tensor | None]:

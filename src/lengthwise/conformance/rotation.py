@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from lengthwise.conformance.check import Measure, check
+from lengthwise.conformance.check import CheckCase, check
 from lengthwise.conformance.formulas import RopeVariant, rope_frequencies, rope_turned
 from lengthwise.conformance.mathematics import _claims, _vectors
 from lengthwise.conformance.subject import BUDGET, SMALL, Subject, relative_error
@@ -14,7 +14,7 @@ from lengthwise.conformance.subject import BUDGET, SMALL, Subject, relative_erro
 
 @check("T12", "RoPE turns each pair by position × its frequency, scaled as it says at any length, in its layout.")
 @torch.no_grad()
-def rope_formula(subject: Subject) -> Iterator[Measure]:
+def rope_formula(subject: Subject) -> Iterator[CheckCase]:
     _claims(subject, "rope")
     variant = RopeVariant.of(subject.encoding)
     said = ", ".join(f"{key}={value}" for key, value in vars(variant).items() if value is not None)
@@ -23,7 +23,7 @@ def rope_formula(subject: Subject) -> Iterator[Measure]:
             query = torch.tensor([[float(distance)]], dtype=torch.float64)
             bias = subject.encoding.checked_bias(query, query * 0)
             wrong = float(bool((bias != (0 if distance < variant.window else -torch.inf)).any()))
-            yield Measure(f"a key at distance {distance} of a window of {variant.window} positions", wrong, 0)
+            yield CheckCase(f"a key at distance {distance} of a window of {variant.window} positions", wrong, 0)
     for head_width in (8, 16, 64):
         geometry = SMALL.model_copy(update={"head_width": head_width}).geometry
         if round(variant.fraction * head_width) % 2:
@@ -41,4 +41,4 @@ def rope_formula(subject: Subject) -> Iterator[Measure]:
                 for name, got in zip(("query", "key"), encoding.rotate(x, x, state), strict=True):
                     # Phases in fp32 are allowed; their error is about position × 2^-24.
                     case = f"{name} of width {head_width} at position {position} of {length} tokens ({said})"
-                    yield Measure(case, relative_error(got[0, :, 0], wanted), max(1e-6, position * 1.2e-7))
+                    yield CheckCase(case, relative_error(got[0, :, 0], wanted), max(1e-6, position * 1.2e-7))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lengthwise.conformance.check import Measure, check
+from lengthwise.conformance.check import CheckCase, check
 from lengthwise.conformance.subject import SMALL, Subject, relative_error
 
 INTERNAL = ("_parameters", "_buffers", "_modules")
@@ -20,16 +20,16 @@ INTERNAL = ("_parameters", "_buffers", "_modules")
 
 @check("S01", "It keeps no constants: no buffer and no tensor but its parameters, before and after a forward pass.")
 @torch.no_grad()
-def no_constants(subject: Subject) -> Iterator[Measure]:
+def no_constants(subject: Subject) -> Iterator[CheckCase]:
     decoder = subject.fresh_decoder()
     for when in ("when built", "after a forward pass"):
         for index, part in enumerate(decoder.encodings):
             for name, _ in part.named_buffers():
-                yield Measure(f"buffer {name} of encoding {index}, {when}", 1, 0)
+                yield CheckCase(f"buffer {name} of encoding {index}, {when}", 1, 0)
             for module in part.modules():
                 kept = [name for name, value in vars(module).items() if name not in INTERNAL and _holds_tensor(value)]
-                yield Measure(f"tensors kept as attributes {when}: {', '.join(kept) or 'none'}", len(kept), 0)
-        n = subject.sizes(9)[-1]
+                yield CheckCase(f"tensors kept as attributes {when}: {', '.join(kept) or 'none'}", len(kept), 0)
+        n = subject.sequence_lengths(9)[-1]
         subject.unbatched_logits(decoder, subject.ids(n), subject.places(n))
 
 
@@ -43,8 +43,8 @@ def _holds_tensor(value: object) -> bool:
 
 @check("S02", "Its parameters are all of its state: a model built anew and given them has the same logits.")
 @torch.no_grad()
-def reloads(subject: Subject) -> Iterator[Measure]:
-    n = subject.sizes(9)[-1]
+def reloads(subject: Subject) -> Iterator[CheckCase]:
+    n = subject.sequence_lengths(9)[-1]
     ids, places = subject.ids(n), subject.places(n)
     saved = subject.fresh_decoder(seed=0)
     truth = subject.unbatched_logits(saved, ids, places)
@@ -53,14 +53,14 @@ def reloads(subject: Subject) -> Iterator[Measure]:
     for tensor in (*other.parameters(), *other.buffers()):
         tensor.fill_(float("nan"))
     other.load_state_dict(saved.state_dict(), strict=True)
-    yield Measure(
+    yield CheckCase(
         f"{n} tokens after loading the state", relative_error(subject.unbatched_logits(other, ids, places), truth), 0
     )
 
 
 @check("S03", "A seed decides its parameters, not the global generator; the model's other weights are those of NoPE.")
 @torch.no_grad()
-def keyed(subject: Subject) -> Iterator[Measure]:
+def check_seeded_parameters(subject: Subject) -> Iterator[CheckCase]:
     torch_state = torch.get_rng_state()
     try:
         made = []
@@ -71,20 +71,20 @@ def keyed(subject: Subject) -> Iterator[Measure]:
         torch.set_rng_state(torch_state)
     plain = dict(subject.fresh_decoder(seed=7, encoding="nope").named_parameters())
     for name, parameter in made[0].items():
-        yield Measure(f"{name} drawn twice with one seed", relative_error(made[1][name], parameter), 0)
-        yield Measure(f"{name}: not finite", int((~parameter.isfinite()).sum()), 0)
+        yield CheckCase(f"{name} drawn twice with one seed", relative_error(made[1][name], parameter), 0)
+        yield CheckCase(f"{name}: not finite", int((~parameter.isfinite()).sum()), 0)
         scalar = float(parameter.ndim == 0)
-        yield Measure(f"{name} has no dimension, so FSDP cannot shard it: make it torch.empty(1)", scalar, 0)
+        yield CheckCase(f"{name} has no dimension, so FSDP cannot shard it: make it torch.empty(1)", scalar, 0)
         if name in plain:
-            yield Measure(f"{name} beside NoPE's", relative_error(parameter, plain[name]), 0)
+            yield CheckCase(f"{name} beside NoPE's", relative_error(parameter, plain[name]), 0)
     # Initial values may be the same for every seed (frequencies, slopes), but random ones must come from the stream.
     for draw in _foreign_draws(subject):
-        yield Measure(f"initialize draws with {draw}, and not from its stream", 1, 0)
+        yield CheckCase(f"initialize draws with {draw}, and not from its stream", 1, 0)
 
 
 def _foreign_draws(subject: Subject) -> list[str]:
     """The random functions that `initialize` calls with a generator that is not from its stream."""
-    part, given = subject.unfilled(SMALL.geometry), []
+    part, given = subject.build_uninitialised(SMALL.geometry), []
 
     def stream(name: str) -> torch.Generator:
         given.append(torch.Generator().manual_seed(len(name)))

@@ -102,14 +102,14 @@ class Subject:
         """The encoding in the small geometry, initialised, in float64; checks share it and must not change it."""
         return self.build(SMALL.geometry).double()
 
-    def unfilled(self, geometry: Geometry) -> Encoding:
+    def build_uninitialised(self, geometry: Geometry) -> Encoding:
         """A fresh instance whose parameters are not initialised yet."""
         return self.named(geometry) if isinstance(self.named, type) else build_encoding(self.named, geometry)
 
     def build(self, geometry: Geometry) -> Encoding:
         """A fresh, initialised instance."""
         try:
-            made = self.unfilled(geometry)
+            made = self.build_uninitialised(geometry)
             made.initialize(lambda name: torch.Generator().manual_seed(digest("verify", name, bits=32)))
         except SpecError as error:
             raise _refused(self.named, geometry, error) from error
@@ -147,7 +147,7 @@ class Subject:
             randomise_zero_parameters(part, seed, index)
         return unit_scale(decoder).to(dtype).eval()
 
-    def sizes(self, *wanted: int) -> list[int]:
+    def sequence_lengths(self, *wanted: int) -> list[int]:
         """The wanted sequence lengths that fit the encoding and the positions."""
         most = min(item for item in (self.encoding.limit, self._most_places(), 10**9) if item is not None)
         return [size for size in wanted if size <= most] or [most]
@@ -165,11 +165,11 @@ class Subject:
         """The budget of a sequence: beyond the trained length of a frequency scaling, so that the scaling acts."""
         return max(BUDGET, 2 * (getattr(self.encoding, "trained", None) or 0))
 
-    def beyond(self, *wanted: int) -> list[int]:
+    def lengths_and_one_beyond(self, *wanted: int) -> list[int]:
         """The wanted sequence lengths, and one above `trained` if a scaling depends on the number of tokens so far."""
         trained = getattr(self.encoding, "trained", None)
         more = [] if self.encoding.prefix_stable or not trained else [trained + 9]
-        return self.sizes(*sorted({*wanted, *more}))
+        return self.sequence_lengths(*sorted({*wanted, *more}))
 
     def places(self, tokens: int, key: int = 0, budget: int | None = None) -> Tensor:
         """The positions (T,) of a sequence under the kind of positions under test."""
@@ -179,13 +179,13 @@ class Subject:
         return torch.tensor(self.positions.places(prompt, answer, digest("verify", key), budget))
 
     @property
-    def counted(self) -> bool:
+    def model_counts_positions(self) -> bool:
         """Whether the model may count positions by itself."""
         return self.positions_spec.name == "consecutive"
 
-    def given(self, places: Sequence[Tensor], tokens: int, padding: str = "right") -> Tensor | None:
+    def padded_batch_positions(self, places: Sequence[Tensor], tokens: int, padding: str = "right") -> Tensor | None:
         """Positions (B, T) of a padded batch to pass to the model; None if the model counts them itself."""
-        if self.counted:
+        if self.model_counts_positions:
             return None
         rows = [_pad(row, tokens, padding) for row in places]
         return torch.stack(rows)

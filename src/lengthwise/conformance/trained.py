@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 
-from lengthwise.conformance.check import Measure, NotApplicable, check
+from lengthwise.conformance.check import CheckCase, NotApplicable, check
 from lengthwise.conformance.subject import SMALL, Subject
 from lengthwise.model import Decoder
 
@@ -23,19 +23,19 @@ ROWS = 16
     "Trained for 50 steps at the laptop's learning rate, values, logits and gradients stay finite; ten times the rate, "
     "or ten times as far, may warn.",
 )
-def trained(subject: Subject) -> Iterator[Measure]:
-    most = subject.sizes(24)[-1]
+def trained(subject: Subject) -> Iterator[CheckCase]:
+    most = subject.sequence_lengths(24)[-1]
     if most < 2:
         raise NotApplicable("it has room for one token only")
     for rate in (RATE, 10 * RATE):
         small = _Small(subject, most // 2)
         bad = small.train(rate)
         case = f"not finite after {STEPS} steps at a learning rate of {rate:g}: {bad}" if bad else f"rate {rate:g}"
-        yield Measure(case, float(bad is not None), 0, warning=rate > RATE)
+        yield CheckCase(case, float(bad is not None), 0, warning=rate > RATE)
         if rate == RATE:
             bad = small.carried_on(10)
             case = f"its parameters, moved on as they went for ten times as many steps: {bad} is not finite"
-            yield Measure(case, float(bad is not None), 0, warning=True)
+            yield CheckCase(case, float(bad is not None), 0, warning=True)
 
 
 class _Small:
@@ -45,7 +45,7 @@ class _Small:
         self.subject, self.half = subject, half
         self.decoder = Decoder(SMALL.model_copy(update={"sigma": None}), subject.named, seed=0).train()
         self.start = {name: parameter.detach().clone() for name, parameter in self.decoder.named_parameters()}
-        self.given = None if subject.counted else subject.places(2 * half)[None].expand(ROWS, -1)
+        self.given = None if subject.model_counts_positions else subject.places(2 * half)[None].expand(ROWS, -1)
 
     def train(self, rate: float) -> str | None:
         """Train; returns the first thing that was not finite, and the step."""

@@ -16,7 +16,7 @@ _CHUNK = 1 << 16
 _NICE = (10, 15, 20, 25, 30, 40, 50, 60, 80, 100)
 
 
-def words(text: str) -> int:
+def count_words(text: str) -> int:
     """Count the words of a text, separated by white space: 3 for "a b, c"."""
     return len(text.split())
 
@@ -88,7 +88,7 @@ class LengthStatistics:
             overflow=self.documents - int(at_most[-1]),
         )
 
-    def mapping(self, bins: int = 50, upto: int | None = None) -> dict[str, object]:
+    def to_json_dict(self, bins: int = 50, upto: int | None = None) -> dict[str, object]:
         """Return plain data for JSON: {"documents": 4, ..., "quantiles": {"p50": 2, ...}, "histogram": {...}}."""
         shown = self.histogram(bins, upto)
         return {

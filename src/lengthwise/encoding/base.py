@@ -265,9 +265,9 @@ def _described(got: object) -> str:
     return str(tuple(got.shape)) if isinstance(got, Tensor) else f"{got!r}"[:60]
 
 
-def phases(positions_BT: Tensor, theta: float, pairs: int) -> tuple[Tensor, Tensor]:
+def cos_sin_from_theta(positions_BT: Tensor, theta: float, pairs: int) -> tuple[Tensor, Tensor]:
     """cos and sin of t · theta^(−f / pairs) for f = 0, ..., pairs − 1: (B, T, pairs) each."""
-    return waves(positions_BT, spectrum(theta, pairs, positions_BT))
+    return cos_sin_from_frequency(positions_BT, spectrum(theta, pairs, positions_BT))
 
 
 def spectrum(theta: float, pairs: int, like: Tensor) -> Tensor:
@@ -276,7 +276,7 @@ def spectrum(theta: float, pairs: int, like: Tensor) -> Tensor:
     return theta ** -(torch.arange(pairs, device=like.device, dtype=dtype) / max(pairs, 1))
 
 
-def waves(positions_BT: Tensor, frequency: Tensor) -> tuple[Tensor, Tensor]:
+def cos_sin_from_frequency(positions_BT: Tensor, frequency: Tensor) -> tuple[Tensor, Tensor]:
     """cos and sin of position × frequency, (F,) or (B, F): (B, T, F) each.
 
     The angle is computed in the frequencies' float64: in fp32 it would already be off by 2^-8 at position 65,535.
@@ -299,7 +299,7 @@ def uniform_(parameter: Tensor, below: float, generator: torch.Generator) -> Non
         parameter.copy_(drawn * below)
 
 
-def taken(option: str) -> str:
+def option_taken_hint(option: str) -> str:
     """The hint for a tensor that is stored under the name of an option."""
     return (
         f"self.{option} is a tensor; keep the option there, as it was given, and the tensor under another attribute, "

@@ -61,12 +61,12 @@ class Fire(Encoding):
         distance_BQK = (query_positions_BQ[:, :, None] - key_positions_BK[:, None, :]).abs()
         reach_BQ1 = torch.maximum(query_positions_BQ, least)[:, :, None]
         share_BQK = torch.log1p(c * distance_BQK) / torch.log1p(c * reach_BQ1)
-        slopes_SH, heights_SH, knots_S = self.lines(dtype)
+        slopes_SH, heights_SH, knots_S = self.linear_segments(dtype)
         segment_BQK = torch.searchsorted(knots_S, share_BQK.detach())
         out_BQKH = torch.addcmul(heights_SH[segment_BQK], slopes_SH[segment_BQK], share_BQK[..., None])
         return out_BQKH.permute(0, 3, 1, 2)
 
-    def lines(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    def linear_segments(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         """f as a piecewise linear function: slope and intercept (S, H) of each segment, and the knots between them."""
         up_F, bias_F, down_HF = (part.to(dtype) for part in (self.up, self.up_bias, self.down))
         with torch.no_grad():

@@ -16,7 +16,7 @@ import numpy as np
 from lengthwise.spec import SpecError
 
 
-class Symbols(Protocol):
+class VocabularyLike(Protocol):
     """The part of a vocabulary that content-dependent positions need."""
 
     @property
@@ -29,7 +29,7 @@ class Symbols(Protocol):
         ...
 
 
-class Placing(Protocol):
+class TaskLike(Protocol):
     """The part of a task that content-dependent positions need; `lengthwise.task.base.Task` implements it."""
 
     @property
@@ -38,7 +38,7 @@ class Placing(Protocol):
         ...
 
     @property
-    def vocabulary(self) -> Symbols:
+    def vocabulary(self) -> VocabularyLike:
         """Symbols ↔ ids."""
         ...
 
@@ -76,7 +76,7 @@ class Positions:
         """The kind of positions for evaluation, which may be deterministic where training is random."""
         return self
 
-    def of(self, task: Placing) -> Self:
+    def of(self, task: TaskLike) -> Self:
         """Bind this kind to a task, which content-dependent positions need; other kinds return themselves."""
         return self
 
@@ -168,7 +168,7 @@ class Given(Positions):
 class _OfTask(Positions):
     """Content-dependent positions, which need a task; their random start is 0 in evaluation unless `test=random`."""
 
-    task: Placing | None = None
+    task: TaskLike | None = None
     starts: int
 
     def __init__(self, *, limit: int, test: Literal["random", "zero"]) -> None:
@@ -176,7 +176,7 @@ class _OfTask(Positions):
         self.test = test
         self.random = True
 
-    def of(self, task: Placing) -> Self:
+    def of(self, task: TaskLike) -> Self:
         bound = copy.copy(self)
         bound.task = task
         return bound
@@ -186,7 +186,7 @@ class _OfTask(Positions):
         fixed.random = self.test == "random"
         return fixed
 
-    def _asked(self) -> Placing:
+    def _asked(self) -> TaskLike:
         if self.task is None:
             kind = type(self).__name__.lower()
             raise SpecError(
@@ -251,7 +251,7 @@ class Abacus(_OfTask):
             raise SpecError(f"abacus positions have at least one start, not {starts}")
         self.starts = starts
 
-    def of(self, task: Placing) -> Self:
+    def of(self, task: TaskLike) -> Self:
         bound = super().of(task)
         if not _DIGITS & set(task.vocabulary.symbols):
             raise SpecError(f"{task.name} has no digits, so abacus positions would all be 0")

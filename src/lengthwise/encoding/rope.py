@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from lengthwise.encoding.base import Encoding, Geometry, spectrum, waves
+from lengthwise.encoding.base import Encoding, Geometry, cos_sin_from_frequency, spectrum
 from lengthwise.encoding.scaling import scaling_of
 from lengthwise.spec import SpecError
 
@@ -100,7 +100,7 @@ class Rope(Encoding):
     def _tables(self, positions_BT: Tensor, budget_B: Tensor) -> tuple[Tensor, Tensor]:
         """cos and signed sin of every coordinate, so that turning is x · cos + partner(x) · sin: (B, H or 1, T, E)."""
         frequency, magnitude = self.frequencies(positions_BT, budget_B)
-        cos_BTF, sin_BTF = waves(positions_BT, frequency)
+        cos_BTF, sin_BTF = cos_sin_from_frequency(positions_BT, frequency)
         if isinstance(magnitude, Tensor) or magnitude != 1.0:
             factor = magnitude[..., None].to(cos_BTF) if isinstance(magnitude, Tensor) else magnitude
             cos_BTF, sin_BTF = cos_BTF * factor, sin_BTF * factor

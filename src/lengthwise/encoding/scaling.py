@@ -48,13 +48,13 @@ class Scaling:
     attention_factor: float | None
 
     @property
-    def by_length(self) -> bool:
+    def depends_on_length(self) -> bool:
         """Whether the frequencies depend on the length of the sequence."""
         return self.kind == "dynamic" or self.factor is None
 
     def stretch(self, length_B: Tensor) -> Tensor | float:
         """s: a number, or (B, 1)."""
-        if not self.by_length:
+        if not self.depends_on_length:
             assert self.factor is not None
             return self.factor
         assert self.trained is not None
@@ -100,13 +100,13 @@ def yarn_kept_share(scaling: Scaling, frequency_F: Tensor) -> Tensor:
 
     Peng et al. 2023, arXiv:2309.00071, as in the authors' code; in their text the ramp is over turns, as in `llama3`.
     """
-    first, last = ramp(scaling)
+    first, last = yarn_ramp_bounds(scaling)
     index_F = torch.arange(len(frequency_F), device=frequency_F.device, dtype=frequency_F.dtype)
     # If both ends are the same pair, it is the last pair that is not changed.
     return 1 - ((index_F - first) / max(last - first, 0.001)).clamp(0, 1)
 
 
-def ramp(scaling: Scaling) -> tuple[int, int]:
+def yarn_ramp_bounds(scaling: Scaling) -> tuple[int, int]:
     """The pair indices at which YaRN's ramp begins and ends."""
     assert scaling.trained is not None
 
@@ -168,13 +168,13 @@ def _check(made: Scaling, length: str) -> None:
         raise SpecError(f"rope's factor stretches to longer sequences, so it is at least 1, not {made.factor}")
     if trained is not None and trained < 2:
         raise SpecError(f"rope's trained is the training length in tokens, at least 2, not {trained}")
-    if trained is None and (made.by_length or kind in FAST):
+    if trained is None and (made.depends_on_length or kind in FAST):
         raise SpecError(
             f"rope's scaling {kind!r} needs the training length in tokens; write trained=..., e.g. trained=64"
         )
-    if trained is not None and not (made.by_length or kind in FAST):
+    if trained is not None and not (made.depends_on_length or kind in FAST):
         raise SpecError(f"rope's scaling {kind!r} with a factor does not read 'trained'; leave one of them out")
-    if length != "budget" and not made.by_length:
+    if length != "budget" and not made.depends_on_length:
         raise SpecError(f"rope's length={length} is for scalings that depend on it: leave out factor, or use dynamic")
     if made.pairs < 2 and kind in {"ntk", "dynamic"}:
         raise SpecError(f"rope's scaling {kind!r} needs at least two pairs of coordinates, here there is {made.pairs}")
@@ -185,7 +185,7 @@ def _check(made: Scaling, length: str) -> None:
     if kind == "yarn":
         if made.theta <= 1:
             raise SpecError(f"rope's scaling 'yarn' needs a theta above 1, not {made.theta}")
-        first, last = ramp(made)
+        first, last = yarn_ramp_bounds(made)
         if last < first:
             raise SpecError(
                 f"in {trained} tokens no pair turns {made.slow:g} times, so 'yarn' has nothing to tell pairs apart by; "

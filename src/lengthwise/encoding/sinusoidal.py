@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from lengthwise.encoding.base import Encoding, Geometry, phases
+from lengthwise.encoding.base import Encoding, Geometry, cos_sin_from_theta
 from lengthwise.spec import SpecError
 
 
@@ -39,7 +39,7 @@ class Sinusoidal(Encoding):
         self.amplitude = amplitude
 
     def embed(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
-        cos_BTK, sin_BTK = phases(positions_BT, self.theta, self.geometry.width // 2)
+        cos_BTK, sin_BTK = cos_sin_from_theta(positions_BT, self.theta, self.geometry.width // 2)
         waves = (sin_BTK, cos_BTK)
         waves_BTD = torch.stack(waves, -1).flatten(-2) if self.interleaved else torch.cat(waves, -1)
         amplitude = self.geometry.embedding_std if self.amplitude is None else self.amplitude

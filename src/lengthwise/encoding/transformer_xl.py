@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from lengthwise.encoding.base import Encoding, Geometry, Pair, normal_, phases
+from lengthwise.encoding.base import Encoding, Geometry, Pair, cos_sin_from_theta, normal_
 from lengthwise.spec import SpecError
 
 
@@ -46,7 +46,7 @@ class TransformerXL(Encoding):
             index_BQK = distance_BQK.long() - lowest
         else:
             distances_N, index_BQK = distance_BQK.unique(return_inverse=True)
-        cos_1NF, sin_1NF = phases(distances_N[None], 10_000.0, self.geometry.width // 2)
+        cos_1NF, sin_1NF = cos_sin_from_theta(distances_N[None], 10_000.0, self.geometry.width // 2)
         return torch.cat([sin_1NF, cos_1NF], -1)[0], index_BQK[:, None]
 
     def score(self, scores_BHQK: Tensor, pair: Pair) -> Tensor:

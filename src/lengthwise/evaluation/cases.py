@@ -11,7 +11,7 @@ from functools import lru_cache
 from lengthwise.encoding.positions import Consecutive, Positions
 from lengthwise.spec import SpecError, digest
 from lengthwise.task.base import Instance, Task
-from lengthwise.task.sets import evaluation, lengths_of
+from lengthwise.task.sets import evaluation_instances, lengths_of
 
 _LENGTHS = 10_000  # the most lengths of an evaluation
 
@@ -58,8 +58,8 @@ def cases(task: Task, split: str, length: int, examples: int | None = None) -> l
 @lru_cache(maxsize=1024)
 def _cases(task: Task, split: str, length: int) -> list[Case]:
     made, limit = [], task.answer_limit(length)
-    for index, instance in enumerate(evaluation(task, split, length)):
-        example = task.render(instance)
+    for index, instance in enumerate(evaluation_instances(task, split, length)):
+        example = task.to_example(instance)
         ids, prompt = task.vocabulary.sequence(example.prompt, example.target, task.starts)
         if len(ids) - prompt > limit:
             raise SpecError(

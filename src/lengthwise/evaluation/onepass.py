@@ -49,7 +49,7 @@ Logits = Callable[[list[Case], Tensor, list[int], Tensor], Tensor]
 """(cases, ids_BT, real tokens of each row, where logits are wanted) → logits (N, V)."""
 
 
-def decoder_logits(decoder: Decoder, positions: Positions) -> Logits:
+def decoder_logits_function(decoder: Decoder, positions: Positions) -> Logits:
     """The logits of our decoder under these positions; the head is computed only where they are wanted."""
 
     def logits(chosen: list[Case], ids_BT: Tensor, tokens: list[int], wanted_BT: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ AS_TRAINED = "as trained"
 
 
 @dataclass
-class Checks:
+class DecodingAgreement:
     """How the decoded sample compares with the pass."""
 
     decoded: int = 0
@@ -71,7 +71,7 @@ class EvaluationResult(Display):
 
     rows: pl.DataFrame
     predictions: pl.DataFrame
-    checks: Checks
+    checks: DecodingAgreement
     judged: list[CaseOutcome]
     effective: list[str] = field(default_factory=list)
     """Each encoding that was used, with its options as the modules have them; where a run was evaluated."""
@@ -128,7 +128,7 @@ def evaluate_decoder(
     tell = progress or (lambda _: None)
     tell(f"{len(asked):,} examples in one pass")
     seen = one_pass(subject.logits, asked, task.vocabulary.eos, subject.positions, subject.limit, tokens)
-    checks, said = Checks(), dict[int, list[int]]()
+    checks, said = DecodingAgreement(), dict[int, list[int]]()
     if decoding == "checked" and subject.stable:
         said = _checked(subject, seen, checks, tell)
     if decoding == "real" or not subject.stable or not checks.pass_agrees:
@@ -156,7 +156,7 @@ def _trained_lengths(model: object, task: Task) -> set[int]:
 
 
 def _checked(
-    subject: EvaluatedModel, seen: list[OnePassResult], checks: Checks, tell: Callable[[str], None]
+    subject: EvaluatedModel, seen: list[OnePassResult], checks: DecodingAgreement, tell: Callable[[str], None]
 ) -> dict[int, list[int]]:
     """Decode a fixed sample from its prompts and compare it with the pass."""
     groups = defaultdict(list)
@@ -294,7 +294,7 @@ def _predictions(task: Task, judged: list[CaseOutcome], marks: dict[str, str | N
                 lines.append(line)
             continue
         fault = None
-        if isinstance(task, Stepwise) and task.pad is not None and task.hf_tokenizer is None:
+        if isinstance(task, Stepwise) and task.scratchpad_format is not None and task.hf_tokenizer is None:
             fault = task.fault(
                 case.instance, task.vocabulary.read(word for word in one.said if word != task.vocabulary.eos)
             )

@@ -18,7 +18,7 @@ from lengthwise.evaluation.decoding import (
     limit_of,
     outside_decode,
 )
-from lengthwise.evaluation.onepass import Logits, decoder_logits
+from lengthwise.evaluation.onepass import Logits, decoder_logits_function
 from lengthwise.model import Decoder
 from lengthwise.spec import SpecError
 from lengthwise.task.base import Task
@@ -71,7 +71,11 @@ class EvaluatedModel:
             # Under a prefix mask the prompt does not see the answer, so later tokens change no earlier logits either.
             stable = model.config.mask != "bidirectional" and model.prefix_stable
             return cls(
-                decoder_logits(model, kind), decoder_decode(model, kind, end, rows), kind, limit_of(model), stable
+                decoder_logits_function(model, kind),
+                decoder_decode(model, kind, end, rows),
+                kind,
+                limit_of(model),
+                stable,
             )
         if not callable(model):
             raise SpecError(f"a model is a run, a decoder or a function of (ids, lengths), not {type(model).__name__}")

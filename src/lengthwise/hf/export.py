@@ -36,7 +36,7 @@ def export_model(decoder: Decoder, task: Task, positions: object, to: str | Path
     model.generation_config.update(**ends, max_new_tokens=task.answer_limit(2 * task.longest))
     model.save_pretrained(to)
     tokenizer.save_pretrained(to)
-    return " ".join(task.render(task.longest_answer_instance(task.longest)).prompt)
+    return " ".join(task.to_example(task.longest_answer_instance(task.longest)).prompt)
 
 
 def tokenizer_of(task: Task) -> PreTrainedTokenizerBase:

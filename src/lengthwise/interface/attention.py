@@ -12,14 +12,22 @@ from typing import TYPE_CHECKING, Any
 from lengthwise.display import Display, Part
 from lengthwise.folder import Folder
 from lengthwise.progress import Say, progress
-from lengthwise.reporting.divergences import differences, markdown, over_lengths, sentence, summary, table, tasks_of
+from lengthwise.reporting.divergences import (
+    differences,
+    markdown,
+    mean_over_lengths,
+    sentence,
+    summary,
+    table,
+    tasks_of,
+)
 from lengthwise.reporting.findings import short
 from lengthwise.run.lease import STORE
 from lengthwise.spec import SpecError, suggests
 
 if TYPE_CHECKING:
     from lengthwise.analysis.attention import DecoderSource
-    from lengthwise.analysis.pairing import Model
+    from lengthwise.analysis.pairing import ModelKey
     from lengthwise.run import Run
 
 Rows = list[dict[str, Any]]
@@ -56,12 +64,12 @@ class AttentionAnalysis(Display):
     @cached_property
     def mean_divergence(self) -> Rows:
         """Divergence averaged over seen and unseen lengths."""
-        return over_lengths(self.divergence, False)
+        return mean_over_lengths(self.divergence, False)
 
     @cached_property
     def mean_divergence_seen(self) -> Rows:
         """Divergence averaged over seen lengths only."""
-        return over_lengths(self.divergence, True)
+        return mean_over_lengths(self.divergence, True)
 
     @cached_property
     def tasks(self) -> dict[str, str]:
@@ -94,9 +102,9 @@ class AttentionAnalysis(Display):
 
     def head_table(self, task: str) -> Rows:
         """What heads do, one line for each encoding: near or far attention, entropy, the first token."""
-        from lengthwise.reporting.attention import modes
+        from lengthwise.reporting.attention import attention_summary_table
 
-        return modes(self.heads, task)
+        return attention_summary_table(self.heads, task)
 
     def divergence_table(self, task: str) -> Rows:
         """Divergence from the reference's attention, one line for each encoding."""
@@ -223,24 +231,24 @@ def _analyzed(
 ) -> dict[str, Rows]:
     """Analyze runs of one task."""
     from lengthwise.analysis.attention import DecoderSource, batches
-    from lengthwise.analysis.pairing import Model, Pairing, pairings
+    from lengthwise.analysis.pairing import ModelKey, ModelPair, pairings
     from lengthwise.analysis.together import compare, describe
 
     task = str(runs[0].plan.task_spec)
     models = _models(runs, checkpoint)
     trained = dict(models)
-    pairs: list[Pairing] = []
+    pairs: list[ModelPair] = []
     first = {model.untrained: _untrained(run) for model, run in zip(trained, runs, strict=True)}
     if against is not None:
-        fixed = Model(_name(against), against.plan.seed)
+        fixed = ModelKey(_name(against), against.plan.seed)
         if fixed in trained:  # alike in encoding and seed: they differ in something else
             if against.id in {run.id for run in runs}:
                 raise SpecError(f"{against.id} would be compared with itself; name another run with --against")
-            fixed = Model(f"{fixed.encoding} ({against.id.rpartition('-')[2][:6]})", fixed.seed)
+            fixed = ModelKey(f"{fixed.encoding} ({against.id.rpartition('-')[2][:6]})", fixed.seed)
         trained[fixed] = DecoderSource(against.decoder(checkpoint), against.plan.positions)
         first[fixed.untrained] = _untrained(against)
-        pairs = [Pairing("given", model, fixed) for model in models]
-        pairs += [Pairing("change", model, model.untrained) for model in trained]
+        pairs = [ModelPair("given", model, fixed) for model in models]
+        pairs += [ModelPair("change", model, model.untrained) for model in trained]
     elif any(model.encoding == reference for model in trained) and len(trained) > 1:
         pairs = pairings([(model.encoding, model.seed) for model in trained], reference)
     limits = [limit for run in (*runs, *([against] if against else [])) if (limit := run.plan.limit()) is not None]
@@ -251,13 +259,13 @@ def _analyzed(
     return {"divergence": divergence, "heads": heads, "distances": distances}
 
 
-def _models(runs: Sequence[Run], checkpoint: str) -> dict[Model, DecoderSource]:
+def _models(runs: Sequence[Run], checkpoint: str) -> dict[ModelKey, DecoderSource]:
     from lengthwise.analysis.attention import DecoderSource
-    from lengthwise.analysis.pairing import Model
+    from lengthwise.analysis.pairing import ModelKey
 
-    found: dict[Model, DecoderSource] = {}
+    found: dict[ModelKey, DecoderSource] = {}
     for run in runs:
-        model = Model(_name(run), run.plan.seed)
+        model = ModelKey(_name(run), run.plan.seed)
         if model in found:
             raise SpecError(
                 f"two of these runs are {model.encoding}, seed {model.seed}; they differ in something else, so compare "

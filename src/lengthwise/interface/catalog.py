@@ -201,7 +201,7 @@ def studies() -> Table:
     rows = Table()
     for name, path in recipes().items():
         study = Study.read(path)
-        counts = study.planned.counted()
+        counts = study.planned.item_counts()
         line = {"study": name, "runs": counts["runs"] + counts["tuning"]}
         rows.append({**line, "results": committed(study.file) is not None, "asks": study.file.question})
     return rows

@@ -50,7 +50,7 @@ class Comparison(Display):
 
         found, numbers, (task,) = self.page.found, self.page.numbers, self.page.found.tasks
         lines = []
-        for name in self.page.order():
+        for name in self.page.encodings_best_first():
             key = (task, name)
             reached, unseen, seen = numbers.reach[key], numbers.cells[key], numbers.seen[key]
             lines.append(
@@ -58,7 +58,7 @@ class Comparison(Display):
                     "encoding": found.label(name),
                     "spec": name,
                     "seeds": reached.n,
-                    "learned": reached.learned,
+                    "learned": reached.learned_seed_count,
                     "seen": seen.median.value,
                     "unseen": unseen.median.value,
                     "reach": reached.median.length,
@@ -85,7 +85,7 @@ class Comparison(Display):
 
     def plot(self) -> Figure:
         """Accuracy against length as a matplotlib figure."""
-        return self.page.main().figure()
+        return self.page.main_figure().figure()
 
     def draw(self, to: str | Path, name: str = "") -> list[Path]:
         """Write the figure (SVG, PNG, CSV), the page (HTML) and its numbers (JSON) into a folder.
@@ -93,7 +93,7 @@ class Comparison(Display):
         Their names begin with `name`, or else with `compare-` and the task.
         """
         name = name or f"compare-{self.page.found.items[0].plan.task.name}"
-        paths = replace(self.page.main(), name=name).write(to, ("svg", "png"))
+        paths = replace(self.page.main_figure(), name=name).write(to, ("svg", "png"))
         folder = Folder(to)
         folder.write(f"{name}.html", self.page.html())
         folder.write(f"{name}.json", json.dumps(self.plain(), indent=1))

@@ -15,7 +15,7 @@ from lengthwise.task import TASKS, build_task
 
 if TYPE_CHECKING:
     from lengthwise.corpora import LengthStatistics
-    from lengthwise.task.audit import Audit, Line
+    from lengthwise.task.audit import Audit, AuditRow
     from lengthwise.task.base import Task
 
 _PROBLEMS = 8  # how many problems of an audit are printed
@@ -94,7 +94,7 @@ def examples(
     told = []
     for index in range(count):
         instance = make(index)
-        example = chosen.render(instance)
+        example = chosen.to_example(instance)
         sequence, prompt = chosen.vocabulary.sequence(example.prompt, example.target, chosen.starts)
         told.append(
             {
@@ -125,7 +125,7 @@ class TaskAudit(Display):
 
     def plain(self) -> object:
         """All counts."""
-        return self.found.mapping()
+        return self.found.to_json_dict()
 
     def parts(self, width: int = 80) -> Iterator[Part]:
         """The table of lengths, then what the splits share and lack."""
@@ -168,7 +168,7 @@ class TaskAudit(Display):
             yield f"in no split: {found.unused:,} of its list"
 
 
-def _audit_line(line: Line) -> dict[str, Any]:
+def _audit_line(line: AuditRow) -> dict[str, Any]:
     few = ", ".join(f"{size} ({count})" for size, count in line.answers.items())
     return {
         "split": line.split,
@@ -246,7 +246,7 @@ class TextLengths(Display):
 
     def plain(self) -> object:
         """All statistics."""
-        return {**self.found.mapping(upto=self.upto), "fields": self.fields}
+        return {**self.found.to_json_dict(upto=self.upto), "fields": self.fields}
 
     def parts(self, width: int = 80) -> Iterator[Part]:
         """Statistics, and the histogram as bars."""
@@ -281,15 +281,15 @@ def text_lengths(
 
     >>> text_lengths("corpus.jsonl", trained=[512])
     """
+    from lengthwise.corpora import count_words, measure, texts
     from lengthwise.corpora import figure as draw
-    from lengthwise.corpora import measure, texts, words
 
     path, drawn = Path(file), None if figure is None else Path(figure)
     if path.suffix in {".csv", ".tsv"}:
         raise SpecError(
             f"{str(file)!r} is a table; write it as parquet or JSON lines, so that its columns can be named"
         )
-    unit, count = "words", words
+    unit, count = "words", count_words
     if tokenizer is not None:
         from lengthwise.task.tokenizer import HuggingFaceTokenizer
 

@@ -175,12 +175,12 @@ def cite(names: Sequence[str] = ()) -> str:
     >>> cite(["rope"]).startswith("@")
     True
     """
-    from lengthwise.publication.citations import STUDY, entries, numbers_in, project_bibtex, short_entry
+    from lengthwise.publication.citations import STUDY, arxiv_numbers, entries, project_bibtex, short_entry
 
     wanted: list[str] = []  # arXiv numbers, and papers that have none here
     for name in names or ["lengthwise"]:
         for paper in _papers(name):
-            wanted += [number for number in numbers_in(paper) if number in entries()] or [paper]
+            wanted += [number for number in arxiv_numbers(paper) if number in entries()] or [paper]
     if not names:
         wanted.append(STUDY)
     found = []

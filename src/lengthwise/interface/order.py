@@ -28,7 +28,7 @@ def train_order_models(
 
     from lengthwise.evaluation.cases import cases
     from lengthwise.run import train
-    from lengthwise.theory.order import guess_of_multiset, permuted_prompt
+    from lengthwise.theory.order import guess_of_multiset, permuted_prompt_effect
 
     rows = []
     for task, mask in ((SORT, "prefix"), (COPY, "prefix"), (COPY, "causal")):
@@ -50,7 +50,9 @@ def train_order_models(
             if row["seen"] and row["length"] > 1:
                 asked = cases(run.task, row["split"], row["length"], examples=32)
                 ids_BT = torch.tensor([case.ids for case in asked])
-                loss = permuted_prompt(decoder, ids_BT, asked[0].prompt, seed=seed, begin=int(run.task.starts)).loss
+                loss = permuted_prompt_effect(
+                    decoder, ids_BT, asked[0].prompt, seed=seed, begin=int(run.task.starts)
+                ).loss
             rows.append(
                 {
                     "task": run.task.name,

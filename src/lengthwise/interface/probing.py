@@ -53,7 +53,7 @@ class ProbeResults(Display):
         for (task, documents), lines in self.tables.items():
             yield Part(f"{task}, {documents} documents: mean error of the position, in tokens, by layer", "bold")
             yield Part(lines)
-            yield Part(f"{self.without(task, documents)}\n", "dim")
+            yield Part(f"{self.baseline_sentences(task, documents)}\n", "dim")
         if self.spreads:
             yield Part(
                 "How the variance of attention's output goes with position m: its exponent (−1: as 1/m; 0: not at "
@@ -71,9 +71,9 @@ class ProbeResults(Display):
         """The exponent with which the variance of attention's output falls with position."""
         return exponents(self.spreads)
 
-    def without(self, task: str, documents: str) -> str:
+    def baseline_sentences(self, task: str, documents: str) -> str:
         """The errors that are reached without a hidden state, as sentences."""
-        return without(self.rows, task, documents)
+        return baseline_sentences(self.rows, task, documents)
 
     def drawings(self) -> list[Drawing]:
         """The figures."""
@@ -173,7 +173,7 @@ class _Settings:
 def _probed(run: Run, source: str, wanted: _Settings, say: Callable[[str], None]) -> tuple[Rows, Rows]:
     from lengthwise.analysis.probe import probe_all
     from lengthwise.analysis.spread import spread
-    from lengthwise.analysis.states import decoder_states, equalise_output_norm, times_root_m
+    from lengthwise.analysis.states import decoder_state_reader, equalise_output_norm, times_root_m
 
     models = {"trained": run.decoder(wanted.checkpoint), "untrained": run.plan.decoder()}
     trained, tested = _documents(run, source, wanted.lengths)
@@ -183,7 +183,7 @@ def _probed(run: Run, source: str, wanted: _Settings, say: Callable[[str], None]
     if wanted.one_size:
         taps |= {(model, "one_size"): equalise_output_norm(decoder, trained) for model, decoder in models.items()}
     reads: dict[tuple[str, str], Read] = {
-        (model, change): decoder_states(models[model], heads=tap) for (model, change), tap in taps.items()
+        (model, change): decoder_state_reader(models[model], heads=tap) for (model, change), tap in taps.items()
     }
     start = run.task.vocabulary.bos
     if run.task.starts and start is not None and source != "random-no-start":
@@ -238,10 +238,10 @@ def theorem1_states(vocabulary: int, start: int, tokens: int) -> Read:
 
     import torch
 
-    from lengthwise.analysis.states import decoder_states
+    from lengthwise.analysis.states import decoder_state_reader
     from lengthwise.theory.theorem1 import FIRST, construct
 
-    read = decoder_states(construct(tokens, 4, heads=1, head_width=4, vocabulary=vocabulary).decoder)
+    read = decoder_state_reader(construct(tokens, 4, heads=1, head_width=4, vocabulary=vocabulary).decoder)
 
     def renamed(batch: Batch, keep: Keep) -> None:
         # The proof's anchor has an id of its own; whichever token had that id takes the start token's.
@@ -291,7 +291,7 @@ def table(rows: Rows, task: str, source: str) -> Rows:
     return lines
 
 
-def without(rows: Rows, task: str, source: str) -> str:
+def baseline_sentences(rows: Rows, task: str, source: str) -> str:
     """What is told without a state, in a sentence for each set of documents."""
     told = []
     for tested, words in (("seen", "seen lengths"), ("unseen", "unseen lengths"), ("beyond", "beyond")):
@@ -330,16 +330,16 @@ def exponents(spreads: Rows) -> Rows:
 
 def drawings(rows: Rows, spreads: Rows) -> list[Drawing]:
     """The figures of rows."""
-    from lengthwise.reporting.probes import changes, errors
+    from lengthwise.reporting.probes import probe_change_drawing, probe_error_drawing
     from lengthwise.reporting.probes import spreads as spread
 
     found = []
     for source in dict.fromkeys(row["documents"] for row in rows):
         own, end = [row for row in rows if row["documents"] == source], "" if source == "task" else f"-{source}"
         for kind in dict.fromkeys(row["probe"] for row in own):
-            found.append(errors(own, kind, f"probe-{kind}{end}"))
+            found.append(probe_error_drawing(own, kind, f"probe-{kind}{end}"))
             if any(row["change"] != "none" for row in own):
-                found.append(changes(own, kind, name=f"probe-changed-{kind}{end}"))
+                found.append(probe_change_drawing(own, kind, name=f"probe-changed-{kind}{end}"))
     for source in dict.fromkeys(row["documents"] for row in spreads):
         found.append(spread(spreads, source, name=f"probe-spread-{source}"))
     return found

@@ -14,7 +14,7 @@ from lengthwise.run.lease import STORE
 if TYPE_CHECKING:
     from lengthwise.reporting.drawing import Drawing
     from lengthwise.run import Run
-    from lengthwise.run.ask import Answer, Attention
+    from lengthwise.run.ask import Answer, AttentionMaps
 
 
 def ask(run: Run | str, prompt: str, *, checkpoint: str = "last", store: str = STORE) -> Answer:
@@ -32,7 +32,7 @@ def ask(run: Run | str, prompt: str, *, checkpoint: str = "last", store: str = S
 class PromptAttention(Display):
     """The attention weights of one prompt: heat maps in a notebook; `write` makes them a file."""
 
-    found: Attention
+    found: AttentionMaps
 
     @property
     def drawing(self) -> Drawing:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from lengthwise.display import Display, Part
 from lengthwise.progress import Say, progress
 from lengthwise.study.add import RerunComparison, ResultsCheck
-from lengthwise.study.drive import Tally, minutes
+from lengthwise.study.drive import Tally, format_duration
 from lengthwise.study.file import StudyFile
-from lengthwise.study.plan import Proof
+from lengthwise.study.plan import OnlyEncodingDiffersResult
 from lengthwise.study.status import Status
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def counts_in_words(counts: Mapping[str, int]) -> str:
     return " and ".join(parts)
 
 
-def done_where(found: Status, store: str, results: Path | None) -> str:
+def done_count_text(found: Status, store: str, results: Path | None) -> str:
     """Say how many are done, and where: in the store, or in the bundle that is counted."""
     if results is None:
         return f"{len(found.done):,} done in {store}"
@@ -73,13 +73,13 @@ class StudyCheck(Display):
         """That it is sound, or its mistakes."""
         yield from (Part(f"error: {error}", "bold red") for error in self.errors)
         if not self.errors:
-            yield Part(f"{self.study.name} is sound: {counts_in_words(self.study.planned.counted())}")
+            yield Part(f"{self.study.name} is sound: {counts_in_words(self.study.planned.item_counts())}")
         if self.against is not None:
             yield Part(str(self.against))
 
     def plain(self) -> dict[str, Any]:
         """The mistakes and the counts."""
-        told: dict[str, Any] = {} if self.errors else self.study.planned.counted()
+        told: dict[str, Any] = {} if self.errors else self.study.planned.item_counts()
         told |= {} if self.against is None else self.against.plain()
         return {"study": self.study.name, "errors": self.errors, **told}
 
@@ -94,7 +94,7 @@ class StudyPlan(Display):
     waiting: int
     """Runs whose learning rate is not chosen yet."""
     counts: dict[str, int]
-    proof: Proof
+    proof: OnlyEncodingDiffersResult
     done: str
     """How many are done, and where."""
     every: bool = False
@@ -168,7 +168,7 @@ class StudyCost(Display):
                 "FLOPs": f"{line['flops']:.2e}",
                 "memory": _size(line["memory"]),
                 "disk": _size(line["disk"]),
-                "one takes": minutes(line["seconds"]),
+                "one takes": format_duration(line["seconds"]),
             }
             for line in self.table.iter_rows(named=True)
         ]
@@ -182,7 +182,7 @@ class StudyCost(Display):
         yield Part(
             f"in all ({where}): {runs:,} runs{tuned}, {whole.tokens:.3g} tokens, {whole.flops:.3g} FLOPs, "
             f"{_size(whole.disk)} of disk, {whole.hours:,.1f} device hours; with {many} at a time "
-            f"{minutes(whole.wall_hours * 3600)} and {_size(whole.memory_together)} of memory"
+            f"{format_duration(whole.wall_hours * 3600)} and {_size(whole.memory_together)} of memory"
         )
 
     def plain(self) -> dict[str, Any]:
@@ -215,21 +215,21 @@ class StudyStatus(Display):
     def parts(self, width: int = 80) -> Iterator[Part]:
         """Counts, a table by encoding, what is running and what failed."""
         yield from self._parts(self.runs, self.store, self.results)
-        if self.guard is not None and not self.guard.complete:
+        if self.guard is not None and not self.guard.all_done:
             yield Part("committed runs that are made again first, as a guard:")
             yield from self._parts(self.guard, f"{self.store}/guard", None)
 
     def _parts(self, found: Status, store: str, results: Path | None) -> Iterator[Part]:
         told = f"{len(found.done):,} of {found.total:,} done, {len(found.running)} running, {len(found.failed)} failed"
-        told += "" if found.left is None else f", about {minutes(found.left)} left"
-        where = "" if results is None else f" ({done_where(found, store, results)})"
+        told += "" if found.seconds_left is None else f", about {format_duration(found.seconds_left)} left"
+        where = "" if results is None else f" ({done_count_text(found, store, results)})"
         yield Part(f"{self.name} in {store}: {told}{where}", "bold", wrap=False)
         yield Part(found.table)
         lines = [
             {
                 "running": one["run"],
                 "step": f"{one['step']:,} of {one['steps']:,}" if "step" in one else "beginning",
-                "left": minutes(one["left"]) if "left" in one else "",
+                "left": format_duration(one["left"]) if "left" in one else "",
                 "by": one["who"],
             }
             for one in found.running[:_SHOWN]
@@ -242,7 +242,7 @@ class StudyStatus(Display):
         """Counts, running and failed runs, and the table."""
         found = self.runs
         told = {"study": self.name, **_counted(found), "missing": len(found.missing) + found.waiting}
-        told |= {"seconds left": found.left, "encodings": found.table}
+        told |= {"seconds left": found.seconds_left, "encodings": found.table}
         return told | ({} if self.guard is None else {"guard": _counted(self.guard)})
 
 
@@ -299,7 +299,7 @@ class StudyResult(Display):
     guard: RerunComparison | None = None
 
     @property
-    def complete(self) -> bool:
+    def all_done(self) -> bool:
         """Whether every run is done."""
         return len(self.tally.done) == self.tally.total
 

@@ -18,7 +18,7 @@ from lengthwise.interface.results import (
     StudyReport,
     StudyResult,
     StudyStatus,
-    done_where,
+    done_count_text,
 )
 from lengthwise.loading import names_of
 from lengthwise.progress import Say, progress
@@ -33,8 +33,8 @@ from lengthwise.study.add import (
     choose_runs_to_rerun,
     chosen_tasks,
     committed,
-    guard_store,
     mistakes,
+    rerun_store,
     with_added_encodings,
 )
 from lengthwise.study.check import check, refuse_outside_code
@@ -136,7 +136,7 @@ class Study:
         chosen = None if made.tasks is None else chosen_tasks(file, made.tasks)
         made.before_adding, made.planned = Planned(plain, chosen), Planned(file, chosen)
         own = {spec.name for text in made.add for spec in specs(text)}  # the user gave these names, so they are allowed
-        refuse_outside_code([name for name in made.planned.outside() if name not in own], allow_code)
+        refuse_outside_code([name for name in made.planned.outside_code_names() if name not in own], allow_code)
         return made
 
     @property
@@ -150,7 +150,7 @@ class Study:
         return self.file.name
 
     def __repr__(self) -> str:
-        counts = ", ".join(f"{many} {what}" for what, many in self.planned.counted().items() if many)
+        counts = ", ".join(f"{many} {what}" for what, many in self.planned.item_counts().items() if many)
         return f"Study({self.name!r}: {counts})"
 
     # --- before it is run --------------------------------------------------------------------------------------------
@@ -193,10 +193,9 @@ class Study:
         done = {item.key for item in found.done}
         runs = [{**item.point.labels(), "kind": item.kind, "run": item.key, "done": item.key in done} for item in items]
         compared = self.planned.runs_at_preset_rate(self.planned.points) if self.file.lr is not None else items
-        there = done_where(found, store or self.store, self.counted())
-        return StudyPlan(
-            self.file, runs, found.waiting, self.planned.counted(), check_only_encoding_differs(compared), there, every
-        )
+        there = done_count_text(found, store or self.store, self.counted())
+        proof, counts = check_only_encoding_differs(compared), self.planned.item_counts()
+        return StudyPlan(self.file, runs, found.waiting, counts, proof, there, every)
 
     def cost(self, on: str = "here", workers: int | None = None, say: Say | None = None) -> StudyCost:
         """Estimate the cost: FLOPs, tokens, memory, disk and hours, on this machine or e.g. an `a100`."""
@@ -250,9 +249,9 @@ class Study:
 
     def _verify_added(self, tell: Say) -> None:
         """Raise if an added encoding from outside the package fails the conformance tests."""
-        from lengthwise.conformance import verify
-
         for spec in dict.fromkeys(spec for text in self.add for spec in specs(text) if spec.name not in ENCODINGS):
+            from lengthwise.conformance import verify  # takes a second to import, and most studies add none
+
             tell(f"verifying {spec}")
             if (found := verify(spec)).failed:
                 told = f"{spec} does not conform, so it is not trained:\n{found}\n"
@@ -264,7 +263,7 @@ class Study:
         if not self.add or bundle is None:
             return None
         again = PlanSubset(self.before_adding, choose_runs_to_rerun(self.before_adding, bundle))
-        return status(again, guard_store(Store(store or self.store)), None)
+        return status(again, rerun_store(Store(store or self.store)), None)
 
     # --- what is there -----------------------------------------------------------------------------------------------
 
@@ -316,7 +315,7 @@ class Study:
         items, bundle = [item for item in self.items(store)[0] if item.kind != "tuning"], self._bundle()
         found = Store(store or self.store).rows([item.key for item in items], say)
         if bundle is not None:
-            wanted = {item.run for item in items} - set(found["run"].to_list())
+            wanted = {item.run_id for item in items} - set(found["run"].to_list())
             found = pl.concat([found, bundle.rows.filter(pl.col("run").is_in(list(wanted)))])
         if not found.height:
             raise self._nothing_done(store)

@@ -70,11 +70,11 @@ def summarize(run: Run | str, *, store: str = STORE) -> RunSummary:
     """
     from lengthwise.run import Run
     from lengthwise.statistics.learned import by_length, scored_rows_filter
-    from lengthwise.statistics.reach import summarise
+    from lengthwise.statistics.reach import run_scores
 
     opened = Run.open(run, store) if isinstance(run, str) else run
     rows = opened.rows()
-    (line,) = summarise(rows).to_dicts()
+    (line,) = run_scores(rows).to_dicts()
     curve = dict(by_length(rows.filter(scored_rows_filter())).select("length", "accuracy").iter_rows())
     reach = line["reach"]
     at_least = bool(line["beyond"]) and reach is not None

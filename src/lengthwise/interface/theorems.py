@@ -172,7 +172,7 @@ def theory_variance(
     >>> theory_variance(width=64, heads=4, tokens=32, draws=2)
     """
     from lengthwise.reporting.variance import lemma_table
-    from lengthwise.reporting.variance import variance as drawn
+    from lengthwise.reporting.variance import variance_drawing as drawn
     from lengthwise.theory.lemmas import lemma_rows
     from lengthwise.theory.variance import Initialisation
 
@@ -200,9 +200,9 @@ def theory_order(
     'order'
     """
     from lengthwise.interface.order import train_order_models
-    from lengthwise.reporting.variance import order as drawn
+    from lengthwise.reporting.variance import order_effect_drawing as drawn
     from lengthwise.reporting.variance import order_table
-    from lengthwise.reporting.variance import trained as drawn_trained
+    from lengthwise.reporting.variance import trained_accuracy_drawing as drawn_trained
     from lengthwise.theory.order import every_check
 
     rows, learned = every_check(tokens, seed=seed), list[dict[str, Any]]()
@@ -231,20 +231,20 @@ class TheoryClaims(Display):
     draws: int
     seed: int
 
-    def judged(self) -> list[dict[str, Any]]:
+    def claim_verdict_rows(self) -> list[dict[str, Any]]:
         """Return a line for each claim that was measured."""
-        from lengthwise.reporting.claims import judge, measured_as, read_claims
+        from lengthwise.reporting.claims import claim_estimates, judge, read_claims
 
-        values = measured_as(self.rows)
+        values = claim_estimates(self.rows)
         return [judge(claim, None, None, values).line() for claim in read_claims() if claim.id in values]
 
     def parts(self, width: int = 80) -> list[Part]:
         """A line for each claim."""
-        return [Part(self.judged())]
+        return [Part(self.claim_verdict_rows())]
 
     def plain(self) -> dict[str, Any]:
         """The measurements and the judged claims."""
-        return {"rows": self.rows, "claims": self.judged()}
+        return {"rows": self.rows, "claims": self.claim_verdict_rows()}
 
     def write(self, to: str | Path) -> Path:
         """Write claims.json, which `lengthwise claims` reads, into a folder."""

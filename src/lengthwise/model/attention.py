@@ -247,7 +247,7 @@ def dense(
     """Explicit attention in fp32 or better; with many scores, one block of queries at a time."""
     name = f"{at}.weights"
     listened = taps is not None and taps.has(name)
-    wanted = taps.rows(name) if taps is not None else None
+    wanted = taps.queries_per_block(name) if taps is not None else None
     queries = q_BHQE.shape[2]
     rows = context.rows(q_BHQE.shape[0] * q_BHQE.shape[1] * queries * k_BHKE.shape[2], wanted)
     if rows == queries or (listened and wanted is None):
@@ -312,7 +312,7 @@ def _dense(
                 scores_BHQK = scores_BHQK + context.added_BHQK
             weights_BHQK = scores_BHQK.softmax(-1)
         if taps is not None and start is not None:
-            taps.block(name, weights_BHQK, start)
+            taps.pass_block_to_tap(name, weights_BHQK, start)
         elif taps is not None:
             weights_BHQK = taps(name, weights_BHQK)
         weights_BHQK = F.dropout(weights_BHQK, dropout, training=dropout > 0)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from lengthwise.spec import Spec, SpecError, did_you_mean, known_fields, validated
+from lengthwise.spec import Spec, SpecError, did_you_mean, require_known_fields, validated
 
 if TYPE_CHECKING:
     from lengthwise.encoding.base import Geometry
@@ -142,7 +142,7 @@ def preset(spec: str | Mapping[str, object] | Spec, **changes: object) -> Decode
     if spec.name not in PRESETS:
         raise SpecError(f"unknown preset {spec.name!r}.{did_you_mean(spec.name, PRESETS)}")
     fields = {**PRESETS[spec.name], **dict(spec.options), **changes}
-    known_fields("preset", spec.name, DecoderConfig, fields)
+    require_known_fields("preset", spec.name, DecoderConfig, fields)
     if "vocabulary" not in fields:
         raise SpecError(f"preset {spec.name!r} needs 'vocabulary'; write {spec.name}:vocabulary=...")
     return validated("preset", spec.name, DecoderConfig, fields)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from lengthwise.encoding import build_encoding
-from lengthwise.encoding.base import Encoding, normal_, taken
+from lengthwise.encoding.base import Encoding, normal_, option_taken_hint
 from lengthwise.model.attention import Attention, AttentionContext, AttentionMask
 from lengthwise.model.cache import Cache
 from lengthwise.model.config import DecoderConfig
@@ -253,8 +253,10 @@ class Decoder(nn.Module):
         recompute = self.recompute and torch.is_grad_enabled()
         if recompute:
             names = [f"layers.{index}.weights" for index in range(len(self.layers))]
-            if listening is not None and any(listening.rows(name) is not None for name in names):
-                raise SpecError("Blocks would be shown every block twice under recomputation; set recompute = False")
+            if listening is not None and any(listening.queries_per_block(name) is not None for name in names):
+                raise SpecError(
+                    "QueryBlockTap would be shown every block twice under recomputation; set recompute = False"
+                )
             weights_tapped = listening is not None and any(listening.has(name) for name in names)
             for context in plans:
                 context.precompute_shared(batch, self.training and self.config.attention_dropout > 0, weights_tapped)
@@ -364,7 +366,7 @@ class Decoder(nn.Module):
             spec = self.specs[layers[0]]
             known = {key: getattr(part, key, None) for key in options(type(part))}
             for key in (key for key, got in known.items() if isinstance(got, Tensor)):
-                raise SpecError(f"option {key!r} of '{spec}' cannot be read back: {taken(key)}")
+                raise SpecError(f"option {key!r} of '{spec}' cannot be read back: {option_taken_hint(key)}")
             for key, asked in spec.options:
                 if (got := getattr(part, key, asked)) != asked:
                     raise SpecError(f"'{spec}' asks for {key}={show(asked)}, but the module has {key}={got}")

@@ -26,11 +26,11 @@ def tap_names(layers: int) -> list[str]:
     return ["embeddings", *(f"layers.{i}.{name}" for i in range(layers) for name in LAYER_TAPS), "states"]
 
 
-class Blocks:
+class QueryBlockTap:
     """A tap on weights that gets one block of queries at a time, so that no T × T matrix is held in memory.
 
-    `Blocks(function, 256)` calls `function(name, weights_BHRK, start)` for the queries start, start + 1, ...; under a
-    causal mask a block only has the keys up to its last query. It can read weights but not replace them.
+    `QueryBlockTap(function, 256)` calls `function(name, weights_BHRK, start)` for queries from start on; under a causal
+    mask a block only has the keys up to its last query. It can read weights but not replace them.
     """
 
     def __init__(self, function: Callable[[str, Tensor, int], None], rows: int = 256) -> None:
@@ -54,21 +54,23 @@ class Taps:
             if not names:
                 raise SpecError(f"the decoder has no tap {pattern!r}.{did_you_mean(pattern, known)}")
             for name in names:
-                if isinstance(tap, Blocks) and not name.endswith(".weights"):
-                    raise SpecError(f"Blocks listens to weights, not to {name!r}; give it for 'layers.*.weights'")
+                if isinstance(tap, QueryBlockTap) and not name.endswith(".weights"):
+                    raise SpecError(
+                        f"QueryBlockTap listens to weights, not to {name!r}; give it for 'layers.*.weights'"
+                    )
                 if name in self._taps:
                     raise SpecError(f"two taps are given for {name!r}; one function may do both")
                 self._taps[name] = tap
 
-    def rows(self, name: str) -> int | None:
+    def queries_per_block(self, name: str) -> int | None:
         """The number of queries per block that the tap at `name` wants; None for all at once."""
         tap = self._taps.get(name)
-        return tap.rows if isinstance(tap, Blocks) else None
+        return tap.rows if isinstance(tap, QueryBlockTap) else None
 
-    def block(self, name: str, weights_BHRK: Tensor, start: int) -> None:
+    def pass_block_to_tap(self, name: str, weights_BHRK: Tensor, start: int) -> None:
         """Pass a block of weights to the tap at `name`."""
         tap = self._taps.get(name)
-        assert tap is None or isinstance(tap, Blocks)
+        assert tap is None or isinstance(tap, QueryBlockTap)
         if tap is not None:
             tap.function(name, weights_BHRK, start)
 

@@ -18,7 +18,7 @@ TEMPERATURES = {
 }
 
 
-class Temperature:
+class AttentionTemperature:
     """A factor that may depend on the query's position; this base class changes nothing.
 
     With `layers=nope` it acts only in layers without an encoding: in `3*rope,nope`, only in the fourth.
@@ -35,7 +35,7 @@ class Temperature:
         return 1.0
 
 
-class Constant(Temperature):
+class Constant(AttentionTemperature):
     """The same factor everywhere."""
 
     def __init__(self, *, factor: float = 1.0, layers: Literal["all", "nope"] = "all") -> None:
@@ -46,7 +46,7 @@ class Constant(Temperature):
         return self.value
 
 
-class LogN(Temperature):
+class LogN(AttentionTemperature):
     """max(1, ln(t + 1) / ln(trained)) at position t, so that attention over more keys stays as sharp as in training.
 
     With `trained=16`, position 15 has factor 1 and position 255 has factor 2. Chiang and Cholak 2022, arXiv:2202.12172.
@@ -62,7 +62,7 @@ class LogN(Temperature):
         return ((positions_BQ + 1).log() / math.log(self.trained)).clamp(min=1)[:, None, :, None]
 
 
-class Yarn(Temperature):
+class Yarn(AttentionTemperature):
     """(0.1 ln s + 1)² everywhere, for sequences s = `factor` times as long as the trained ones.
 
     `rope:scaling=yarn` applies this factor to the scores of rotated coordinates; here it works with any encoding. s = 4
@@ -79,7 +79,7 @@ class Yarn(Temperature):
         return self.value
 
 
-class Llama4(Temperature):
+class Llama4(AttentionTemperature):
     """1 + scale · ln(1 + ⌊(t + 1) / floor⌋) at position t: 1 up to `floor` − 2 and in steps of `floor` from there.
 
     It acts only in layers without an encoding, as in Llama 4, unless `layers=all`; position 8191 has factor 1.0693.
@@ -94,6 +94,6 @@ class Llama4(Temperature):
         return (1 + self.scale * ((positions_BQ + 1) / self.floor).floor().log1p())[:, None, :, None]
 
 
-def build_temperature(spec: str) -> Temperature:
+def build_temperature(spec: str) -> AttentionTemperature:
     """The temperature that `spec` names, e.g. `log-n:trained=16`."""
-    return cast(Temperature, build("temperature", TEMPERATURES, Temperature, Spec.of(spec)))
+    return cast(AttentionTemperature, build("temperature", TEMPERATURES, AttentionTemperature, Spec.of(spec)))

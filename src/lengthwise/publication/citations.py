@@ -25,7 +25,7 @@ VARIANTS: dict[str, dict[object, str]] = {
 _NUMBER = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 
 
-def numbers_in(paper: str) -> list[str]:
+def arxiv_numbers(paper: str) -> list[str]:
     """Return the arXiv numbers that a class's `paper` names."""
     return _NUMBER.findall(paper)
 

@@ -12,7 +12,7 @@ from lengthwise.publication import attention as published
 from lengthwise.publication import published_encoding
 from lengthwise.reporting.divergences import SHOWN, Rows, encodings_of, estimate, published_divergence, summary
 from lengthwise.reporting.drawing import Drawing
-from lengthwise.reporting.figures import columns_of, slug
+from lengthwise.reporting.figures import legend_column_count, slug
 from lengthwise.reporting.palette import FAINT, SEEN, colour, dash
 
 if TYPE_CHECKING:
@@ -221,7 +221,9 @@ def growth_drawing(rows: Rows, task: str, short: str) -> Drawing:
             axes.tick_params(labelsize="small")
         figure.supxlabel("length" + ("" if trained is None else f" (trained up to {trained})"), fontsize="medium")
         handles, labels = grid.flat[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=columns_of(labels, width), fontsize="small")
+        figure.legend(
+            handles, labels, loc="outside upper center", ncols=legend_column_count(labels, width), fontsize="small"
+        )
         return figure
 
     return Drawing(
@@ -290,12 +292,12 @@ def heat_maps(tokens: Sequence[str], prompt: int, weights_LHQK: np.ndarray, titl
 
 
 def lengths_shown(rows: Rows, task: str) -> str:
-    """Return which lengths `modes` uses: the unseen ones, if there are any."""
+    """Return which lengths `attention_summary_table` uses: the unseen ones, if there are any."""
     own = [row for row in rows if row["task"] == task and row["trained"]]
     return "unseen lengths" if any(not row["seen"] for row in own) else "seen lengths"
 
 
-def modes(rows: Rows, task: str) -> list[dict[str, object]]:
+def attention_summary_table(rows: Rows, task: str) -> list[dict[str, object]]:
     """Summarise attention at `lengths_shown` for a terminal: mean over layers and heads, median and range of seeds."""
     found: list[dict[str, object]] = []
     own = [row for row in rows if row["task"] == task and row["trained"]]

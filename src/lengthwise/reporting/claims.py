@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from lengthwise.reporting.words import span
+from lengthwise.reporting.words import format_estimate
 from lengthwise.spec import Spec, SpecError, one_line
 from lengthwise.statistics.aggregates import aggregates, differences
 from lengthwise.statistics.estimate import Estimate
@@ -47,7 +47,7 @@ class Rule(BaseModel):
             raise ValueError("a rule needs exactly one of: above, below, within, order, not tested here")
         return self
 
-    def side(self, one: Estimate) -> int:
+    def interval_verdict(self, one: Estimate) -> int:
         """Return 1 if the whole interval satisfies the rule, −1 if all of it violates the rule, else 0."""
         if one.low is None or one.high is None:
             return 0
@@ -122,14 +122,14 @@ def read_claims(where: str | Path | None = None) -> list[Claim]:
 def read_measured(where: Path) -> Measured:
     """Read the file that `lengthwise theory claims` wrote."""
     try:
-        return measured_as(json.loads(where.read_text())["claims"])
+        return claim_estimates(json.loads(where.read_text())["claims"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise SpecError(
             f"{where} is not what `lengthwise theory claims --to {where.parent}` writes: {one_line(str(error))}"
         ) from None
 
 
-def measured_as(claims: Mapping[str, list[dict[str, Any]]]) -> Measured:
+def claim_estimates(claims: Mapping[str, list[dict[str, Any]]]) -> Measured:
     """Convert the rows of `lengthwise.theory.claims.measure_claims` to estimates with intervals."""
     return {claim: [(row["name"], _estimate(row)) for row in rows] for claim, rows in claims.items()}
 
@@ -157,9 +157,9 @@ def judge(
         estimates = _estimates(claim, found, here)
     if isinstance(estimates, str):
         return ClaimVerdict(claim, "not tested here", estimates)
-    sides = [claim.rule.side(one) for _, one in estimates]
+    sides = [claim.rule.interval_verdict(one) for _, one in estimates]
     word: Word = "not settled"
-    if all(side == 1 for side in sides):
+    if all(interval_verdict == 1 for interval_verdict in sides):
         word = "holds"
     elif -1 in sides:
         word = "does not hold"
@@ -170,7 +170,7 @@ def _said(one: Estimate) -> str:
     """Format an estimate; a deterministic value is shown without an interval, and small ones in scientific notation."""
     if one.value is not None and one.level is None and one.low == one.high:
         return f"{one.value:.1e}" if 0 < abs(one.value) < 1e-3 else f"{one.value:.3g}"
-    return span(one, 3)
+    return format_estimate(one, 3)
 
 
 def _estimates(claim: Claim, found: Findings, here: Numbers) -> list[tuple[str, Estimate]] | str:

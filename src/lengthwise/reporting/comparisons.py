@@ -10,7 +10,7 @@ from lengthwise.publication.mrr import MRR as PUBLISHED_MRR
 from lengthwise.reporting import figures
 from lengthwise.reporting.findings import Findings
 from lengthwise.reporting.numbers import numbers
-from lengthwise.reporting.words import more_seeds, number, span
+from lengthwise.reporting.words import format_estimate, more_seeds, number
 from lengthwise.statistics.aggregates import Difference, TaskDifference, aggregates
 
 Line = dict[str, Any]
@@ -29,9 +29,9 @@ class Comparisons:
         """Whether there is only one task, so that there is no mean over tasks and no test."""
         return len(self.found.tasks) == 1
 
-    def order(self) -> list[str]:
+    def encodings_best_first(self) -> list[str]:
         """The encodings, best first."""
-        return self.numbers.order(self.found)
+        return self.numbers.encodings_best_first(self.found)
 
     def _levels(self) -> str:
         """Return the level of the cells' intervals, or its range if cells have different numbers of seeds."""
@@ -46,19 +46,23 @@ class Comparisons:
         With many encodings, unless `every` is set, only those in `focus`, or else the leader, are compared with others.
         """
         found, here = self.found, self.numbers
-        wanted = None if every or len(found.encodings) <= PAIRS else set(found.focus or self.order()[:1])
+        wanted = None if every or len(found.encodings) <= PAIRS else set(found.focus or self.encodings_best_first()[:1])
         if self.single_task:
-            shown = [one for one in here.pairs(found) if wanted is None or {one.one, one.other} & wanted]
+            shown = [one for one in here.pairwise_differences(found) if wanted is None or {one.one, one.other} & wanted]
             return [
-                {"pair": self._pair(one), "median difference of seeds": span(one.median), "verdict": one.verdict_text}
+                {
+                    "pair": self._pair(one),
+                    "median difference of seeds": format_estimate(one.median),
+                    "verdict": one.verdict_text,
+                }
                 for one in shown
             ]
         listed = sorted(here.differences, key=lambda one: -(one.seeds.value or 0.0))
         return [
             {
                 "pair": self._pair(one),
-                "these tasks, other seeds": span(one.seeds),
-                "other tasks like these": span(one.tasks) if one.tasks.low is not None else "–",
+                "these tasks, other seeds": format_estimate(one.seeds),
+                "other tasks like these": format_estimate(one.tasks) if one.tasks.low is not None else "–",
                 "p (Holm)": "–" if one.corrected is None else f"{one.corrected:.3g}",
                 "verdict": _settled(one),
             }
@@ -69,7 +73,7 @@ class Comparisons:
     def _pair(self, one: Difference | TaskDifference) -> str:
         return f"{self.found.label(one.one)} − {self.found.label(one.other)}"
 
-    def difference_words(self) -> str:
+    def difference_table_caption(self) -> str:
         """Explain the table of pairs, and where to find pairs that it leaves out."""
         if self.single_task:
             level = f", level {self._levels()}" if self._levels() else ""
@@ -91,7 +95,7 @@ class Comparisons:
         if self.single_task:  # there is no mean over tasks
             return lines
         for words, one in self.numbers.mrr.items():
-            told = {name: span(got.seeds, 3) for name, got in one.means.items()}
+            told = {name: format_estimate(got.seeds, 3) for name, got in one.means.items()}
             lines.append({"recipe": words, **told, "queries": one.queries})
         if lines:
             theirs = {ENCODINGS[name]: number(value) for name, value in PUBLISHED_MRR["overall"].items()}
@@ -127,7 +131,9 @@ class Comparisons:
                 continue
             table = self.numbers.scores.filter(pl.col("task").is_in(tasks))
             made = aggregates(table, "unseen", self.found.encodings)
-            told = {self.found.label(name): span(made[name].seeds, 2) for name in self.order()}
+            told = {
+                self.found.label(name): format_estimate(made[name].seeds, 2) for name in self.encodings_best_first()
+            }
             lines.append({"category": f"{words} ({len(tasks)})", **told})
         return lines
 

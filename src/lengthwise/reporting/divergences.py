@@ -10,7 +10,7 @@ from lengthwise.encoding.labels import label_of
 from lengthwise.publication import attention as published
 from lengthwise.publication import published_encoding
 from lengthwise.statistics.estimate import Estimate
-from lengthwise.statistics.pairs import difference_over_pairs, over_pairs
+from lengthwise.statistics.pairs import difference_over_pairs, mean_over_seed_pairs
 
 Rows = Sequence[dict[str, Any]]
 
@@ -28,7 +28,7 @@ SHOWN = {
 """The measures in figures and terminal tables, and their titles."""
 
 
-def over_lengths(rows: Rows, seen: bool = False) -> list[dict[str, Any]]:
+def mean_over_lengths(rows: Rows, seen: bool = False) -> list[dict[str, Any]]:
     """Average the rows of each pair and layer over all lengths, or over seen lengths; the input of estimates."""
     keys = ("task", "pairing", "encoding", "seed", "against", "against_seed", "layer")
     groups: dict[tuple[object, ...], list[dict[str, Any]]] = {}
@@ -62,7 +62,7 @@ def by_pair(
 
 def estimate(rows: Rows, task: str, pairing: str, encoding: str, measure: str, layer: int | None = None) -> Estimate:
     """Return the mean over pairs of seeds, with its interval."""
-    return over_pairs(by_pair(rows, task, pairing, encoding, measure, layer), measure)
+    return mean_over_seed_pairs(by_pair(rows, task, pairing, encoding, measure, layer), measure)
 
 
 def encodings_of(rows: Rows, task: str) -> list[str]:

@@ -133,7 +133,7 @@ def _said(data: pl.DataFrame, labels: Mapping[str, str]) -> str:
     return "; ".join(parts) + "."
 
 
-def anatomy(found: Findings, task: str) -> Drawing:
+def answer_kinds_drawing(found: Findings, task: str) -> Drawing:
     """Draw the kinds of answers at each length, over all seeds: right, stopped early or late, wrong, never stopped."""
     import polars as pl
 
@@ -193,7 +193,7 @@ def anatomy(found: Findings, task: str) -> Drawing:
     )
 
 
-def training(found: Findings) -> Drawing | None:
+def training_loss_drawing(found: Findings) -> Drawing | None:
     """Draw the training loss against step: one panel for each task, the median seed of each encoding."""
     import polars as pl
 
@@ -236,7 +236,7 @@ def training(found: Findings) -> Drawing | None:
         figure.supylabel("training loss", fontsize="medium")
         shown = found.encodings if len(found.encodings) <= MANY else []
         handles = [plt.Line2D([], [], color=colour(name), label=found.label(name)) for name in shown]
-        columns = columns_of([found.label(name) for name in shown], width)
+        columns = legend_column_count([found.label(name) for name in shown], width)
         figure.legend(handles=handles, loc="outside upper center", ncols=columns, fontsize="small")
         return figure
 
@@ -257,10 +257,10 @@ def _boundary(axes: Axes, trained: int) -> None:
 
 def _legend(figure: Figure, axes: Axes, width: float) -> None:
     handles, names = axes.get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside upper center", ncols=columns_of(names, width), fontsize="small")
+    figure.legend(handles, names, loc="outside upper center", ncols=legend_column_count(names, width), fontsize="small")
 
 
-def columns_of(names: Sequence[str], width: float) -> int:
+def legend_column_count(names: Sequence[str], width: float) -> int:
     """Return the number of columns of a legend above a figure."""
     if sum(len(name) + 7 for name in names) <= 14.5 * width:
         return max(1, len(names))

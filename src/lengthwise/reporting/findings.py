@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 from lengthwise.encoding.labels import unique_labels
 from lengthwise.spec import Spec, SpecError, show
 from lengthwise.statistics.learned import scored_rows_filter
-from lengthwise.study.plan import Choice, Item, Planned, Proof, check_only_encoding_differs
+from lengthwise.study.plan import (
+    Item,
+    LearningRateChoice,
+    OnlyEncodingDiffersResult,
+    Planned,
+    check_only_encoding_differs,
+)
 from lengthwise.study.store import Bundle, Store
 from lengthwise.training.health import Diverged
 
@@ -41,8 +47,8 @@ class Findings:
     """Run → done record, run.json, some of the log."""
     wrong: pl.DataFrame | None = None
     kinds: pl.DataFrame | None = None
-    choices: Sequence[Choice] = ()
-    proof: Proof | None = None
+    choices: Sequence[LearningRateChoice] = ()
+    proof: OnlyEncodingDiffersResult | None = None
     failed: Mapping[str, str] = field(default_factory=dict)
     """Run → why it failed; without diverged runs."""
     diverged: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -58,15 +64,15 @@ class Findings:
     @cached_property
     def encodings(self) -> list[str]:
         """In the study's order."""
-        return list(dict.fromkeys(self.names[item.key] for item in self.ended))
+        return list(dict.fromkeys(self.names[item.key] for item in self.ended_runs))
 
     @cached_property
     def tasks(self) -> list[str]:
         """In the study's order."""
-        return list(dict.fromkeys(item.point.task for item in self.ended))
+        return list(dict.fromkeys(item.point.task for item in self.ended_runs))
 
     @cached_property
-    def ended(self) -> list[Item]:
+    def ended_runs(self) -> list[Item]:
         """The runs that are done or diverged."""
         done = {item.key for item in self.items}
         return [item for item in self.wanted or self.items if item.key in done or item.key in self.diverged]
@@ -79,7 +85,7 @@ class Findings:
     @cached_property
     def trained(self) -> dict[str, tuple[int, str]]:
         """Task → the longest trained length, and its unit."""
-        return {item.point.task: (item.plan.task.longest, item.plan.task.unit) for item in self.ended}
+        return {item.point.task: (item.plan.task.longest, item.plan.task.unit) for item in self.ended_runs}
 
     @cached_property
     def labels(self) -> dict[str, str]:
@@ -87,7 +93,7 @@ class Findings:
         known: dict[str, str] = {}
         for record in self.records.values():
             known |= record["run"].get("recorded", {}).get("labels", {})
-        parts = {self.names[item.key]: item.point.encoding for item in self.ended}
+        parts = {self.names[item.key]: item.point.encoding for item in self.ended_runs}
         plain = unique_labels(list(dict.fromkeys(parts.values())), known)
         return {name: plain[encoding] + name.removeprefix(encoding) for name, encoding in parts.items()}
 
@@ -200,10 +206,10 @@ def collect_findings(
         if store is not None:
             say("reading logs and answers")
             records |= store.records(mine)
-            parts = store.answers(mine)
+            parts = store.wrong_answers_and_outcomes(mine)
             wrong.append(parts[0]), kinds.append(parts[1])
         if bundle is not None and theirs:
-            parts = bundle.answers()
+            parts = bundle.wrong_answers_and_outcomes()
             wrong.append(_of(parts[0], theirs)), kinds.append(_of(parts[1], theirs))
     return Findings(
         study=planned.study,
@@ -214,7 +220,7 @@ def collect_findings(
         records=records,
         wrong=_together(wrong),
         kinds=_together(kinds),
-        choices=list(planned.choices(summaries).values()),
+        choices=list(planned.learning_rate_choices(summaries).values()),
         proof=check_only_encoding_differs(
             planned.runs_at_preset_rate(planned.points) if planned.study.lr is not None else runs
         ),

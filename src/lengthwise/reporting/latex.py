@@ -56,7 +56,7 @@ def latex(page: Tables, to: str | Path) -> list[Path]:
     """Write `tables.tex` (needs \\usepackage{booktabs}) and `protocol.tex`, a paragraph that describes the protocol."""
     study = page.found.study
     subject = page.found.short(page.found.tasks[0]) if page.single_task else f"{len(page.found.tasks)} tasks"
-    parts = [table(page.rank_table(), f"Encodings on {subject}. {page.rank_words()}", f"{study.name}-ranks")]
+    parts = [table(page.rank_table(), f"Encodings on {subject}. {page.rank_table_caption()}", f"{study.name}-ranks")]
     if page.numbers.differences:
         caption = "Differences between encodings, paired by (task, seed)."
         parts.append(table(page.difference_table(), caption, f"{study.name}-pairs"))

@@ -18,8 +18,8 @@ from lengthwise.statistics.aggregates import (
 from lengthwise.statistics.cells import Cell, Reaches, reach_cells, score_cells
 from lengthwise.statistics.outcomes import Outcomes, outcomes
 from lengthwise.statistics.ranks import FULL, MRR, QUARTER, Standing, mrr, paper_mrr, standing
-from lengthwise.statistics.reach import summarise
-from lengthwise.statistics.sensitivity import Variant, saturated, sensitivity
+from lengthwise.statistics.reach import run_scores
+from lengthwise.statistics.sensitivity import AlternativeRanking, saturated, sensitivity
 from lengthwise.statistics.table import learned_by_all, scores
 from lengthwise.training.health import Diverged, on_plateau, spikes
 
@@ -56,7 +56,7 @@ class Numbers:
     mrr: dict[str, MRR]
     """Recipe and kind of Rotary → mean reciprocal ranks, if the study has all five encodings."""
     standing: Standing
-    variants: list[Variant]
+    variants: list[AlternativeRanking]
     learned: list[str]
     """Tasks that every encoding learned."""
     flat: Mapping[str, str]
@@ -69,7 +69,7 @@ class Numbers:
         """Return the median seed's accuracy at unseen lengths."""
         return self.cells[task, name].median.value if (task, name) in self.cells else None
 
-    def order(self, found: Findings) -> list[str]:
+    def encodings_best_first(self, found: Findings) -> list[str]:
         """Return the encodings, best first: by the mean over tasks; on one task, learned ones first, by accuracy."""
         if len(found.tasks) > 1:
             there = {name: one.value for name, one in self.means.items()}
@@ -80,10 +80,14 @@ class Numbers:
     def _reached(self, task: str, name: str) -> bool:
         return (task, name) in self.reach and self.reach[task, name].median.length is not None
 
-    def pairs(self, found: Findings) -> list[TaskDifference]:
+    def pairwise_differences(self, found: Findings) -> list[TaskDifference]:
         """Return the difference of every pair of encodings on the only task, the better encoding first."""
-        (task,), order = found.tasks, self.order(found)
-        listed = [(one, other) for number, one in enumerate(order) for other in order[number + 1 :]]
+        (task,), encodings_best_first = found.tasks, self.encodings_best_first(found)
+        listed = [
+            (one, other)
+            for number, one in enumerate(encodings_best_first)
+            for other in encodings_best_first[number + 1 :]
+        ]
         return [task_difference(self.scores, task, one, other) for one, other in listed]
 
 
@@ -105,7 +109,7 @@ def numbers(found: Findings) -> Numbers:
         if kind is not None and set(kind.values()) <= set(names):
             five[f"ours, Rotary: {words}"] = mrr(table, kind)
             five[f"the paper's recipe, Rotary: {words}"] = paper_mrr(table, kind)
-    lines, half = summarise(found.rows), summarise(found.rows, threshold=0.5)
+    lines, half = run_scores(found.rows), run_scores(found.rows, threshold=0.5)
     first = pl.col("checkpoint") == "last"
     weak = lines.join(named, on="run").explode("weak", empty_as_null=True, keep_nulls=True).drop_nulls("weak")
     return Numbers(
@@ -133,7 +137,7 @@ def _health(found: Findings, table: pl.DataFrame) -> list[Trouble]:
     """List the runs whose training went wrong: diverged, stuck on a plateau, spiked, or not learned."""
     learned: dict[str, bool | None] = dict(table.select("run", "learned").iter_rows())
     told = []
-    for item in found.ended:
+    for item in found.ended_runs:
         where = (item.point.task, found.names[item.key], item.point.seed)
         if item.key in found.diverged:
             told.append(Trouble(*where, "diverged", str(Diverged.read(found.diverged[item.key]))))

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lengthwise.reporting.drawing import ON_DARK, ON_LIGHT, Drawing
-from lengthwise.reporting.figures import MANY, columns_of
+from lengthwise.reporting.figures import MANY, legend_column_count
 from lengthwise.reporting.palette import colour
 from lengthwise.statistics.cells import reaches as order_of
-from lengthwise.statistics.reach import Reach, summarise
+from lengthwise.statistics.reach import Reach, run_scores
 
 if TYPE_CHECKING:
     import polars as pl
@@ -27,14 +27,14 @@ def _thin(name: str) -> dict[str, Any]:
     return {"color": colour(name), "linewidth": 1, "alpha": 0.6}
 
 
-def reaches(found: Findings) -> Drawing:
+def reach_drawing(found: Findings) -> Drawing:
     """Draw the reach of each encoding on each task as a multiple of the trained length: all seeds and the median."""
     import polars as pl
 
     labels = found.rows.select("run", "task", "encoding", "seed").unique(maintain_order=True)
     trained = pl.DataFrame({"task": list(found.trained), "trained": [length for length, _ in found.trained.values()]})
     data = (
-        labels.join(summarise(found.rows), on="run", how="inner")
+        labels.join(run_scores(found.rows), on="run", how="inner")
         .join(trained, on="task", how="left")
         .select(
             "task",
@@ -96,7 +96,7 @@ def reaches(found: Findings) -> Drawing:
         handles = [
             plt.Line2D([], [], marker="o", linestyle="", color=colour(name), label=found.label(name)) for name in names
         ]
-        columns = columns_of([found.label(name) for name in names], width)
+        columns = legend_column_count([found.label(name) for name in names], width)
         figure.legend(handles=handles, loc="outside upper center", ncols=columns, fontsize="small")
         return figure
 
@@ -162,7 +162,7 @@ def heat(found: Findings, learned: pl.DataFrame) -> Drawing:
     return Drawing("heat", "Median accuracy at unseen lengths for each task and encoding.", data, paint, True)
 
 
-def rank_shares(found: Findings, shares: Mapping[str, Sequence[float]]) -> Drawing:
+def rank_share_drawing(found: Findings, shares: Mapping[str, Sequence[float]]) -> Drawing:
     """Draw how often each encoding had rank 1, 2, ...: shares of (task, seed) queries, ties shared."""
     import polars as pl
 
@@ -248,7 +248,9 @@ def intervals(
     return Drawing(name, alt, data, paint)
 
 
-def pair_map(found: Findings, order: Sequence[str], pairs: Mapping[tuple[str, str], tuple[float, bool]]) -> Drawing:
+def pair_difference_drawing(
+    found: Findings, order: Sequence[str], pairs: Mapping[tuple[str, str], tuple[float, bool]]
+) -> Drawing:
     """Draw the difference of every pair of encodings at unseen lengths, row minus column, with dots on sure ones.
 
     `pairs` maps (one, other) → the difference and whether it is sure: all seeds agree (one task) or settled (many).

@@ -65,17 +65,17 @@ class Page(Tables):
     def all_parts(self, width: int = 80) -> Iterator[Part]:
         """The verdict and all tables."""
         yield from self.short_parts(width)
-        yield Part(self.rank_words(), "dim")
+        yield Part(self.rank_table_caption(), "dim")
         if self.numbers.differences:
-            yield from (Part(""), Part(self.difference_table()), Part(self.difference_words(), "dim"))
-        if troubles := self.training_table():
+            yield from (Part(""), Part(self.difference_table()), Part(self.difference_table_caption(), "dim"))
+        if troubles := self.training_problem_table():
             yield from (Part(""), Part(troubles))
         for task in self.found.tasks if len(self.found.tasks) <= 3 else []:
             yield from (Part(""), Part(task, "bold"), Part(self.task_table(task)))
 
     # --- figures -----------------------------------------------------------------------------------------------------
 
-    def main(self) -> Drawing:
+    def main_figure(self) -> Drawing:
         """Return the figure that answers the question: the curves of the only task, or the means over tasks."""
         found, here = self.found, self.numbers
         if len(found.tasks) == 1:
@@ -89,7 +89,7 @@ class Page(Tables):
                 "tasks low": one.tasks.low,
                 "tasks high": one.tasks.high,
             }
-            for name in self.order()
+            for name in self.encodings_best_first()
             if (one := here.means[name]).value is not None
         ]
         alt = "Mean accuracy at unseen lengths: " + "; ".join(
@@ -105,18 +105,21 @@ class Page(Tables):
             cells = learned(self.numbers.scores)
             made = [
                 overview.heat(found, cells),
-                overview.rank_shares(found, self._rank_shares()),
-                overview.reaches(found),
+                overview.rank_share_drawing(found, self._rank_shares()),
+                overview.reach_drawing(found),
             ]
         elif len(found.encodings) > 1:
-            made = [overview.reaches(found)]
+            made = [overview.reach_drawing(found)]
         if len(found.encodings) > PAIRS:
-            made.append(overview.pair_map(found, self.order(), self._every_pair()))
+            made.append(overview.pair_difference_drawing(found, self.encodings_best_first(), self._every_pair()))
         return made
 
     def _every_pair(self) -> dict[tuple[str, str], tuple[float, bool]]:
         if self.single_task:
-            listed = [(one.one, one.other, one.median.value, one.agree) for one in self.numbers.pairs(self.found)]
+            listed = [
+                (one.one, one.other, one.median.value, one.seeds_agree)
+                for one in self.numbers.pairwise_differences(self.found)
+            ]
         else:
             listed = [(one.one, one.other, one.seeds.value, one.settled) for one in self.numbers.differences]
         return {(one, other): (gap, sure) for one, other, gap, sure in listed if gap is not None}
@@ -136,15 +139,15 @@ class Page(Tables):
     @cached_property
     def _first(self) -> list[Drawing]:
         """The main figure and the overview figures, cached."""
-        return [self.main(), *self.overview()]
+        return [self.main_figure(), *self.overview()]
 
     def drawings(self) -> list[Drawing]:
         """Return every figure of the page."""
         found = self.found
         listed = [*self._first]
         listed += [figures.curves(found, task) for task in found.tasks if len(found.tasks) > 1]
-        listed += [figures.anatomy(found, task) for task in found.tasks[:ANATOMIES]]
-        if (one := figures.training(found)) is not None:
+        listed += [figures.answer_kinds_drawing(found, task) for task in found.tasks[:ANATOMIES]]
+        if (one := figures.training_loss_drawing(found)) is not None:
             listed.append(one)
         return listed
 
@@ -159,32 +162,32 @@ class Page(Tables):
         found, here = self.found, self.numbers
         made = {drawing.name: drawing for drawing in self.drawings()}
         tasks = [self._task(number, task, made) for number, task in enumerate(found.tasks)]
-        main, *rest = self._first
+        main_figure, *rest = self._first
         return template.render(
             title=found.study.name,
             study=found.study,
             verdict=self.verdict,
             warnings=self.warnings(),
-            main=main,
+            main_figure=main_figure,
             main_words=self._main_words(),
             overview=rest,
             rank_table=self.rank_table(),
-            rank_words=self.rank_words(),
+            rank_table_caption=self.rank_table_caption(),
             mrr=self.mrr_table(),
             categories=self.category_table(),
             wins=self.wins_table(),
             differences=self.difference_table(),
-            difference_words=self.difference_words(),
+            difference_table_caption=self.difference_table_caption(),
             sensitivity=self.sensitivity_table() if len(found.encodings) > 1 else [],
             tasks=tasks,
             failure_words="All seeds together; the dashed line ends what was trained. " + _told_failures(found),
             training=made.get("training"),
-            troubles=self.training_table(),
+            troubles=self.training_problem_table(),
             names=self.name_table(),
             proof=self._proof(),
             proof_holds=found.proof is None or found.proof.holds,
             guard=found.guard,
-            rates=self.rates(),
+            rates=self.learning_rate_table(),
             deviations=found.study.deviations,
             protocol=protocol(found),
             published=self.published_table(),
@@ -235,7 +238,7 @@ class Page(Tables):
             "anatomy": made.get(f"anatomy-{figures.slug(task)}"),
             "table": self.task_table(task),
             "words": f"{task}. Unseen: lengths {trained + 1} to {2 * trained}; beyond is in no mean.",
-            "answers": self.answers(task),
+            "answers": self.wrong_answer_examples(task),
         }
 
     def write(self, to: str | Path, figures_too: bool = True, pdf: bool = False) -> list[Path]:
@@ -258,7 +261,7 @@ class Page(Tables):
             "differences": self.difference_table(every=True),
             "encodings": {self.found.label(name): name for name in self.found.encodings},
             "diverged": {key: dict(told) for key, told in self.found.diverged.items()},
-            "training": self.training_table(),
+            "training": self.training_problem_table(),
             "means": {
                 name: {"seeds": one.seeds.plain(), "tasks": one.tasks.plain()}
                 for name, one in self.numbers.means.items()

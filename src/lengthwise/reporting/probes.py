@@ -38,7 +38,7 @@ def middles(rows: Rows, by: Sequence[str], value: str) -> pl.DataFrame:
     )
 
 
-def errors(rows: Rows, kind: str = "mlp", name: str = "probe-mlp") -> Drawing:
+def probe_error_drawing(rows: Rows, kind: str = "mlp", name: str = "probe-mlp") -> Drawing:
     """Draw the probe's mean absolute error of the position by layer: columns are tasks and models, rows test sets."""
     import polars as pl
 
@@ -142,7 +142,7 @@ def _legend(figure: Figure, grid: Any) -> None:  # noqa: ANN401
     figure.legend(list(found.values()), list(found), loc="outside lower center", ncols=5, fontsize="small")
 
 
-def changes(rows: Rows, kind: str = "mlp", tested: str = "seen", name: str = "probe-changed") -> Drawing:
+def probe_change_drawing(rows: Rows, kind: str = "mlp", tested: str = "seen", name: str = "probe-changed") -> Drawing:
     """Draw the error as it is (filled), with attention's output times √m (hollow), and with one size of it (cross)."""
     import polars as pl
 

@@ -10,7 +10,7 @@ from lengthwise.publication import published_encoding, published_task
 from lengthwise.publication.accuracy import UNSEEN
 from lengthwise.reporting import figures
 from lengthwise.reporting.comparisons import Comparisons, Line
-from lengthwise.reporting.words import number, span
+from lengthwise.reporting.words import format_estimate, number
 from lengthwise.statistics.estimate import Estimate
 from lengthwise.statistics.learned import RULE, WEAK
 from lengthwise.statistics.reach import WORDS as REACH
@@ -27,7 +27,7 @@ class Tables(Comparisons):
     def warnings(self) -> list[str]:
         """Return the warnings that a reader must see before the numbers."""
         found, told = self.found, []
-        if missing := found.planned - len(found.ended):
+        if missing := found.planned - len(found.ended_runs):
             told.append(f"{missing} of {found.planned} runs are not done; they are missing, not 0.")
         if found.failed:
             told.append(f"{len(found.failed)} runs failed: {next(iter(found.failed.values()))}")
@@ -40,7 +40,7 @@ class Tables(Comparisons):
             told.append(f"Seen lengths with fewer than {WEAK} test examples, which say little: {few}.")
         if found.seeds == 1:
             told.append("There is one seed: no seed interval.")
-        edge = [choice for choice in found.choices if choice.lr is not None and choice.edge]
+        edge = [choice for choice in found.choices if choice.lr is not None and choice.lr_at_edge]
         if edge:
             told.append(f"{len(edge)} of {len(found.choices)} learning rates lie at the edge of what was tried.")
         left = sorted({task for one in self.numbers.means.values() for task in one.left_out})
@@ -61,7 +61,7 @@ class Tables(Comparisons):
                 parts.append(f"{self.found.label(name)} on {self.found.short(task)} ({many} seeds)")
         return ", ".join(parts[:8]) + (", ..." if len(parts) > 8 else "")
 
-    def training_table(self) -> list[Line]:
+    def training_problem_table(self) -> list[Line]:
         """Return the runs whose training went wrong, and how; learning without extrapolating is not listed here."""
         order = ("diverged", "plateau", "not learned", "spike")
         listed = sorted(self.numbers.health, key=lambda run: order.index(run.kind))
@@ -86,7 +86,7 @@ class Tables(Comparisons):
             return self._one_task()
         found, here = self.found, self.numbers
         lines = []
-        for name in self.order():
+        for name in self.encodings_best_first():
             one = here.means[name]
             seen = [cell.median.value for (_, other), cell in here.seen.items() if other == name]
             known = [value for value in seen if value is not None]
@@ -104,8 +104,8 @@ class Tables(Comparisons):
             rank = here.standing.mean_rank.get(name)
             line: Line = {
                 "encoding": found.label(name),
-                "unseen": span(one.seeds),
-                "other tasks": span(one.tasks) if one.tasks.low is not None else "–",
+                "unseen": format_estimate(one.seeds),
+                "other tasks": format_estimate(one.tasks) if one.tasks.low is not None else "–",
                 "mean rank": number(None if rank is None else rank.value, 2),
                 "middle half": _value(here.standing.interquartile.get(name)),
                 "seen": number(sum(known) / len(known) if known else None),
@@ -127,23 +127,23 @@ class Tables(Comparisons):
         """Return `rank_table` for one task, with medians and order statistics: a t interval would be overconfident."""
         here, (task,) = self.numbers, self.found.tasks
         lines = []
-        for name in self.order():
+        for name in self.encodings_best_first():
             if (task, name) not in here.reach:
                 continue
             unseen, reached = here.cells[task, name].median, here.reach[task, name]
             line: Line = {
                 "encoding": self.found.label(name),
                 "reach": f"{reached.median}{_ends(reached)}",
-                "unseen, median seed": span(unseen),
+                "unseen, median seed": format_estimate(unseen),
                 "seen": number(here.seen[task, name].median.value),
-                "learned": f"{reached.learned} of {reached.n}",
+                "learned": f"{reached.learned_seed_count} of {reached.n}",
             }
             if self.found.diverged:
                 line["diverged"] = len(here.cells[task, name].diverged)
             lines.append(line)
         return lines
 
-    def rank_words(self) -> str:
+    def rank_table_caption(self) -> str:
         """Explain the columns of `rank_table` and how they are computed."""
         here = self.numbers
         if self.single_task:
@@ -152,7 +152,7 @@ class Tables(Comparisons):
                 f"Median seed with its order-statistic interval{level}, exact for any distribution of seeds. unseen: "
                 f"mean accuracy over lengths L+1..2L; {REACH}. {RULE}"
             )
-        one = here.means[self.order()[0]]
+        one = here.means[self.encodings_best_first()[0]]
         noise = {"crossed": "each example's outcomes", "binomial": "p(1 − p)/m", "not counted": "not counted"}
         return (
             f"unseen: mean accuracy over lengths L+1..2L, then over tasks, with the 95 % interval “{one.seeds.words}” "
@@ -175,7 +175,7 @@ class Tables(Comparisons):
                 {
                     "encoding": self.found.label(name),
                     "seen": number(seen.median.value),
-                    "unseen, median": span(unseen.median),
+                    "unseen, median": format_estimate(unseen.median),
                     "every seed": ", ".join(told),
                     "test-set noise": "–" if unseen.noise.value is None else f"± {number(unseen.noise.value)}",
                     "reach at .9": str(here.reach[task, name].median) + _ends(here.reach[task, name]),
@@ -201,7 +201,7 @@ class Tables(Comparisons):
         names = list(dict.fromkeys(key for line in lines for key in line))
         return [{name: line.get(name, "–") for name in names} for line in lines]
 
-    def answers(self, task: str) -> list[Line]:
+    def wrong_answer_examples(self, task: str) -> list[Line]:
         """Return a wrong answer of each encoding at its first unseen length with one, with the right answer."""
         import polars as pl
 
@@ -227,7 +227,7 @@ class Tables(Comparisons):
                 }
         return list(shown.values())
 
-    def rates(self) -> list[Line]:
+    def learning_rate_table(self) -> list[Line]:
         """Return the chosen learning rates."""
         several = len({one.rest[:2] for one in self.found.choices}) > 1
         return [
@@ -239,7 +239,7 @@ class Tables(Comparisons):
                     f"{rate:g}: {'missing' if score is None else number(score[0])}"
                     for rate, score in zip(one.rates, one.scores, strict=True)
                 ),
-                "": "at the edge" if one.lr is not None and one.edge else "",
+                "": "at the edge" if one.lr is not None and one.lr_at_edge else "",
             }
             for one in self.found.choices
         ]

@@ -22,7 +22,7 @@ LINES = {
 }
 
 
-def variance(rows: Rows) -> Drawing:
+def variance_drawing(rows: Rows) -> Drawing:
     """Draw four panels: the variance by position, its floor, logits by number of heads, and where Property 1 fails."""
     import polars as pl
 
@@ -121,7 +121,7 @@ def _setting(rows: Rows, but: str = "") -> str:
     return ", ".join(text.format(**rows[0]) for name, text in parts.items() if name != but)
 
 
-def order(rows: Rows) -> Drawing:
+def order_effect_drawing(rows: Rows) -> Drawing:
     """Draw the largest change of a logit for each check, on a log axis: rounding error, or as large as the logits."""
     import polars as pl
 
@@ -146,7 +146,7 @@ def order(rows: Rows) -> Drawing:
     return Drawing("theory-order", alt, pl.DataFrame(list(rows)), paint, panels=True)
 
 
-def trained(rows: Rows) -> Drawing:
+def trained_accuracy_drawing(rows: Rows) -> Drawing:
     """Draw exact match by length of the trained models, and the score of guessing from the multiset of tokens."""
     import polars as pl
 

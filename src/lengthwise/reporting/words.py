@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lengthwise.statistics.aggregates import TaskDifference, task_difference
-from lengthwise.study.drive import minutes
+from lengthwise.study.drive import format_duration
 
 if TYPE_CHECKING:
     from lengthwise.reporting.findings import Findings
@@ -28,7 +28,7 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")  # + 0.0 turns −0 into 0
 
 
-def span(one: Estimate, digits: int = 3) -> str:
+def format_estimate(one: Estimate, digits: int = 3) -> str:
     """Format an estimate as `0.540 [0.500, 0.580]`, or its value if there is no interval."""
     if one.value is None or one.low is None or one.high is None:
         return number(one.value, digits)
@@ -51,7 +51,7 @@ def _alone(found: Findings, numbers: Numbers) -> str:
 def _one_task(found: Findings, numbers: Numbers) -> str:
     task = found.tasks[0]
     trained, unit = found.trained[task]
-    order = numbers.order(found)
+    order = numbers.encodings_best_first(found)
     reached = [name for name in order if numbers.reach[task, name].median.length is not None]
     failed = [name for name in order if name not in reached]
     if not reached:
@@ -89,7 +89,7 @@ def _failed(found: Findings, numbers: Numbers, task: str, names: Sequence[str]) 
     parts = []
     for name in names[:SHOWN]:
         reached = numbers.reach[task, name]
-        how = [f"{reached.learned} of {reached.n} seeds learned"]
+        how = [f"{reached.learned_seed_count} of {reached.n} seeds learned"]
         lost = [one.diverged for one in reached.seeds if one.diverged is not None]
         if lost:
             how.append(f"{len(lost)} diverged at step {', '.join(f'{step:,}' for step in sorted(lost))}")
@@ -105,15 +105,15 @@ def _cell(numbers: Numbers, task: str, name: str) -> str:
     one = numbers.cells[task, name].median
     if one.level is None:
         return f"{number(one.value)} ({one.words})"
-    return f"{span(one)} (median of {one.n} seeds, {100 * one.level:.4g} %)"
+    return f"{format_estimate(one)} (median of {one.n} seeds, {100 * one.level:.4g} %)"
 
 
 def _pair(found: Findings, one: TaskDifference) -> str:
     """Describe the difference between the leader and the next encoding, and how many seeds would settle it."""
-    told = f"{found.label(one.one)} − {found.label(one.other)} = {span(one.median)}"
+    told = f"{found.label(one.one)} − {found.label(one.other)} = {format_estimate(one.median)}"
     if one.settled:
         return f"Its lead over {found.label(one.other)} is settled on this task: {told}."
-    if not one.agree:
+    if not one.seeds_agree:
         return f"Its lead over {found.label(one.other)} is {one.verdict_text}: {told}."
     smallest = min(abs(gap) for gap in one.differences)
     ahead = (
@@ -133,7 +133,7 @@ def more_seeds(found: Findings) -> str:
     cells = len(found.wanted or found.items) / found.seeds
     cores = os.cpu_count() or 1
     seconds = sum(known) / len(known) * cells * (SURE - found.seeds) / cores
-    return f"{told} (about {minutes(seconds)} more on {cores} cores)."
+    return f"{told} (about {format_duration(seconds)} more on {cores} cores)."
 
 
 def _many_tasks(found: Findings, numbers: Numbers) -> str:
@@ -147,12 +147,14 @@ def _many_tasks(found: Findings, numbers: Numbers) -> str:
     n_tasks = len(lead.by_task)
     told = (
         f"Over {n_tasks} tasks and {_seeds(found)}, {found.label(order[0])} has the highest mean accuracy at unseen "
-        f"lengths, {span(lead.seeds, 2)}, before {found.label(order[1])} with {span(second.seeds, 2)}. "
+        f"lengths, {format_estimate(lead.seeds, 2)}, before {found.label(order[1])} with "
+        f"{format_estimate(second.seeds, 2)}. "
     )
     pair = next(one for one in numbers.differences if {one.one, one.other} == {order[0], order[1]})
     ahead = pair.one == order[0]  # a pair is ordered by its own tasks, which may be more than the shared ones
     here, beyond = (one if ahead else one.negated() for one in (pair.seeds, pair.tasks))
-    told += f"The difference, {span(here)}, is {pair.verdict_text} ({span(beyond)} over families of tasks). "
+    over_families = f"({format_estimate(beyond)} over families of tasks)"
+    told += f"The difference, {format_estimate(here)}, is {pair.verdict_text} {over_families}. "
     settled = [one for one in numbers.differences if one.settled]
     told += f"Of {len(numbers.differences)} pairs of encodings {len(settled)} are settled for these tasks. "
     unlearned = [task for task in found.tasks if task not in numbers.learned]

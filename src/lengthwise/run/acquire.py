@@ -12,12 +12,12 @@ from typing import Any
 from lengthwise.encoding.labels import label_of_class
 from lengthwise.folder import Folder
 from lengthwise.run.identity import Plan
-from lengthwise.run.lease import BEATS, Failed, Held, Lease, Watch, done_record, heartbeat_seconds
+from lengthwise.run.lease import BEATS, Failed, Held, Lease, StaleLeaseDetector, done_record, heartbeat_seconds
 from lengthwise.run.machine import machine_record
 from lengthwise.run.run import Run, attempts_of
 from lengthwise.spec import SpecError, digest
 from lengthwise.training.health import Diverged
-from lengthwise.training.parallel import Team
+from lengthwise.training.parallel import DistributedProcesses
 
 
 def load_start_run(start: str, store: str) -> tuple[Run, dict[str, str]]:
@@ -34,7 +34,7 @@ def load_start_run(start: str, store: str) -> tuple[Run, dict[str, str]]:
 
 
 def acquire(
-    store: Folder, plan: Plan, processes: Team, every: int | None, take: Callable[[], Lease | None]
+    store: Folder, plan: Plan, processes: DistributedProcesses, every: int | None, take: Callable[[], Lease | None]
 ) -> tuple[Lease | None, Folder | None]:
     """Return the lease of this attempt, or the folder of a finished one; the first process decides for all."""
     lease: Lease | None = None
@@ -47,7 +47,7 @@ def acquire(
                 found[1] = str(done_record(store, plan.id)["attempt"])  # pyrefly: ignore
             else:
                 record = {"version": 1, "id": plan.id, "options": plan.options(), "identity": plan.identity()}
-                labels = {spec.name: label_of_class(cls) for cls, spec in plan.outside()}
+                labels = {spec.name: label_of_class(cls) for cls, spec in plan.outside_classes()}
                 record["recorded"] = {**machine_record(processes.size, processes.shard, every), "labels": labels}
                 lease.folder.create("run.json", json.dumps(record, indent=1))
                 found[0] = lease.number
@@ -71,7 +71,7 @@ def acquire(
 
 def take_lease_with_wait(store: Folder, id: str, again: bool, say: Callable[[str], None]) -> Lease | None:
     """Take a lease; if its owner is on another machine, watch for about a minute whether its counter moves."""
-    watch, until, first = Watch(), time.monotonic() + (BEATS + 2) * heartbeat_seconds(), None
+    watch, until, first = StaleLeaseDetector(), time.monotonic() + (BEATS + 2) * heartbeat_seconds(), None
     while True:
         try:
             return Lease.take(store, id, watch, again)

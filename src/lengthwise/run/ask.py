@@ -70,7 +70,7 @@ def ask(run: Run, prompt: str, checkpoint: str = "last") -> Answer:
 
 
 @dataclass(frozen=True)
-class Attention:
+class AttentionMaps:
     """The attention weights of each head over a prompt and the model's answer."""
 
     tokens: list[str]
@@ -82,7 +82,7 @@ class Attention:
     title: str
 
 
-def attention(run: Run, prompt: str, checkpoint: str = "last") -> Attention:
+def attention(run: Run, prompt: str, checkpoint: str = "last") -> AttentionMaps:
     """Return the attention weights over a prompt and the model's answer: `attention(run, "3 1 2").weights_LHQK`."""
     task = run.task
     case, _, where = _asked(task, prompt)
@@ -101,7 +101,7 @@ def attention(run: Run, prompt: str, checkpoint: str = "last") -> Attention:
         )
     weights = [seen[f"layers.{layer}.weights"][0].numpy() for layer in range(decoder.config.layers)]
     name = ",".join(map(str, run.plan.encoding_specs))
-    return Attention(
+    return AttentionMaps(
         task.vocabulary.read(ids),
         case.prompt,
         np.stack(weights),
@@ -120,7 +120,7 @@ def _asked(task: Task, prompt: str) -> tuple[Case, list[str] | None, str]:
     right, length, where, instance = None, task.longest, "as it stands", None
     if told is not None:
         length, instance = told
-        example = task.render(instance)
+        example = task.to_example(instance)
         words, right = list(example.prompt), list(example.target)
         seen = length <= task.longest
         where = f"length {length}, " + ("as in training" if seen else f"trained up to {task.longest}")
@@ -147,7 +147,6 @@ def symbols(task: Task, prompt: str) -> list[str]:
                 raise SpecError(f"{task.name} does not know {part!r}; its symbols are {shown} ...")
             found.append(part)
     if not found:
-        raise SpecError(
-            f"ask something, e.g. {' '.join(task.render(task.longest_answer_instance(task.lengths[0] + 1)).prompt)!r}"
-        )
+        example = task.to_example(task.longest_answer_instance(task.lengths[0] + 1))
+        raise SpecError(f"ask something, e.g. {' '.join(example.prompt)!r}")
     return found

@@ -42,7 +42,7 @@ from lengthwise.training.checkpoint import newest, pack, save, unpack
 from lengthwise.training.health import Diverged
 from lengthwise.training.loggers import Loggers, Progress
 from lengthwise.training.loop import Loop, StepMetrics
-from lengthwise.training.parallel import Team
+from lengthwise.training.parallel import DistributedProcesses
 
 STAGE_EXAMPLES = 32
 """Examples per length for the checkpoints at 25, 50 and 75 %; the others are evaluated on all examples."""
@@ -58,7 +58,7 @@ class Attempt:
 
     plan: Plan
     lease: Lease
-    processes: Team
+    processes: DistributedProcesses
     every: int | None
     progress: Progress
     loggers: Loggers
@@ -128,7 +128,7 @@ class Attempt:
     def _train(self, loop: Loop) -> None:
         training = self.plan.training
         every = self.every or training.saved_every
-        stages, validated = set(training.stages.values()), set(training.validated)
+        stages, validation_steps = set(training.stages.values()), set(training.validation_steps)
         began, first, tokens = time.monotonic() - self.before[1], loop.step, self.before[0]
         lines = _Lines(self.folder, self.processes.first)
         try:
@@ -136,7 +136,7 @@ class Attempt:
                 tokens += told.tokens
                 seconds = time.monotonic() - began
                 self._tell(told, tokens, seconds, first, lines)
-                if told.step in validated:
+                if told.step in validation_steps:
                     self._validate(loop, lines)
                 if told.step in stages or told.step in self._chosen():
                     self._keep(loop)

@@ -15,7 +15,7 @@ from lengthwise.folder import Folder
 from lengthwise.run.acquire import acquire, load_start_run, take_lease_with_wait
 from lengthwise.run.attempt import Attempt
 from lengthwise.run.identity import Named, Plan
-from lengthwise.run.lease import STORE, Lease, Lost
+from lengthwise.run.lease import STORE, Lease, LeaseLost
 from lengthwise.run.run import Run, load_matching_weights
 from lengthwise.run.stop import Stopped
 from lengthwise.spec import Spec, SpecError, blame, suggests
@@ -116,7 +116,7 @@ def execute(
         with lease if processes.first else nullcontext():
             try:
                 attempt.run(began, allow)
-            except Lost:
+            except LeaseLost:
                 raise
             except (Stopped, KeyboardInterrupt):
                 attempt.release_lease()
@@ -146,7 +146,7 @@ def _changed(training: str | Mapping[str, object] | Spec, **changes: float | Non
 
 def _blamed_outside(plan: Plan, error: BaseException, folder: Folder) -> BaseException:
     """Turn an error inside a user's own encoding or task into a `SpecError` that names the user's line."""
-    for cls, spec in plan.outside():
+    for cls, spec in plan.outside_classes():
         where = getattr(sys.modules.get(cls.__module__), "__file__", "")
         if any(frame.filename == where for frame in traceback.extract_tb(error.__traceback__)):
             return SpecError(f"'{spec}' failed, {blame(error, where)}; the whole traceback is in {folder}/error.txt")

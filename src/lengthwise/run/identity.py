@@ -17,12 +17,12 @@ from lengthwise.encoding import ENCODINGS, POSITIONS, build_positions
 from lengthwise.encoding.positions import Consecutive, Positions
 from lengthwise.encoding.signature import canonical_encoding, encoding_class
 from lengthwise.evaluation.cases import grid
-from lengthwise.loading import content, named
+from lengthwise.loading import content, to_spec
 from lengthwise.model.config import DecoderConfig, preset
 from lengthwise.spec import Spec, SpecError, canonical, digest, options, resolve, specs
 from lengthwise.task import TASKS, build_task
 from lengthwise.task.base import Task
-from lengthwise.training.laptop import Setting, laptop
+from lengthwise.training.laptop import TaskOverrides, laptop
 from lengthwise.training.settings import Seeds, Training, training_preset
 
 if TYPE_CHECKING:
@@ -70,11 +70,11 @@ class Plan:
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
             raise SpecError(f"a seed is a whole number from 0, not {seed!r}")
         Seeds.of(seed, **(streams or {}))
-        known, config, trained = _settled(named(task, TASKS), Spec.of(model), Spec.of(training))
+        known, config, trained = _settled(to_spec(task, TASKS), Spec.of(model), Spec.of(training))
         whole = cls(
             task_spec=known,
             encoding_specs=encodings_of(encoding, config.layers),
-            positions_spec=_positions_spec(named(positions, POSITIONS)),
+            positions_spec=_positions_spec(to_spec(positions, POSITIONS)),
             model=config,
             training=trained,
             seed=seed,
@@ -117,21 +117,21 @@ class Plan:
 
         return Decoder(self.model, self.encodings, seed=self.seeds.init)
 
-    def longest(self) -> list[int]:
+    def longest_training_ids(self) -> list[int]:
         """Return the ids of (about) the longest sequence that is trained on."""
-        example = self.task.render(self.task.longest_answer_instance(self.task.longest))
+        example = self.task.to_example(self.task.longest_answer_instance(self.task.longest))
         ids, _ = self.task.vocabulary.sequence(example.prompt, example.target, self.task.starts)
         return ids
 
     def longest_budget(self) -> int:
         """Return the token budget of (about) the longest trained sequence in evaluation; scaling begins beyond it."""
-        answer = len(self.task.render(self.task.longest_answer_instance(self.task.longest)).target) + 1
-        return len(self.longest()) - answer + self.task.answer_limit(self.task.longest)
+        answer = len(self.task.to_example(self.task.longest_answer_instance(self.task.longest)).target) + 1
+        return len(self.longest_training_ids()) - answer + self.task.answer_limit(self.task.longest)
 
     @property
     def caution(self) -> str:
         """A warning if the task is known not to be learned at this default size, with an alternative; else empty."""
-        setting = laptop(self.task) if self.task_spec.name in TASKS else Setting()
+        setting = laptop(self.task) if self.task_spec.name in TASKS else TaskOverrides()
         if not setting.unlearned:
             return ""
         known, model, training = _settled(Spec(self.task_spec.name), Spec("laptop"), Spec("laptop"))
@@ -141,16 +141,16 @@ class Plan:
 
     def check(self) -> None:
         """Refuse what would fail later: position tables that are too short, positions that do not fit."""
-        self.check_position_limit(self.highest(), self.limit())
+        self.check_position_limit(self.highest_training_position(), self.limit())
 
-    def highest(self) -> int:
+    def highest_training_position(self) -> int:
         """Return the highest position that training needs; refuse positions without room for the longest test."""
         self._check_tests()
-        ids = self.longest()
+        ids = self.longest_training_ids()
         if isinstance(self.positions, Consecutive):
             return len(ids) - 2
         prompt = ids[
-            : len(ids) - 1 - len(self.task.render(self.task.longest_answer_instance(self.task.longest)).target)
+            : len(ids) - 1 - len(self.task.to_example(self.task.longest_answer_instance(self.task.longest)).target)
         ]
         places = self.positions.places(prompt, ids[len(prompt) :], 0, len(ids))
         return max(places[:-1]) if self.positions.limit is None else self.positions.limit - 1
@@ -168,19 +168,24 @@ class Plan:
         decoder.effective()  # raise now for what could not be evaluated after training
         return limit_of(decoder)
 
-    def check_position_limit(self, highest: int, limit: int | None) -> None:
+    def check_position_limit(self, highest_training_position: int, limit: int | None) -> None:
         """Refuse an encoding whose limit is below the highest position of training."""
-        if limit is not None and highest >= limit:
+        if limit is not None and highest_training_position >= limit:
             name = ",".join(map(str, self.encoding_specs))
             found = {spec.name: set(options(encoding_class(spec.name))) for spec in self.encoding_specs}
-            limited = [f"write {one}:limit={highest + 1} or more" for one, known in found.items() if "limit" in known]
+            limited = [
+                f"write {one}:limit={highest_training_position + 1} or more"
+                for one, known in found.items()
+                if "limit" in known
+            ]
             based = [f"write {one} with a larger base" for one, known in found.items() if "base" in known]
             raise SpecError(
                 f"'{name}' has positions up to {limit - 1}, {self.task.name} of length {self.task.longest} needs "
-                f"{highest}; {(limited or based or ['use another encoding, or shorter sequences'])[0]}"
+                f"{highest_training_position}; "
+                f"{(limited or based or ['use another encoding, or shorter sequences'])[0]}"
             )
 
-    def outside(self) -> list[tuple[type, Spec]]:
+    def outside_classes(self) -> list[tuple[type, Spec]]:
         """Return the classes from outside the package, with their specs."""
         named = [("task", TASKS, self.task_spec), ("positions", POSITIONS, self.positions_spec)]
         named += [("encoding", ENCODINGS, spec) for spec in self.encoding_specs]
@@ -189,7 +194,7 @@ class Plan:
     def _check_tests(self) -> None:
         """Refuse positions that have no room for the longest test sequence, prompt and answer."""
         length = max(length for _, length in grid(self.task))
-        example = self.task.render(self.task.longest_answer_instance(length))
+        example = self.task.to_example(self.task.longest_answer_instance(length))
         ids, prompt = self.task.vocabulary.sequence(example.prompt, (), self.task.starts)
         self.positions.at_test().places(ids[:prompt], [], 0, prompt + self.task.answer_limit(length))
 
@@ -217,13 +222,13 @@ class Plan:
     def _identity(self) -> dict[str, Any]:
         found: dict[str, Any] = {
             "task": self._task_part(),
-            "encoding": [part_of("encoding", ENCODINGS, spec) for spec in self.encoding_specs],
+            "encoding": [identity_part("encoding", ENCODINGS, spec) for spec in self.encoding_specs],
             "model": {"version": DecoderConfig.version, **_chosen(self.model)},
             "training": {"version": Training.version, **_chosen(self.training)},
             "seed": self.seed,
         }
         if self.positions_spec != Spec("consecutive"):
-            found["positions"] = part_of("positions", POSITIONS, self.positions_spec)
+            found["positions"] = identity_part("positions", POSITIONS, self.positions_spec)
         if changed := {name: value for name, value in self.streams if value != self.seed}:
             found["streams"] = changed
         if self.start:
@@ -232,7 +237,7 @@ class Plan:
 
     def _task_part(self) -> Mapping[str, Any]:
         """Return the task's part, with a hash of the files it reads instead of their paths."""
-        found = part_of("task", TASKS, self.task_spec)
+        found = identity_part("task", TASKS, self.task_spec)
         if self.task.content.strip():
             found = {key: value for key, value in found.items() if key not in {"path", "tokenizer"}}
             found["content"] = f"{digest(self.task.content, bits=64):016x}"
@@ -307,7 +312,7 @@ def _settled(spec: Spec, model: Spec, training: Spec) -> tuple[Spec, DecoderConf
 
 
 def _settle(spec: Spec, model: Spec, training: Spec) -> tuple[Spec, DecoderConfig, Training]:
-    setting = laptop(_built(spec)) if spec.name in TASKS else Setting()
+    setting = laptop(_built(spec)) if spec.name in TASKS else TaskOverrides()
     laptops = "laptop" in {training.name, model.name}
     given, protocol = dict(spec.options), dict(spec.options).get("protocol")
     if laptops and setting.longest is not None and "longest" not in given and protocol != "paper":
@@ -347,11 +352,11 @@ def encodings_of(encoding: Named | Sequence[Named], layers: int) -> tuple[Spec, 
         raise SpecError("name an encoding, e.g. rope")
     if len(listed) not in {1, layers}:
         raise SpecError(f"a list of encodings has one entry per layer: {layers} layers, but {len(listed)} entries")
-    found = tuple(canonical_encoding(named(one, ENCODINGS)) for one in listed)
+    found = tuple(canonical_encoding(to_spec(one, ENCODINGS)) for one in listed)
     return found[:1] if len(set(found)) == 1 else found
 
 
-def part_of(kind: str, table: Mapping[str, str], spec: Spec) -> Mapping[str, Any]:
+def identity_part(kind: str, table: Mapping[str, str], spec: Spec) -> Mapping[str, Any]:
     """Return a task's, an encoding's or positions' part of an identity, cached for classes of the package."""
     return _part_once(kind, spec) if spec.name in table else _part(kind, table, spec)
 

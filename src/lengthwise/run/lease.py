@@ -52,7 +52,7 @@ class Held(SpecError):
     """Whether the owner is on this machine, where it is known to be alive."""
 
 
-class Lost(SpecError):
+class LeaseLost(SpecError):
     """Another process has taken over the run."""
 
 
@@ -61,8 +61,8 @@ class Failed(SpecError):
 
 
 @dataclass
-class Watch:
-    """Remembers the counters of leases to detect stale ones: `Watch().can_be_taken(content)`."""
+class StaleLeaseDetector:
+    """Remembers the counters of leases to detect stale ones: `StaleLeaseDetector().can_be_taken(content)`."""
 
     seen: dict[str, tuple[tuple[str, int], float]] = field(default_factory=dict)
     """Lease → its token and counter, and when they were first seen."""
@@ -103,7 +103,7 @@ class Lease:
         return self.home / str(self.number)
 
     @classmethod
-    def take(cls, store: Folder, id: str, watch: Watch | None = None, again: bool = False) -> Lease | None:
+    def take(cls, store: Folder, id: str, watch: StaleLeaseDetector | None = None, again: bool = False) -> Lease | None:
         """Become the owner of the next attempt; return None if the run is done.
 
         Raises `Held` if another process owns the run, `Diverged` if training diverged (it would again), and `Failed` if
@@ -112,7 +112,7 @@ class Lease:
         heartbeat_seconds()  # raise for a wrong LENGTHWISE_BEAT here, not in the thread
         if done_record(store, id) is not None:
             return None
-        leases, watch = store / "leases" / id, watch or Watch()
+        leases, watch = store / "leases" / id, watch or StaleLeaseDetector()
         numbers = _numbers(leases)
         tried = [int(name) for name in (store / "runs" / id).names() if name.isdigit()]
         if numbers:
@@ -177,17 +177,17 @@ class Lease:
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def raise_if_lost(self) -> None:
-        """Raise `Lost` if somebody else has taken over."""
+        """Raise `LeaseLost` if somebody else has taken over."""
         if self.lost or self.was_taken_over():
             self.lost = True
-            raise Lost(f"attempt {self.number} at run {self.id} was taken over by somebody else; it ends here")
+            raise LeaseLost(f"attempt {self.number} at run {self.id} was taken over by somebody else; it ends here")
 
     def finish(self, summary: dict[str, Any]) -> None:
-        """Mark the run as done by this attempt. Raises `Lost` if another process has taken over."""
+        """Mark the run as done by this attempt. Raises `LeaseLost` if another process has taken over."""
         self.raise_if_lost()
         told = {"attempt": self.number, "token": self._content["token"], **summary}
         if not (self.store / "done").create(self.id, json.dumps(told)):
-            raise Lost(f"run {self.id} was finished by somebody else")
+            raise LeaseLost(f"run {self.id} was finished by somebody else")
         self.release("done")
 
     def fail(self, why: str, diverged: Mapping[str, Any] | None = None) -> None:
@@ -270,14 +270,14 @@ def _whoami() -> dict[str, Any]:
     own = os.getpid()
     return {
         "host": socket.gethostname(),
-        "boot": boot(),
+        "boot": boot_id(),
         "pids": pids,
         "process": own,
         "began": process_start_time(own),
     }
 
 
-def boot() -> str | None:
+def boot_id() -> str | None:
     """Return the boot id of the machine, which changes at every restart."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -70,7 +70,7 @@ class Run(Display):
         return run
 
     @cached_property
-    def record(self) -> dict[str, Any]:
+    def run_json(self) -> dict[str, Any]:
         """`run.json`."""
         return self.folder.json("run.json")
 
@@ -78,7 +78,7 @@ class Run(Display):
     def plan(self) -> Plan:
         """All options of the run."""
         try:
-            return Plan.read(self.record["options"])
+            return Plan.read(self.run_json["options"])
         except SpecError:
             raise
         except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -90,7 +90,7 @@ class Run(Display):
     @property
     def id(self) -> str:
         """The run's name."""
-        return self.record["id"]
+        return self.run_json["id"]
 
     def parts(self, width: int = 80) -> list[Part]:
         """What the run is, in a line."""
@@ -101,7 +101,7 @@ class Run(Display):
 
     def plain(self) -> dict[str, Any]:
         """The run's options, identity and environment, as in `run.json`."""
-        return self.record
+        return self.run_json
 
     @property
     def done(self) -> bool:
@@ -193,7 +193,7 @@ class Run(Display):
         """Refuse if code or data from outside has changed since the run."""
         if self.plan.id == self.id:
             return
-        before, now = self.record["identity"], json.loads(json.dumps(self.plan.identity()))
+        before, now = self.run_json["identity"], json.loads(json.dumps(self.plan.identity()))
         parts = [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
         raise SpecError(
             f"run {self.id} was made with another {' and '.join(parts) or 'version'} than there is now (code or data "
@@ -206,7 +206,7 @@ class Run(Display):
 
     def max_training_sequence_length(self) -> int:
         """Return the input tokens of (about) the longest training sequence: all but the end token."""
-        return len(self.plan.longest()) - 1
+        return len(self.plan.longest_training_ids()) - 1
 
     def evaluate(
         self,
@@ -223,7 +223,7 @@ class Run(Display):
         """Evaluate the stored weights again, optionally with changes; the column `evaluation` records the changes."""
         if temperature is not None:
             temperature = temperature_with_trained(temperature, self.max_training_sequence_length)
-        encoding = None if encoding is None else with_trained(encoding, self.plan.longest_budget)
+        encoding = None if encoding is None else with_trained_length(encoding, self.plan.longest_budget)
         changed = {"encoding": encoding, "temperature": temperature, "examples": examples}
         name = " ".join(f"{key}={value}" for key, value in changed.items() if value is not None) or AS_TRAINED
         decoder = self.decoder(checkpoint, encoding=encoding, temperature=temperature, allow=allow)
@@ -239,14 +239,14 @@ class Run(Display):
         )
         return replace(found, effective=decoder.effective())
 
-    def keep(self, found: EvaluationResult) -> str:
+    def store_evaluation(self, found: EvaluationResult) -> str:
         """Store the rows of a later evaluation in the run's folder; return the file's name."""
         name = f"rows-{found.rows.hash_rows(seed=0).sum():016x}.parquet"
         self.folder.write(name, to_parquet(found.rows))
         return name
 
 
-def with_trained(encoding: str, tokens: Callable[[], int]) -> str:
+def with_trained_length(encoding: str, tokens: Callable[[], int]) -> str:
     """Add the trained length to each rope whose scaling needs one and does not name it."""
     found, filled = specs(encoding), False
     for number, spec in enumerate(found):

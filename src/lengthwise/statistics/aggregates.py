@@ -111,7 +111,7 @@ class TaskDifference:
         return self.median.excludes_zero and (self.median.level or 0) >= CELL_LEVEL and not self.diverged
 
     @property
-    def agree(self) -> bool:
+    def seeds_agree(self) -> bool:
         """Whether there are at least two seeds and all differences have the same sign."""
         return len(self.differences) > 1 and (min(self.differences) > 0 or max(self.differences) < 0)
 
@@ -124,8 +124,8 @@ class TaskDifference:
         if self.median.level is None:
             return "not settled: there is one seed" if self.median.n == 1 else f"not settled: {self.median.words}"
         if self.settled:
-            return f"settled: all {len(self.differences)} seeds agree" if self.agree else "settled"
-        if not self.agree:
+            return f"settled: all {len(self.differences)} seeds agree" if self.seeds_agree else "settled"
+        if not self.seeds_agree:
             return "not settled: the seeds disagree"
         smallest = min(abs(one) for one in self.differences)
         return f"all {len(self.differences)} seeds agree; the smallest difference is {smallest:.2f}".replace(

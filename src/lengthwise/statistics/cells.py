@@ -184,7 +184,7 @@ class Reaches:
         return len(self.seeds)
 
     @property
-    def learned(self) -> int:
+    def learned_seed_count(self) -> int:
         """How many seeds learned the seen lengths."""
         return sum(one.length is not None for one in self.seeds)
 
@@ -217,7 +217,7 @@ def reaches(found: Iterable[Reach]) -> Reaches:
 
 
 def reach_cells(lines: pl.DataFrame, named: pl.DataFrame, column: str = "reach") -> Mapping[tuple[str, str], Reaches]:
-    """Return (task, encoding) → its reaches, from `summarise(rows, threshold=...)` and labels.
+    """Return (task, encoding) → its reaches, from `run_scores(rows, threshold=...)` and labels.
 
     Runs without rows are left out, except diverged ones (`named` has the step), which count as not learned.
     """

@@ -16,7 +16,7 @@ JACKKNIFE = "delete-one-seed jackknife, t"
 OTHER_SEEDS = "other seeds"
 
 
-def over_pairs(values: Mapping[tuple[int, int], float], measure: str = "", level: float = LEVEL) -> Estimate:
+def mean_over_seed_pairs(values: Mapping[tuple[int, int], float], measure: str = "", level: float = LEVEL) -> Estimate:
     """Return the mean over pairs of seeds (s, s′) with its interval for other seeds.
 
     e.g. {(0, 1): 1, (1, 2): 2, (2, 0): 3} gives 2, and the means without seeds 0, 1 and 2 are 2, 3 and 1. For pairs
@@ -48,4 +48,4 @@ def difference_over_pairs(
     if not all(math.isfinite(side[pair]) for pair in shared for side in (first, second)):
         seeds = {seed for pair in shared for seed in pair}
         return Estimate(None, None, None, None, len(seeds), "seeds", JACKKNIFE, "no difference: infinite", measure)
-    return over_pairs({pair: first[pair] - second[pair] for pair in shared}, measure)
+    return mean_over_seed_pairs({pair: first[pair] - second[pair] for pair in shared}, measure)

@@ -39,7 +39,7 @@ PAPERS = "MRR of the original: all examples of unseen lengths together, ties by 
 
 
 @dataclass(frozen=True)
-class Queries:
+class TaskSeedScores:
     """Scores of the encodings in every query for which all of them have a score, sorted."""
 
     encodings: tuple[str, ...]
@@ -52,7 +52,7 @@ class Queries:
 
 def queries(
     scores: pl.DataFrame, encodings: Iterable[str] | None = None, measure: str = "unseen", plain: bool = False
-) -> Queries:
+) -> TaskSeedScores:
     """Return the queries of these encodings by our recipe: scores are rounded, and set to chance if not above it.
 
     `scores` is the result of `table.scores`; without its columns `examples, correct, chance` nothing is set to chance.
@@ -75,7 +75,9 @@ def queries(
             own[line["encoding"]] = line[measure] if plain else _told(line, measure)
     whole = sorted(key for key, own in there.items() if len(own) == len(names))
     table = np.array([[there[key][name] for name in names] for key in whole], dtype=np.float64)
-    return Queries(names, tuple(whole), table.reshape(len(whole), len(names)), tuple(sorted(set(there) - set(whole))))
+    return TaskSeedScores(
+        names, tuple(whole), table.reshape(len(whole), len(names)), tuple(sorted(set(there) - set(whole)))
+    )
 
 
 def above_chance(correct: int, examples: int, chance: float) -> bool:

@@ -45,7 +45,7 @@ def reach(rows: pl.DataFrame, threshold: float = THRESHOLD) -> Reach:
     return Reach(line["reach"], bool(line["beyond"]) and line["reach"] is not None)
 
 
-def summarise(
+def run_scores(
     rows: pl.DataFrame,
     checkpoint: str = "last",
     evaluation: str = "as trained",

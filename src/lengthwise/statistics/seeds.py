@@ -39,7 +39,7 @@ class SeedsNeeded:
     """If all seeds agree: a failure rate above this would have shown in 95 % of cases."""
 
 
-def ruled_out(n: int) -> float:
+def ruled_out_failure_rate(n: int) -> float:
     """Return the failure rate that n agreeing seeds rule out at 95 %: 1 − .05^(1/n), i.e. .63 for 3 and .45 for 5."""
     return 1 - 0.05 ** (1 / n)
 
@@ -87,7 +87,7 @@ def smallest_seed_count(variance: float, df: float, there: int, delta: float) ->
 
 
 def _agree(n: int, delta: float, of: str = "") -> SeedsNeeded:
-    rate = ruled_out(n)
+    rate = ruled_out_failure_rate(n)
     words = (
         f"all {n} seeds {of}agree within {delta:g}: that rules out a failure rate above {100 * rate:.0f} % "
         f"{'there' if of else 'here'}, and nothing about rarer failures"

@@ -25,7 +25,7 @@ FLOOR = 0.02
 
 
 @dataclass(frozen=True)
-class Variant:
+class AlternativeRanking:
     """The order of encodings under one choice."""
 
     name: str
@@ -62,7 +62,7 @@ def saturated(table: pl.DataFrame) -> dict[str, str]:
 
 def sensitivity(
     rows: pl.DataFrame, named: pl.DataFrame, others: Mapping[str, pl.DataFrame] | None = None
-) -> list[Variant]:
+) -> list[AlternativeRanking]:
     """Return the order as it is, then with one choice changed at a time; choices without rows are left out.
 
     Choices: the checkpoint, an oracle for where to stop, only tasks that every encoding learned, no tasks at ceiling or
@@ -97,11 +97,15 @@ def sensitivity(
     return found
 
 
-def _variant(name: str, table: pl.DataFrame, first: Variant | None, measure: str = "unseen") -> Variant:
+def _variant(
+    name: str, table: pl.DataFrame, first: AlternativeRanking | None, measure: str = "unseen"
+) -> AlternativeRanking:
     return _ordered(name, {who: one.by_task for who, one in aggregates(table, measure).items()}, first)
 
 
-def _ordered(name: str, by_task: Mapping[str, Mapping[str, float]], first: Variant | None) -> Variant:
+def _ordered(
+    name: str, by_task: Mapping[str, Mapping[str, float]], first: AlternativeRanking | None
+) -> AlternativeRanking:
     """Order encodings by their mean over tasks; `by_task` is encoding → task → value."""
     values = {encoding: mean(list(own.values())) for encoding, own in by_task.items() if own}
     groups: dict[float, list[str]] = {}
@@ -110,5 +114,5 @@ def _ordered(name: str, by_task: Mapping[str, Mapping[str, float]], first: Varia
     order = tuple(tuple(sorted(groups[value])) for value in sorted(groups, reverse=True))
     tasks = max((len(own) for own in by_task.values()), default=0)
     if first is None or not order:
-        return Variant(name, order, values, tasks, False, False)
-    return Variant(name, order, values, tasks, order != first.order, order[0] != first.order[0])
+        return AlternativeRanking(name, order, values, tasks, False, False)
+    return AlternativeRanking(name, order, values, tasks, order != first.order, order[0] != first.order[0])

@@ -36,13 +36,13 @@ def labels(items: Iterable[Item], waiting: Iterable[GridPoint] = ()) -> pl.DataF
     """
     import polars as pl
 
-    found = [{"run": item.run, **item.point.labels()} for item in items if item.kind == "run"]
+    found = [{"run": item.run_id, **item.point.labels()} for item in items if item.kind == "run"]
     found += [{"run": None, **cell.labels()} for cell in waiting]
     words = dict.fromkeys(("run", "task", "encoding", "positions", "model", "training"), pl.String)
     return pl.DataFrame(found, schema={**words, "seed": pl.Int64}).unique(maintain_order=True)
 
 
-def arms(named: pl.DataFrame, axes: Sequence[str]) -> pl.DataFrame:
+def join_axis_labels(named: pl.DataFrame, axes: Sequence[str]) -> pl.DataFrame:
     """Join axes into one label, to compare more than encodings: ["encoding", "positions"] gives `rope, randomized`."""
     import polars as pl
 
@@ -207,5 +207,5 @@ def _one_run_each(named: pl.DataFrame) -> None:
         first = twice.sort(*AXES).row(0, named=True)
         raise SpecError(
             f"{first['task']}, {first['encoding']}, seed {first['seed']} has more than one run: "
-            "keep one value of the other axes, or name them with arms(labels, [axes])"
+            "keep one value of the other axes, or name them with join_axis_labels(labels, [axes])"
         )

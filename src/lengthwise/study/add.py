@@ -66,7 +66,7 @@ def bundle_with_done_runs(study: StudyFile, with_: Path | None, add: Sequence[st
     return with_ if with_ is not None or not add else committed(study)
 
 
-def guard_store(store: Store) -> Store:
+def rerun_store(store: Store) -> Store:
     """Return the store for reruns of committed runs: a separate one for each CPU, torch and lengthwise version."""
     from importlib.metadata import version
 
@@ -187,7 +187,7 @@ def mistakes(planned: Planned, bundle: Bundle) -> list[str]:
             found.append(f"{key} is no run of {planned.study.name} as it is now")
         elif wrong := _wrong_options(known[key].plan, record):
             found.append(f"{key}: {wrong}")
-        elif known[key].run not in with_rows:
+        elif known[key].run_id not in with_rows:
             found.append(f"{key} has no rows")
     without = with_rows - {key.partition("~")[0] for key in bundle.records}
     return found + [f"{run} has rows, and is not among the runs" for run in sorted(without)]

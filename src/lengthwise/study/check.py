@@ -33,7 +33,7 @@ def refuse_outside_code(names: Iterable[str], allow_code: bool) -> None:
 
 def check(planned: Planned, allow_code: bool = False) -> list[str]:
     """Return one line per mistake; the list is empty if the study is valid."""
-    refuse_outside_code(planned.outside(), allow_code)
+    refuse_outside_code(planned.outside_code_names(), allow_code)
     try:
         points = planned.points
     except SpecError as error:
@@ -104,17 +104,19 @@ def _plans(planned: Planned, points: Iterable[GridPoint], errors: list[str]) -> 
 
 def _fit(plans: Iterable[tuple[GridPoint, Plan]], errors: list[str]) -> None:
     """Build each encoding in each model and each kind of positions for each task; check that all positions fit."""
-    highest: dict[object, int | None] = {}
+    highest_training_position: dict[object, int | None] = {}
     limits: dict[object, int | str | None] = {}
     for point, plan in plans:
         task = (plan.task_spec, plan.positions_spec)
-        if task not in highest:
-            highest[task] = _told(errors, f"{point.task}, positions {point.positions}", plan.highest)
+        if task not in highest_training_position:
+            highest_training_position[task] = _told(
+                errors, f"{point.task}, positions {point.positions}", plan.highest_training_position
+            )
         model = (plan.encoding_specs, plan.model.model_copy(update={"vocabulary": 4}))
         if model not in limits:
             found = _told(errors, f"{point.encoding} in model {point.model}", lambda plan=plan: (_limit(plan),))
             limits[model] = "wrong" if found is None else found[0]
-        needed, limit = highest[task], limits[model]
+        needed, limit = highest_training_position[task], limits[model]
         if needed is not None and not isinstance(limit, str):
             _told(
                 errors,
@@ -206,14 +208,14 @@ def _evaluated(plan: Plan, one: Evaluation) -> int | None:
     """Return the first position beyond the evaluation's encodings; raise if they cannot be built or loaded."""
     from lengthwise.evaluation.decoding import limit_of
     from lengthwise.model import Decoder
-    from lengthwise.run.run import load_matching_weights, temperature_with_trained, with_trained
+    from lengthwise.run.run import load_matching_weights, temperature_with_trained, with_trained_length
 
     if _heavy(plan):
         return None
     wanted, changed = plan.encodings, {}
     if one.encoding is not None:
         # Any trained length will do: the run's real one makes no difference to this check.
-        named = list(encodings_of(with_trained(one.encoding, lambda: 8), plan.model.layers))
+        named = list(encodings_of(with_trained_length(one.encoding, lambda: 8), plan.model.layers))
         wanted = named * plan.model.layers if len(named) == 1 else named
     if one.temperature is not None:
         changed = {"temperature": temperature_with_trained(one.temperature, lambda: 8)}
@@ -232,7 +234,7 @@ def _evaluated(plan: Plan, one: Evaluation) -> int | None:
 
 
 def _roomy(plan: Plan, limit: int) -> None:
-    plan.check_position_limit(plan.highest(), limit)
+    plan.check_position_limit(plan.highest_training_position(), limit)
 
 
 def _possible(plan: Plan, text: str) -> None:

@@ -18,13 +18,13 @@ from lengthwise.study.counting import (
     HOOKED,
     UNSEEN,
     DecoderCostModel,
-    TestedLength,
+    EvaluationSetSize,
     TrainingStepSize,
     Workload,
     decoder_cost_model,
     decoding_workload,
-    measure_tested_lengths,
-    one_pass,
+    evaluation_set_sizes,
+    one_pass_workload,
     position_seconds,
     training_step_size,
 )
@@ -122,15 +122,15 @@ def expected_seconds(plans: Iterable[Plan], threads: int = 1) -> dict[str, float
     if not listed:
         return {}
     counts = {plan.id: _counts(plan) for plan in listed}
-    price = ThisMachine(threads).price(listed[0])
-    return {key: price * (one.flops + one.evaluation_flops) for key, one in counts.items()}
+    seconds_per_flop = ThisMachine(threads).seconds_per_flop(listed[0])
+    return {key: seconds_per_flop * (one.flops + one.evaluation_flops) for key, one in counts.items()}
 
 
 # --- a run -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Counts:
+class RunWorkCounts:
     """What a run does, counted; it does not depend on the seed or the machine."""
 
     training: Workload
@@ -195,24 +195,24 @@ def cost_of(plan: Plan, machine: ThisMachine | Accelerator) -> Cost:
     )
 
 
-def _counts(plan: Plan) -> Counts:
+def _counts(plan: Plan) -> RunWorkCounts:
     return _counted(plan.task_spec, plan.encoding_specs, plan.model, plan.training)
 
 
 @lru_cache(maxsize=65_536)
-def _counted(task: Spec, specs: tuple[Spec, ...], config: DecoderConfig, training: Training) -> Counts:
+def _counted(task: Spec, specs: tuple[Spec, ...], config: DecoderConfig, training: Training) -> RunWorkCounts:
     from lengthwise.run.attempt import STAGE_EXAMPLES
 
     model = decoder_cost_model(config, specs)
     size = training_step_size(task, training)
-    tests = [one for one in measure_tested_lengths(task) if one.split != "validated"]
-    seen = [one for one in measure_tested_lengths(task) if one.split == "validated"]
+    tests = [one for one in evaluation_set_sizes(task) if one.split != "validated"]
+    seen = [one for one in evaluation_set_sizes(task) if one.split == "validated"]
     trained = size.step.times(training.steps)
-    validation, validated = one_pass(seen, ceil(training.validation_examples / max(len(seen), 1)))
+    validation, validated = one_pass_workload(seen, ceil(training.validation_examples / max(len(seen), 1)))
     final, cases, wrong = Workload(0, 0, 0, 0), 0.0, 0.0
     everything, stages = max((one.cases for one in tests), default=0), len(set(training.stages.values()))
     for most, times in ((everything, EXAMINED), (STAGE_EXAMPLES, stages)):
-        work, many = one_pass(tests, most)
+        work, many = one_pass_workload(tests, most)
         final += (work + decoding_workload(tests, most)).times(times)
         cases += times * many
         wrong += 3 * sum(min(one.cases, most) * one.text for one in tests if one.split in UNSEEN)
@@ -220,11 +220,11 @@ def _counted(task: Spec, specs: tuple[Spec, ...], config: DecoderConfig, trainin
     # Two checkpoints with Adam's two moments; the weights of three stages, best, earliest best and last; predictions;
     # rows; the log and small files.
     disk = 2 * 3 * weights + (5 + 1) * weights + 1.5 * wrong + 120 * len(tests) + 17 * training.steps + 10_000
-    return Counts(
+    return RunWorkCounts(
         training=trained,
         validation=validation,
         validation_cases=validated,
-        validations=len(training.validated),
+        validations=len(training.validation_steps),
         evaluation=final,
         evaluation_cases=cases,
         flops=model.flops(trained, training=True),
@@ -239,12 +239,12 @@ def _counted(task: Spec, specs: tuple[Spec, ...], config: DecoderConfig, trainin
     )
 
 
-def _drawing(tests: list[TestedLength]) -> float:
+def _drawing(tests: list[EvaluationSetSize]) -> float:
     """Return the seconds needed to draw the test examples once."""
     return sum(one.cases * one.seconds for one in tests)
 
 
-def _peak(body: DecoderCostModel, fed: TrainingStepSize, tests: list[TestedLength]) -> float:
+def _peak(body: DecoderCostModel, fed: TrainingStepSize, tests: list[EvaluationSetSize]) -> float:
     """Return the peak bytes above those of an idle process: in a training step, or in a later save or evaluation.
 
     glibc keeps about three quarters of the memory that a step has freed, so later phases come on top of that.
@@ -253,7 +253,7 @@ def _peak(body: DecoderCostModel, fed: TrainingStepSize, tests: list[TestedLengt
     from lengthwise.evaluation.onepass import TOKENS
     from lengthwise.model.attention import AT_ONCE
 
-    weights, config, held = 4.0 * body.parameters, body.config, body.held(*fed.most)
+    weights, config, held = 4.0 * body.parameters, body.config, body.activation_bytes(*fed.most)
     saved = 6 * weights  # a copy of weights and two moments, as tensors and as bytes
     at_once = 4 * 1.15 * (2 * config.width + 3 * config.feed_forward_width)
     looked = min(TOKENS, sum(one.tokens * one.cases for one in tests))

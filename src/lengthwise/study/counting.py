@@ -79,7 +79,7 @@ class DecoderCostModel:
         per_layer = work.tokens * layer + 2 * work.pairs * inner
         return 2.0 * passes * (per_layer * config.layers + work.targets * config.width * config.vocabulary)
 
-    def held(self, rows_tokens: float, pairs: float, targets: float) -> float:
+    def activation_bytes(self, rows_tokens: float, pairs: float, targets: float) -> float:
         """Return the bytes of activations that a batch's forward pass keeps for its backward pass."""
         config, inner = self.config, self.config.heads * self.config.head_width
         wide = (4 if config.feed_forward == "swiglu" else 2) * config.feed_forward_width
@@ -168,12 +168,12 @@ def _estimate(
         block = training_block(built, begin * training.batch_size, (begin + here) * training.batch_size)
         seconds.append((time.perf_counter() - start) / len(block))
         for length in np.unique(block.lengths_N).tolist():
-            by_length.setdefault(length, []).extend(block.tokens_N[block.lengths_N == length].tolist())
-        counted += int(block.tokens_N.sum()) - len(block)
+            by_length.setdefault(length, []).extend(block.token_counts_N[block.lengths_N == length].tolist())
+        counted += int(block.token_counts_N.sum()) - len(block)
         for rows in batch_row_indices(block, training, 0):
             parts = [part for part in np.array_split(rows, training.accumulation) if len(part)]
-            wide = [(len(part), int(block.tokens_N[part].max()) - 1) for part in parts]
-            targets = [int((block.tokens_N - block.prompts_N)[part].sum()) for part in parts]
+            wide = [(len(part), int(block.token_counts_N[part].max()) - 1) for part in parts]
+            targets = [int((block.token_counts_N - block.prompt_lengths_N)[part].sum()) for part in parts]
             sums = [(b * t, b * t * t, n) for (b, t), n in zip(wide, targets, strict=True)]
             most = max(most, *((float(t), float(p), float(n)) for t, p, n in sums))
             shapes.append(Workload(len(parts), *map(float, np.sum(sums, axis=0))))
@@ -203,7 +203,7 @@ def position_seconds(task: Spec, positions: Spec) -> float:
     if isinstance(kind, Consecutive):
         return 0.0
     block = training_block(built, 0, PLACED)
-    ends, prompts = block.starts_N.tolist(), block.prompts_N.tolist()
+    ends, prompts = block.starts_N.tolist(), block.prompt_lengths_N.tolist()
     ids = [block.ids[start:stop].tolist() for start, stop in pairwise(ends)]
     start = time.perf_counter()
     for key, (one, prompt) in enumerate(zip(ids, prompts, strict=True)):
@@ -212,7 +212,7 @@ def position_seconds(task: Spec, positions: Spec) -> float:
 
 
 @dataclass(frozen=True)
-class TestedLength:
+class EvaluationSetSize:
     """The examples of one tested length: their number, and the means of their sizes."""
 
     split: str
@@ -227,10 +227,10 @@ class TestedLength:
 
 
 @lru_cache(maxsize=1024)
-def measure_tested_lengths(task: Spec) -> tuple[TestedLength, ...]:
+def evaluation_set_sizes(task: Spec) -> tuple[EvaluationSetSize, ...]:
     from lengthwise.evaluation.cases import grid
     from lengthwise.task import build_task
-    from lengthwise.task.sets import EXAMPLES, evaluation, lengths_of, rows, split_instances, trained_lengths
+    from lengthwise.task.sets import EXAMPLES, evaluation_instances, lengths_of, rows, split_instances, trained_lengths
 
     built, found = build_task(task), []
     seen = [("validated", n) for n in lengths_of(built, "validation") if n in trained_lengths(built)]
@@ -238,7 +238,7 @@ def measure_tested_lengths(task: Spec) -> tuple[TestedLength, ...]:
         name = "validation" if split == "validated" else split
         small = None if built.protocol == "paper" else split_instances(built, name, length)
         start = time.perf_counter()
-        made = [built.render(one) for one in evaluation(built, name, length, TESTED)]
+        made = [built.to_example(one) for one in evaluation_instances(built, name, length, TESTED)]
         seconds = time.perf_counter() - start
         if not made:
             continue
@@ -249,7 +249,7 @@ def measure_tested_lengths(task: Spec) -> tuple[TestedLength, ...]:
         ids = [built.vocabulary.sequence(one.prompt, one.target, built.starts) for one in made]
         text = "\n".join(built.vocabulary.say(sequence) for sequence, _ in ids).encode()
         found.append(
-            TestedLength(
+            EvaluationSetSize(
                 split,
                 cases,
                 statistics.fmean(len(sequence) - 1 for sequence, _ in ids),
@@ -262,7 +262,7 @@ def measure_tested_lengths(task: Spec) -> tuple[TestedLength, ...]:
     return tuple(found)
 
 
-def one_pass(tests: Iterable[TestedLength], most: int) -> tuple[Workload, float]:
+def one_pass_workload(tests: Iterable[EvaluationSetSize], most: int) -> tuple[Workload, float]:
     """Return workload and example count of a pass over up to `most` examples per length, in 16,384-token batches."""
     from lengthwise.evaluation.onepass import TOKENS
 
@@ -273,7 +273,7 @@ def one_pass(tests: Iterable[TestedLength], most: int) -> tuple[Workload, float]
     return Workload(ceil(tokens / TOKENS), tokens, pairs, answers), sum(cases for _, cases in listed)
 
 
-def decoding_workload(tests: Iterable[TestedLength], most: int) -> Workload:
+def decoding_workload(tests: Iterable[EvaluationSetSize], most: int) -> Workload:
     """Return the workload of decoding a sample from its prompts, and all failures from their first wrong token."""
     from lengthwise.evaluation.decoding import ROWS
     from lengthwise.evaluation.result import CHECKED

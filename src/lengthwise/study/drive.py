@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lengthwise.run.lease import Watch, heartbeat_seconds
+from lengthwise.run.lease import StaleLeaseDetector, heartbeat_seconds
 from lengthwise.spec import SpecError
 from lengthwise.study.executors import Executor
 from lengthwise.study.plan import Item, Planned
-from lengthwise.study.store import State, Store
+from lengthwise.study.store import Store, StoreState
 from lengthwise.study.work import Outcome, job_of
 
 _PATIENT = 6
@@ -48,7 +48,7 @@ class Tally:
         return len(self.done) + len(self.failed) == self.total
 
     @property
-    def pace(self) -> float:
+    def slowdown_factor(self) -> float:
         """How many times longer items take than was estimated."""
         return sum(self.seconds) / self.foreseen if self.foreseen else 1.0
 
@@ -57,13 +57,13 @@ class Tally:
         parts = [f"{len(self.done)} of {self.total} done", f"{going} running"]
         if self.failed:
             parts.append(f"{len(self.failed)} failed")
-        left = self.remaining * self.pace - spent
+        left = self.remaining * self.slowdown_factor - spent
         if going and left > 0:
-            parts.append(f"about {minutes(left / going)} left")
+            parts.append(f"about {format_duration(left / going)} left")
         return ", ".join(parts)
 
 
-def minutes(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return a duration in readable units."""
     if seconds < 90:
         return f"{seconds:.0f} s"
@@ -90,7 +90,7 @@ class Driver:
         self.tally = Tally()
         self._expected = expected or {}
         self._retry, self._again = retry, set[str]()
-        self._watch = Watch()
+        self._watch = StaleLeaseDetector()
         self._going: dict[str, Item] = {}
         self._began: dict[str, float] = {}
         self._held: dict[str, float] = {}
@@ -105,7 +105,7 @@ class Driver:
                 if time.monotonic() - looked > LOOK or (not todo and not self._going):
                     todo = self._look()
                     looked = time.monotonic()
-                while todo and self.executor.room > 0:
+                while todo and self.executor.free_slots > 0:
                     self._begin(todo.pop(0))
                 if not self._going:
                     if not todo and not self._held:
@@ -122,8 +122,10 @@ class Driver:
 
     def _spent(self) -> float:
         """Return the seconds that running items have taken, each up to its expected duration."""
-        now, pace = time.monotonic(), self.tally.pace
-        limits = {key: pace * self._expected.get(kind_of(item), 0.0) for key, item in self._going.items()}
+        now, slowdown_factor = time.monotonic(), self.tally.slowdown_factor
+        limits = {
+            key: slowdown_factor * self._expected.get(item_without_seed(item), 0.0) for key, item in self._going.items()
+        }
         return sum(min(now - self._began[key], limit) for key, limit in limits.items())
 
     def _begin(self, item: Item) -> None:
@@ -139,7 +141,7 @@ class Driver:
             if outcome.state == "done":
                 self.tally.here += 1
                 self.tally.seconds.append(outcome.seconds)
-                self.tally.foreseen += self._expected.get(kind_of(item), 0.0)
+                self.tally.foreseen += self._expected.get(item_without_seed(item), 0.0)
             return item.kind == "tuning" or bool(self.planned.study.evaluations)
         if outcome.state == "failed":
             self.tally.failed[outcome.key] = outcome.why
@@ -160,7 +162,7 @@ class Driver:
             summaries = {**self.store.summaries(key for key in tuned if key in done), **self.given}
             items, waiting = self.planned.items(summaries)
             # A bundle has no weights, so its runs cannot be evaluated again.
-            items = [item for item in items if item.kind != "evaluation" or item.run not in self.given]
+            items = [item for item in items if item.kind != "evaluation" or item.run_id not in self.given]
             self._known = (ready, items, len(waiting))
         return self._known[1], self._known[2]
 
@@ -179,7 +181,7 @@ class Driver:
         for item in items:
             if item.key in done or item.key in self.tally.failed or item.key in self._going:
                 continue
-            if item.kind == "evaluation" and item.run not in done:
+            if item.kind == "evaluation" and item.run_id not in done:
                 continue
             lease = state.leases.get(item.key)
             if lease is not None and not self._watch.can_be_taken(dict(lease)):
@@ -192,7 +194,7 @@ class Driver:
         self._held = held
         return todo
 
-    def _state(self) -> State:
+    def _state(self) -> StoreState:
         """Read the state of the store; wait and retry while it is unreachable."""
         for tried in range(_PATIENT):
             try:
@@ -202,7 +204,7 @@ class Driver:
                 time.sleep(min(30.0, 2.0**tried))
         return self.store.state()
 
-    def _failures(self, items: Sequence[Item], state: State) -> None:
+    def _failures(self, items: Sequence[Item], state: StoreState) -> None:
         keys = {item.key for item in items}
         fresh = {
             key: number
@@ -216,22 +218,22 @@ class Driver:
                 del self.tally.failed[key]  # another driver is retrying it, or has done it
 
 
-def kind_of(item: Item) -> tuple[str, ...]:
+def item_without_seed(item: Item) -> tuple[str, ...]:
     """Return what decides how long an item takes: everything but its seed."""
     point = item.point
     return (item.kind, point.task, point.encoding, point.positions, point.model, point.training)
 
 
 def remaining(expected: Mapping[tuple[str, ...], float], items: Sequence[Item], waiting: int) -> float:
-    """Return the expected seconds of these items and of `waiting` points; `expected` maps `kind_of` → seconds."""
+    """Return the expected seconds of these items and of `waiting` points; `expected` is by `item_without_seed`."""
     runs = [seconds for kind, seconds in expected.items() if kind[0] == "run"]
     unknown = waiting * (sum(runs) / len(runs) if runs else 0.0)
-    return sum(expected.get(kind_of(item), 0.0) for item in items) + unknown
+    return sum(expected.get(item_without_seed(item), 0.0) for item in items) + unknown
 
 
 def require_exclusive_create(store: Store, alone: bool) -> None:
     """Raise if two drivers could do the same run twice on this store."""
-    if not store.probe() and not alone:
+    if not store.supports_exclusive_create() and not alone:
         raise SpecError(
             f"{store} lets two writers create the same file, so two workers could do one run twice; "
             "use --inline, one command at a time, or another store (a local disk, S3, GCS)"

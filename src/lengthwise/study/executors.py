@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
-from lengthwise.run.lease import Watch
+from lengthwise.run.lease import StaleLeaseDetector
 from lengthwise.study.work import Job, Outcome, work
 
 PATIENCE = 60.0
@@ -28,7 +28,7 @@ class Executor(Protocol):
         ...
 
     @property
-    def room(self) -> int:
+    def free_slots(self) -> int:
         """How many more jobs can be submitted now."""
         ...
 
@@ -50,12 +50,12 @@ class InProcess:
 
     slots = 1
 
-    def __init__(self, do: Callable[[Job, Watch], Outcome] = work) -> None:
-        self._do, self._watch = do, Watch()
+    def __init__(self, do: Callable[[Job, StaleLeaseDetector], Outcome] = work) -> None:
+        self._do, self._watch = do, StaleLeaseDetector()
         self._next: Job | None = None
 
     @property
-    def room(self) -> int:
+    def free_slots(self) -> int:
         return 1 if self._next is None else 0
 
     def submit(self, job: Job) -> None:
@@ -89,7 +89,7 @@ class Processes:
         self._lines: queue.SimpleQueue[tuple[subprocess.Popen[str], str]] = queue.SimpleQueue()
 
     @property
-    def room(self) -> int:
+    def free_slots(self) -> int:
         return self.slots - len(self._busy)
 
     def submit(self, job: Job) -> None:

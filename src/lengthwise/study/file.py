@@ -85,7 +85,7 @@ class Part(BaseModel):
     )
 
 
-class Base(Part):
+class BaseRunOptions(Part):
     """The run that every run of the study is, but for what varies."""
 
     task: Named | None = None
@@ -222,7 +222,7 @@ class StudyFile(Part):
     """A short word: lower-case letters, digits, - and _."""
     question: Text
     """The question it answers, in a sentence."""
-    base: Base = Base()
+    base: BaseRunOptions = BaseRunOptions()
     vary: CrossedOptions = CrossedOptions()
     linked: list[LinkedOptions] = []
     """Each entry is a set of things that go together; the entries are crossed with what varies."""
@@ -253,7 +253,7 @@ class StudyFile(Part):
             crossed, base = getattr(self.vary, axis) is not None, getattr(self.base, axis)
             if any(paired) and crossed:
                 yield f"{axis} is in vary and in linked; it can be in one of them"
-            elif crossed and base != Base.model_fields[axis].default:
+            elif crossed and base != BaseRunOptions.model_fields[axis].default:
                 yield f"{axis} is in base and in vary, where base.{axis} would be ignored; leave it out of base"
             if any(paired) and not all(paired) and not (base or crossed):
                 yield f"linked.{paired.index(False)} has no {axis}, and base has none"
@@ -379,7 +379,7 @@ def error_lines(error: ValidationError) -> list[str]:
 
 def _fields(place: tuple[int | str, ...]) -> list[str]:
     """Return the valid field names at a place."""
-    parts: dict[str, type[Part]] = {"base": Base, "vary": CrossedOptions, "linked": LinkedOptions}
+    parts: dict[str, type[Part]] = {"base": BaseRunOptions, "vary": CrossedOptions, "linked": LinkedOptions}
     parts |= {"lr": LearningRateRule, "evaluations": Evaluation, "resources": Resources}
     return list(parts.get(str(place[0]), StudyFile).model_fields if len(place) > 1 else StudyFile.model_fields)
 

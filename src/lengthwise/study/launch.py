@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from lengthwise.run.stop import STOPPED, when_asked_to_stop
 from lengthwise.spec import SpecError
-from lengthwise.study.add import RerunComparison, choose_runs_to_rerun, compare_reruns, guard_store
-from lengthwise.study.drive import Driver, Tally, kind_of, require_exclusive_create
+from lengthwise.study.add import RerunComparison, choose_runs_to_rerun, compare_reruns, rerun_store
+from lengthwise.study.drive import Driver, Tally, item_without_seed, require_exclusive_create
 from lengthwise.study.executors import Executor, InProcess, Processes
 from lengthwise.study.file import Resources
 from lengthwise.study.plan import Item, Planned
@@ -87,7 +87,7 @@ def rerun_some(
     tell: Callable[[str], None] = lambda words: None,
 ) -> RerunComparison:
     """Execute some runs of a bundle again, in a part of the store of their own, and compare their rows."""
-    beside, again = guard_store(store), choose_runs_to_rerun(planned, bundle, many)
+    beside, again = rerun_store(store), choose_runs_to_rerun(planned, bundle, many)
     if not again:
         raise SpecError(
             f"{bundle.folder} has no run of this study as it is now (another version?), so nothing guards the "
@@ -101,13 +101,13 @@ def rerun_some(
 
 
 def _expected(planned: Planned, only: Sequence[Item] | None) -> Mapping[tuple[str, ...], float]:
-    """Expected seconds of a run, by its configuration without the seed (`kind_of`)."""
+    """Expected seconds of a run, by its configuration without the seed (`item_without_seed`)."""
     from lengthwise.study.cost import expected_seconds
 
     items = list(only) if only is not None else planned.runs_at_preset_rate(planned.points)
     items += [] if only is not None else [item for tried in planned.tuning.values() for item in tried]
     known = expected_seconds([item.plan for item in items], planned.study.resources.threads)
-    return {kind_of(item): known[item.key] for item in items}
+    return {item_without_seed(item): known[item.key] for item in items}
 
 
 def _interrupt() -> None:

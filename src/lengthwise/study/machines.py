@@ -37,7 +37,7 @@ class ThisMachine:
         """Bytes of an idle process that has imported everything a run imports."""
         return _idle_bytes()
 
-    def price(self, plan: Plan) -> float:
+    def seconds_per_flop(self, plan: Plan) -> float:
         """Return seconds per FLOP, measured once for each encoding, model, batch size and precision."""
         model = plan.model.model_dump(exclude={"vocabulary"})
         key = (plan.encoding_specs, str(model), plan.training.batch_size, plan.training.autocast)
@@ -49,11 +49,11 @@ class ThisMachine:
 
     def training_seconds(self, plan: Plan, work: Workload, flops: float) -> float:
         """Seconds of training steps."""
-        return flops * self.price(plan)
+        return flops * self.seconds_per_flop(plan)
 
     def forward_seconds(self, plan: Plan, work: Workload, flops: float, cases: float) -> float:
         """Seconds of forward passes and decoding, at the price of a training step's FLOPs."""
-        return flops * self.price(plan)
+        return flops * self.seconds_per_flop(plan)
 
 
 def _step_flops(plan: Plan) -> float:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from lengthwise.encoding import ENCODINGS, POSITIONS
 from lengthwise.encoding.signature import canonical_encoding
-from lengthwise.run.identity import Plan, part_of
+from lengthwise.run.identity import Plan, identity_part
 from lengthwise.spec import Spec, SpecError, digest, specs
 from lengthwise.study.file import AXES, ORDER, Evaluation, StudyFile
 from lengthwise.task import TASKS
@@ -51,13 +51,13 @@ class Item:
     evaluation: Evaluation | None = None
 
     @property
-    def run(self) -> str:
+    def run_id(self) -> str:
         """The id of the run, or of the run that is evaluated."""
         return self.plan.id
 
 
 @dataclass(frozen=True)
-class Choice:
+class LearningRateChoice:
     """A learning rate chosen by the rule, or still waiting for its tuning runs."""
 
     encoding: str
@@ -82,7 +82,7 @@ class Choice:
         return min(near)[1]
 
     @property
-    def edge(self) -> bool:
+    def lr_at_edge(self) -> bool:
         """Whether the best rate is the lowest or highest tried, so that a better one may lie outside the range."""
         return self.lr in {min(self.rates), max(self.rates)}
 
@@ -195,13 +195,13 @@ class Planned:
             found[point] = tuple(Item(plan.id, "tuning", point, plan) for plan in plans)
         return found
 
-    def choices(self, summaries: Mapping[str, Mapping[str, Any]]) -> dict[GridPoint, Choice]:
+    def learning_rate_choices(self, summaries: Mapping[str, Mapping[str, Any]]) -> dict[GridPoint, LearningRateChoice]:
         """Return the choice for each tuned point, from the summaries of the finished tuning runs."""
         rule = self.study.lr
         if rule is None:
             return {}
         return {
-            point: Choice(
+            point: LearningRateChoice(
                 point.encoding,
                 point.task,
                 (point.positions, point.model, point.training),
@@ -217,11 +217,11 @@ class Planned:
     def items(self, summaries: Mapping[str, Mapping[str, Any]]) -> tuple[list[Item], list[GridPoint]]:
         """Return the known items in order, and the points whose rate waits for tuning runs."""
         found, waiting = [item for tried in self.tuning.values() for item in tried], []
-        choices = self.choices(summaries)
+        learning_rate_choices = self.learning_rate_choices(summaries)
         for point in self.points:
             changed: dict[str, object] = {}
             if self.study.lr is not None:
-                rate = choices[self._tuned_on(point)].lr
+                rate = learning_rate_choices[self._tuned_on(point)].lr
                 if rate is None:
                     waiting.append(point)
                     continue
@@ -238,13 +238,13 @@ class Planned:
         plans = [(point, self.plan(point)) for point in waiting]
         return [Item(plan.id, "run", point, plan) for point, plan in plans]
 
-    def counted(self) -> dict[str, int]:
+    def item_counts(self) -> dict[str, int]:
         """Return how many items of each kind the study will have."""
         runs = len(self.points)
         tuning = sum(len(tried) for tried in self.tuning.values())
         return {"tuning": tuning, "runs": runs, "evaluations": runs * len(self.study.evaluations)}
 
-    def outside(self) -> list[str]:
+    def outside_code_names(self) -> list[str]:
         """Return the names of code from outside the package, without importing it."""
         study, found = self.study, []
         points = self.points
@@ -270,7 +270,7 @@ class Planned:
 
 
 @dataclass(frozen=True)
-class Proof:
+class OnlyEncodingDiffersResult:
     """The differences between runs that should differ only in their encoding."""
 
     groups: int
@@ -299,7 +299,7 @@ class Proof:
         return f"besides the encoding, this differs between runs that are compared: {', '.join(parts)}"
 
 
-def check_only_encoding_differs(items: Iterable[Item]) -> Proof:
+def check_only_encoding_differs(items: Iterable[Item]) -> OnlyEncodingDiffersResult:
     """Compare the identities of runs whose labels are equal except for the encoding."""
     groups: dict[tuple[object, ...], list[tuple[str, dict[str, Any]]]] = {}
     names: set[str] = set()
@@ -316,7 +316,7 @@ def check_only_encoding_differs(items: Iterable[Item]) -> Proof:
                 told = ", ".join(f"{name} {value}" for name, value in values)
                 if told not in differs.setdefault(key, []):
                     differs[key].append(told)
-    return Proof(len(groups), len(names), differs)
+    return OnlyEncodingDiffersResult(len(groups), len(names), differs)
 
 
 def _differing(group: list[tuple[str, dict[str, Any]]]) -> dict[str, list[tuple[str, Any]]]:
@@ -357,5 +357,7 @@ def _score(summary: Mapping[str, Any] | None) -> tuple[float, float] | None:
 
 def _mark(evaluation: Evaluation) -> int:
     """Hash an evaluation: its fields, and the version or source of the encoding it uses at test time."""
-    parts = [part_of("encoding", ENCODINGS, canonical_encoding(spec)) for spec in specs(evaluation.encoding or "")]
+    parts = [
+        identity_part("encoding", ENCODINGS, canonical_encoding(spec)) for spec in specs(evaluation.encoding or "")
+    ]
     return digest(evaluation.model_dump(exclude_defaults=True), *parts, bits=32)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lengthwise.run.lease import Watch
+from lengthwise.run.lease import StaleLeaseDetector
 from lengthwise.spec import SpecError, one_line
 from lengthwise.study.executors import PATIENCE
 from lengthwise.study.file import Resources
@@ -24,7 +24,7 @@ AHEAD = 4
 _OBJECTS = 100_000_000
 _LOOK = 5.0
 """Seconds between two checks of the cluster's nodes."""
-_watch = Watch()
+_watch = StaleLeaseDetector()
 """The leases of other owners that this worker process has observed."""
 
 
@@ -110,7 +110,7 @@ class RayExecutor:
         return max(1, int(min(by)))
 
     @property
-    def room(self) -> int:
+    def free_slots(self) -> int:
         return self.slots + AHEAD - len(self._refs)
 
     _counted, _counted_at = 1, -_LOOK

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lengthwise.run.lease import owner, owner_is_dead
-from lengthwise.study.plan import Choice, Item, Planned
+from lengthwise.study.plan import Item, LearningRateChoice, Planned
 from lengthwise.study.store import Store
 
 
@@ -23,7 +23,7 @@ class Status:
     missing: list[Item]
     waiting: int
     """The number of points whose learning rate is not chosen yet."""
-    choices: list[Choice]
+    choices: list[LearningRateChoice]
     seconds: float | None
     """Median seconds of a sample of finished runs."""
     given: int = 0
@@ -33,12 +33,12 @@ class Status:
     """All known items."""
 
     @property
-    def complete(self) -> bool:
+    def all_done(self) -> bool:
         """Whether every item is done."""
         return len(self.done) == self.total
 
     @property
-    def left(self) -> float | None:
+    def seconds_left(self) -> float | None:
         """Expected seconds until the end, at the current number of running items."""
         if self.seconds is None or not self.running:
             return None
@@ -80,7 +80,7 @@ def status(planned: Planned, store: Store, given: Mapping[str, Mapping[str, Any]
         failed=failed,
         missing=missing,
         waiting=len(waiting),
-        choices=list(planned.choices(summaries).values()),
+        choices=list(planned.learning_rate_choices(summaries).values()),
         seconds=times[len(times) // 2] if times else None,
         given=sum(item.key not in state.done for item in finished),
         table=_table(planned, items, there, busy, failed, waiting),

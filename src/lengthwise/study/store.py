@@ -35,7 +35,7 @@ _TOGETHER = 512
 
 
 @dataclass(frozen=True)
-class State:
+class StoreState:
     """The state of a store at one moment."""
 
     done: frozenset[str]
@@ -54,7 +54,7 @@ class Store:
     def __str__(self) -> str:
         return str(self.folder)
 
-    def probe(self) -> bool:
+    def supports_exclusive_create(self) -> bool:
         """Test that creating an existing file is refused; without that, two drivers could do the same run twice."""
         name = f"probe-{uuid4().hex}"
         there = self.folder / "probes"
@@ -69,7 +69,7 @@ class Store:
         """Return the keys of finished runs and evaluations."""
         return frozenset((self.folder / "done").names())
 
-    def state(self, wanted: Iterable[str] | None = None) -> State:
+    def state(self, wanted: Iterable[str] | None = None) -> StoreState:
         """Return what is done, failed and leased; `wanted` restricts it to these keys."""
         done = self.done()
         keys = None if wanted is None else set(wanted)
@@ -92,7 +92,7 @@ class Store:
                 continue
             failed.pop(key, None)  # a newer attempt has started
             leases[key] = {**read(home, newest), "attempt": newest}
-        return State(done if keys is None else done & keys, failed, leases)
+        return StoreState(done if keys is None else done & keys, failed, leases)
 
     def summaries(self, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
         """Return the records in `done/` of those keys that are done."""
@@ -149,8 +149,8 @@ class Store:
         for number, (key, summary) in enumerate(missing.items()):
             if say is not None and number % 100 == 0:
                 say(f"reading rows: {number} of {len(missing)} runs")
-            attempt = self.attempt(key, summary)
-            fresh.append(from_parquet(attempt.read("rows.parquet")).with_columns(pl.lit(key).alias("key")))
+            attempt_folder = self.attempt_folder(key, summary)
+            fresh.append(from_parquet(attempt_folder.read("rows.parquet")).with_columns(pl.lit(key).alias("key")))
         files: dict[str, list[str]] = {}
         for key in same:
             files.setdefault(kept[key][0], []).append(key)
@@ -167,22 +167,24 @@ class Store:
             return frame([])
         return pl.concat(tables).unique(subset=_KEYS, keep="first", maintain_order=True).drop("key")
 
-    def attempt(self, key: str, summary: Mapping[str, Any]) -> Folder:
+    def attempt_folder(self, key: str, summary: Mapping[str, Any]) -> Folder:
         """Return the folder of the attempt that finished a run."""
         return self.folder / "runs" / key / str(summary["attempt"])
 
     def records(self, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
         """Return for each finished run its done record, its run.json and some of its log."""
         there = self.summaries(keys).items()
-        return {key: {"key": key, "done": summary, **record_of(self.attempt(key, summary))} for key, summary in there}
+        return {
+            key: {"key": key, "done": summary, **record_of(self.attempt_folder(key, summary))} for key, summary in there
+        }
 
-    def answers(self, keys: Iterable[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
+    def wrong_answers_and_outcomes(self, keys: Iterable[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Return some wrong answers of these runs, and which examples their last weights got right."""
         import polars as pl
 
         wrong, kinds = [], []
         for key, summary in self.summaries(keys).items():
-            predictions = from_parquet(self.attempt(key, summary).read("predictions.parquet"))
+            predictions = from_parquet(self.attempt_folder(key, summary).read("predictions.parquet"))
             wrong.append(some_wrong(predictions, key))
             kinds.append(kinds_of(predictions, key))
         return (pl.concat(wrong), pl.concat(kinds)) if wrong else (pl.DataFrame(), pl.DataFrame())
@@ -226,14 +228,14 @@ class Store:
             raise SpecError(f"nothing of it is done in {self}; there is nothing to export")
         lines, wrong, kinds = [], [], []
         for key, told in sorted(diverged.items()):  # diverged runs are results too
-            lines.append(json.dumps({"key": key, "diverged": told, **record_of(self.attempt(key, told))}))
+            lines.append(json.dumps({"key": key, "diverged": told, **record_of(self.attempt_folder(key, told))}))
         for number, (key, summary) in enumerate(self.summaries(wanted).items()):
             if say is not None and number % 20 == 0:
                 say(f"exporting: {number} of {len(wanted)}")
-            attempt = self.attempt(key, summary)
-            lines.append(json.dumps({"key": key, "done": summary, **record_of(attempt)}))
-            if attempt.exists("predictions.parquet"):
-                predictions = from_parquet(attempt.read("predictions.parquet"))
+            attempt_folder = self.attempt_folder(key, summary)
+            lines.append(json.dumps({"key": key, "done": summary, **record_of(attempt_folder)}))
+            if attempt_folder.exists("predictions.parquet"):
+                predictions = from_parquet(attempt_folder.read("predictions.parquet"))
                 wrong.append(some_wrong(predictions, key))
                 kinds.append(kinds_of(predictions, key))
         target, rows, many = Folder(to), self.rows(wanted, say), len(wanted)
@@ -244,7 +246,7 @@ class Store:
             many += sum("done" in line for line in theirs.values())
             rows = pl.concat([rows, given.rows.filter(pl.col("run").is_in({key.partition("~")[0] for key in theirs}))])
             rows = rows.unique(_KEYS, keep="first", maintain_order=True)
-            for tables, more in zip((wrong, kinds), given.answers(), strict=True):
+            for tables, more in zip((wrong, kinds), given.wrong_answers_and_outcomes(), strict=True):
                 tables += [more.filter(pl.col("run").is_in(list(theirs)))] if more.width else []
         target.write("rows.parquet", to_parquet(rows))
         target.write("runs.jsonl", "\n".join(lines) + "\n")
@@ -277,11 +279,11 @@ def kinds_of(predictions: pl.DataFrame, key: str) -> pl.DataFrame:
     return kept.select(pl.lit(key).alias("run"), "split", "length", "first", "last", "kind")
 
 
-def record_of(attempt: Folder) -> dict[str, Any]:
+def record_of(attempt_folder: Folder) -> dict[str, Any]:
     """Return the bundle's record of an attempt: run.json, its end, about 20 losses along the way, and loss spikes."""
-    found: dict[str, Any] = {"run": attempt.json("run.json")}
-    found["ends"] = attempt.json("done") if attempt.exists("done") else {}
-    lines = attempt.read("train.jsonl").decode().splitlines() if attempt.exists("train.jsonl") else []
+    found: dict[str, Any] = {"run": attempt_folder.json("run.json")}
+    found["ends"] = attempt_folder.json("done") if attempt_folder.exists("done") else {}
+    lines = attempt_folder.read("train.jsonl").decode().splitlines() if attempt_folder.exists("train.jsonl") else []
     losses = [(one["step"], one["loss"]) for one in map(json.loads, lines) if one.get("loss") is not None]
     found["log"] = [[step, round(loss, 5)] for step, loss in losses[:: max(1, len(losses) // _LOGGED)]]
     found["spikes"] = spikes(losses)
@@ -327,7 +329,7 @@ class Bundle:
         """All rows of the bundle."""
         return from_parquet(self.folder.read("rows.parquet"))
 
-    def answers(self) -> tuple[pl.DataFrame, pl.DataFrame]:
+    def wrong_answers_and_outcomes(self) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Return some wrong answers, and which examples the last weights got right."""
         import polars as pl
 

@@ -20,7 +20,7 @@ from lengthwise.evaluation.cases import parse_lengths
 from lengthwise.folder import Folder
 from lengthwise.loading import GIVEN, files_of
 from lengthwise.run.identity import Plan
-from lengthwise.run.lease import Failed, Held, Lease, Lost, Watch
+from lengthwise.run.lease import Failed, Held, Lease, LeaseLost, StaleLeaseDetector
 from lengthwise.spec import SpecError, one_line, resolve, specs
 from lengthwise.study.file import Evaluation, StudyFile
 from lengthwise.study.plan import Item
@@ -81,7 +81,7 @@ def job_of(item: Item, study: StudyFile, store: Folder, again: bool = False) -> 
     )
 
 
-def work(job: Job, watch: Watch | None = None) -> Outcome:
+def work(job: Job, watch: StaleLeaseDetector | None = None) -> Outcome:
     """Do the job unless it is done or another owner holds its lease; errors become an `Outcome`, never raised."""
     began = time.monotonic()
 
@@ -94,7 +94,7 @@ def work(job: Job, watch: Watch | None = None) -> Outcome:
         return ends("done" if do(job, store, watch) else "already")
     except Held as error:
         return ends("held", str(error))
-    except Lost as error:
+    except LeaseLost as error:
         return ends("lost", str(error))
     except Failed as error:
         return ends("failed", str(error))
@@ -104,7 +104,7 @@ def work(job: Job, watch: Watch | None = None) -> Outcome:
         return ends("failed", str(error) if isinstance(error, SpecError) else f"{type(error).__name__}: {error}")
 
 
-def _train(job: Job, store: Folder, watch: Watch | None) -> bool:
+def _train(job: Job, store: Folder, watch: StaleLeaseDetector | None) -> bool:
     import torch
 
     from lengthwise.run.execute import execute
@@ -120,7 +120,7 @@ def _train(job: Job, store: Folder, watch: Watch | None) -> bool:
     return run.fresh
 
 
-def _evaluate(job: Job, store: Folder, watch: Watch | None) -> bool:
+def _evaluate(job: Job, store: Folder, watch: StaleLeaseDetector | None) -> bool:
     import torch
 
     from lengthwise.evaluation.rows import to_parquet
@@ -134,7 +134,7 @@ def _evaluate(job: Job, store: Folder, watch: Watch | None) -> bool:
         try:
             run = Run.open(str(store / "runs" / job.key.partition("~")[0]))
             asked = Evaluation.model_validate(_here(job, job.evaluation or {}))
-            lease.folder.create("run.json", json.dumps({**run.record, "of": run.id, "evaluation": job.evaluation}))
+            lease.folder.create("run.json", json.dumps({**run.run_json, "of": run.id, "evaluation": job.evaluation}))
             found = run.evaluate(
                 None if asked.lengths is None else parse_lengths(asked.lengths),
                 **asked.model_dump(exclude={"lengths"}),
@@ -142,7 +142,7 @@ def _evaluate(job: Job, store: Folder, watch: Watch | None) -> bool:
             lease.folder.write("rows.parquet", to_parquet(found.rows))
             lease.folder.write("predictions.parquet", to_parquet(found.predictions))
             lease.finish({"seconds": round(time.monotonic() - began, 3)})
-        except (Lost, SystemExit, KeyboardInterrupt):
+        except (LeaseLost, SystemExit, KeyboardInterrupt):
             with suppress(SpecError):
                 lease.release("stopped")
             raise
@@ -160,7 +160,7 @@ def _evaluate(job: Job, store: Folder, watch: Watch | None) -> bool:
 def _code(item: Item) -> dict[str, dict[str, bytes]]:
     """Return the source files of an item's classes from outside the package, to send them with the job."""
     found: dict[str, dict[str, bytes]] = {}
-    named = item.plan.outside()
+    named = item.plan.outside_classes()
     for spec in specs(item.evaluation.encoding or "") if item.evaluation is not None else []:
         if spec.name not in ENCODINGS:
             named.append((resolve("encoding", ENCODINGS, spec.name), spec))

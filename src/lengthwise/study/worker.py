@@ -7,7 +7,7 @@ import os
 import sys
 from dataclasses import asdict
 
-from lengthwise.run.lease import Watch
+from lengthwise.run.lease import StaleLeaseDetector
 from lengthwise.study.work import Job, work
 
 
@@ -15,7 +15,7 @@ def main() -> None:
     """Do jobs until standard input ends or the process is asked to stop."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # print() of other code goes to stderr, not among the outcomes
-    watch = Watch()
+    watch = StaleLeaseDetector()
     while line := sys.stdin.readline():
         outcome = work(Job.read(line), watch)
         answers.write(json.dumps(asdict(outcome)) + "\n")

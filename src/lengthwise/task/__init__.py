@@ -58,7 +58,12 @@ def build_task(spec: str | typing.Mapping[str, object] | Spec) -> Task:
 def _from_outside(spec: Spec) -> Task:
     """Build a task that is not in `TASKS`; errors in a user's own class are raised as `SpecError`s that name it."""
     from lengthwise.task.base import Task
-    from lengthwise.task.outside import outside, refuse_incomplete_task, refuse_undeclared_options, wrap_task_errors
+    from lengthwise.task.outside import (
+        is_outside_package,
+        refuse_incomplete_task,
+        refuse_undeclared_options,
+        wrap_task_errors,
+    )
 
     name = spec.name
     if ":" not in name and not name.endswith(".py") and Path(name).is_file():
@@ -68,4 +73,4 @@ def _from_outside(spec: Spec) -> Task:
         refuse_undeclared_options(cls, name)
     task = typing.cast(Task, build("task", TASKS, Task, spec))
     refuse_incomplete_task(task, name)
-    return wrap_task_errors(task, name) if outside(cls) else task
+    return wrap_task_errors(task, name) if is_outside_package(cls) else task

@@ -26,7 +26,9 @@ class Addition(Numbers, Stepwise):
     @property
     def symbols(self) -> tuple[str, ...]:
         frame = {"ours": ("+", "="), "paper": ("Compute", "+", "?", "The", "answer", "is", "##.")}[self.protocol]
-        steps = () if self.pad is None else (*MARKS, "##,", "carry", "carry:", "=", *map(str, range(10, 20)))
+        steps = (
+            () if self.scratchpad_format is None else (*MARKS, "##,", "carry", "carry:", "=", *map(str, range(10, 20)))
+        )
         return tuple(dict.fromkeys((*DIGITS, *frame, *self.format_symbols, *steps)))
 
     def draw(self, rng: RandomSource, length: int) -> Pair:
@@ -42,21 +44,21 @@ class Addition(Numbers, Stepwise):
     def operands(self, instance: Pair) -> tuple[str, ...]:
         return instance
 
-    def width(self, length: int) -> int:
+    def max_answer_digits(self, length: int) -> int:
         return length + 1
 
     @property
     def overhang(self) -> int:
         return 1
 
-    def render(self, instance: Pair) -> Example:
-        (a, b), answer = self.written(instance, _sum(instance))
+    def to_example(self, instance: Pair) -> Example:
+        (a, b), answer = self.format_operands_and_answer(instance, _sum(instance))
         prompt = ("Compute", *a, "+", *b, "?") if self.protocol == "paper" else (*a, "+", *b, "=")
         return self.make_example(instance, prompt, answer)
 
     def right(self, instance: Pair, answer: tuple[str, ...]) -> bool:
         """Check by subtraction: the answer minus one operand, borrowing from the left, must be the other operand."""
-        digits = self.said(instance, answer)
+        digits = self.parse_answer(instance, answer)
         if digits is None or (len(digits) > 1 and digits[0] == "0"):
             return False
         a, b = instance

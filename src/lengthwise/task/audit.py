@@ -14,7 +14,7 @@ from lengthwise.task.random_source import RandomSource
 from lengthwise.task.sets import (
     BUCKETS,
     EXHAUSTED,
-    evaluation,
+    evaluation_instances,
     instance_factory,
     lengths_of,
     missing,
@@ -28,7 +28,7 @@ AGAIN = 8
 """How many indices of the shortest and of the longest length are drawn twice, to check that `draw` is deterministic."""
 
 
-class Line(NamedTuple):
+class AuditRow(NamedTuple):
     """One length of one split."""
 
     split: str
@@ -55,7 +55,7 @@ class Audit(NamedTuple):
     version: int
     unit: str
     vocabulary: int
-    lines: list[Line]
+    lines: list[AuditRow]
     overlap: dict[str, int]
     """For each pair of splits, how many examples of the second are also in the first, at the same length."""
     overlap_by_length: dict[str, dict[int, int]]
@@ -73,7 +73,7 @@ class Audit(NamedTuple):
         """The (split, length) pairs with fewer than 8 distinct examples."""
         return [(line.split, line.length) for line in self.lines if line.exhausted]
 
-    def mapping(self) -> dict[str, object]:
+    def to_json_dict(self) -> dict[str, object]:
         """Plain data, for JSON."""
         return {
             **self._asdict(),
@@ -93,7 +93,7 @@ class Audit(NamedTuple):
 def audit(task: Task, name: str, progress: Callable[[str], None] | None = None) -> Audit:
     """Draw, count and compare the examples of all splits; `name` is the task as the user wrote it."""
     drawn: dict[str, dict[int, Sequence[Instance]]] = {split: {} for split in splits(task)}
-    lines: list[Line] = []
+    lines: list[AuditRow] = []
     problems = _suspicions(task)
     wanted = [(split, length) for split in splits(task) for length in lengths_of(task, split)]
     for done, (split, length) in enumerate(wanted, 1):
@@ -117,7 +117,7 @@ def audit(task: Task, name: str, progress: Callable[[str], None] | None = None) 
     deviations = published.deviations if published is not None and task.protocol == "paper" else ()
     facts = dict(task.facts())
     if task.hf_tokenizer is not None:
-        facts["digits"] = task.hf_tokenizer.digits()
+        facts["digits"] = task.hf_tokenizer.digit_tokenization()
     return Audit(
         name,
         task.protocol,
@@ -183,7 +183,7 @@ def _shared(one: Sequence[Instance], other: Sequence[Instance]) -> int:
 
 def _chosen(task: Task, split: str, length: int) -> Sequence[Instance]:
     if split != "train" or task.protocol == "paper":
-        return evaluation(task, split, length)
+        return evaluation_instances(task, split, length)
     small = split_instances(task, split, length)
     if small is not None:
         return small
@@ -191,12 +191,12 @@ def _chosen(task: Task, split: str, length: int) -> Sequence[Instance]:
     return [make(index) for index in range(TRAINED)]
 
 
-def _line(task: Task, split: str, length: int, chosen: Sequence[Instance], problems: list[str]) -> Line:
+def _line(task: Task, split: str, length: int, chosen: Sequence[Instance], problems: list[str]) -> AuditRow:
     prompts, answers, said = [], Counter[int](), Counter[tuple[str, ...]]()
     limit, space, chance = task.answer_limit(length), task.space(length), task.chance(length)
     wrong = late = 0
     for instance in chosen:
-        example = task.render(instance)
+        example = task.to_example(instance)
         ids, prompt = task.vocabulary.sequence(example.prompt, example.target, task.starts)
         prompts.append(prompt)
         answers[len(ids) - prompt] += 1
@@ -205,7 +205,7 @@ def _line(task: Task, split: str, length: int, chosen: Sequence[Instance], probl
         late += len(ids) - prompt > limit
     distinct, where = len(set(chosen)), f"{split}, length {length}"
     if wrong:
-        problems.append(f"{where}: check refuses {wrong} of {len(chosen)} answers that render gives")
+        problems.append(f"{where}: check refuses {wrong} of {len(chosen)} answers that to_example gives")
     if late:
         problems.append(f"{where}: {late} answers are longer than answer_limit({length}) = {limit}")
     if distinct > space:
@@ -218,7 +218,7 @@ def _line(task: Task, split: str, length: int, chosen: Sequence[Instance], probl
         problems.append(
             f"{where}: one answer is given {many} times in {len(chosen)}, but chance({length}) is {chance:.3g}"
         )
-    return Line(
+    return AuditRow(
         split,
         length,
         space,

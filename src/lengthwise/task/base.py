@@ -104,12 +104,12 @@ class Task:
         """Draw the values of an instance of `length`; all randomness must come from `rng`."""
         raise NotImplementedError
 
-    def render(self, instance: Instance) -> Example:
+    def to_example(self, instance: Instance) -> Example:
         """Return the instance as symbols, according to protocol, format and scratchpad."""
         raise NotImplementedError
 
     def check(self, instance: Instance, said: Sequence[str]) -> bool:
-        """Whether `said`, a whole target, is a correct answer; computed by another method than in `render`."""
+        """Whether `said`, a whole target, is a correct answer; computed by another method than in `to_example`."""
         raise NotImplementedError
 
     def asked(self, prompt: Sequence[str]) -> tuple[int, Instance] | None:
@@ -229,7 +229,7 @@ class Task:
         """
         listed = None if self.hf_tokenizer is None else self.listed(length)
         if listed is None:
-            return self.limited(len(self.render(self.longest_answer_instance(length)).target))
+            return self.limited(len(self.to_example(self.longest_answer_instance(length)).target))
         right = self._longest.get(length)
         if right is None:
             right = self._longest[length] = max(map(self._written, listed))
@@ -250,7 +250,7 @@ class Task:
 
     def _written(self, instance: Instance) -> int:
         """Return how many tokens of the instance's sequence come after the prompt."""
-        example = self.render(instance)
+        example = self.to_example(instance)
         ids, prompt = self.vocabulary.sequence(example.prompt, example.target, self.starts)
         return len(ids) - prompt
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from lengthwise.spec import SpecError
 from lengthwise.task.base import Instance, Task
-from lengthwise.task.sets import BLOCK, evaluation, instances, training
+from lengthwise.task.sets import BLOCK, evaluation_instances, instances, training
 
 _TELL_EVERY = 2048
 
@@ -33,7 +33,7 @@ class Block:
     """All tokens, one example after the other."""
     starts_N: np.ndarray
     """Where each example begins; one more entry than examples."""
-    prompts_N: np.ndarray
+    prompt_lengths_N: np.ndarray
     """How many tokens of each example are the prompt's, the beginning token included if there is one."""
     lengths_N: np.ndarray
     indices_N: np.ndarray
@@ -42,18 +42,18 @@ class Block:
         return len(self.lengths_N)
 
     @property
-    def tokens_N(self) -> np.ndarray:
+    def token_counts_N(self) -> np.ndarray:
         """How many tokens each example has."""
         return np.diff(self.starts_N)
 
     def batch(self, rows: slice | Sequence[int] | np.ndarray, pad: int = 0) -> Batch:
         """Return these rows, padded on the right to the longest of them; nothing is cut."""
-        starts_B, tokens_B = self.starts_N[:-1][rows], self.tokens_N[rows]
+        starts_B, tokens_B = self.starts_N[:-1][rows], self.token_counts_N[rows]
         place_T = np.arange(int(tokens_B.max()))
         real_BT = place_T < tokens_B[:, None]
         ids_BT = np.full(real_BT.shape, pad, dtype=self.ids.dtype)
         ids_BT[real_BT] = self.ids[(starts_B[:, None] + place_T)[real_BT]]
-        return Batch(ids_BT, tokens_B, real_BT & (place_T >= self.prompts_N[rows][:, None]))
+        return Batch(ids_BT, tokens_B, real_BT & (place_T >= self.prompt_lengths_N[rows][:, None]))
 
 
 def materialise(
@@ -82,7 +82,7 @@ def training_block(
 
 def evaluation_block(task: Task, split: str, length: int) -> Block:
     """Return the evaluation set of a length."""
-    chosen = evaluation(task, split, length)
+    chosen = evaluation_instances(task, split, length)
     return _block(task, chosen, [length] * len(chosen), list(range(len(chosen))), None)
 
 
@@ -93,11 +93,11 @@ def _block(
     indices: list[int],
     progress: Callable[[int], None] | None,
 ) -> Block:
-    vocabulary, starts, render = task.vocabulary, task.starts, task.render
+    vocabulary, starts, to_example = task.vocabulary, task.starts, task.to_example
     ids: list[int] = []
     ends, prompts = [0], []
     for done, instance in enumerate(made, 1):  # type: ignore[arg-type]
-        example = render(instance)
+        example = to_example(instance)
         try:
             sequence, prompt = vocabulary.sequence(example.prompt, example.steps + example.answer, starts)
         except SpecError as error:

@@ -67,7 +67,7 @@ class Copy(Task):
     def paper_rows(self, length: int, split: str, per_bin: int) -> int:
         return min(per_bin, self.paper_lists or per_bin)
 
-    def render(self, instance: tuple) -> Example:
+    def to_example(self, instance: tuple) -> Example:
         paper, end = self.protocol == "paper", (SEP,)
         if self.variant == "replace":
             old, new, length = instance

@@ -44,7 +44,7 @@ class Count(Task):
         *letters, asked = rng.choice(self.letters, length + 1)
         return "".join(letters), asked
 
-    def render(self, instance: tuple[str, str]) -> Example:
+    def to_example(self, instance: tuple[str, str]) -> Example:
         letters, asked = instance
         return Example((*letters, ":", asked, "="), tuple(str(letters.count(asked))))
 

@@ -49,7 +49,7 @@ class Dyck(Task):
                 open_.append(closing)
         return "".join(written)
 
-    def render(self, instance: str) -> Example:
+    def to_example(self, instance: str) -> Example:
         open_: list[str] = []
         for bracket in instance:
             if open_ and bracket == open_[-1]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from lengthwise import __version__
 from lengthwise.spec import SpecError
 from lengthwise.task.base import Instance, Task
-from lengthwise.task.sets import evaluation, instances, lengths_of, rows, splits, training
+from lengthwise.task.sets import evaluation_instances, instances, lengths_of, rows, splits, training
 from lengthwise.task.vocabulary import Vocabulary, text
 
 EXAMPLES = 10_000
@@ -102,7 +102,7 @@ def _write(
 def _all(task: Task, split: str, examples: int, seed: int) -> Iterable[tuple[int, int, Instance]]:
     if split != "train":
         for length in lengths_of(task, split):
-            for index, instance in enumerate(evaluation(task, split, length)):
+            for index, instance in enumerate(evaluation_instances(task, split, length)):
                 yield length, index, instance
         return
     length_N, index_N = rows(task, split) if task.protocol == "paper" else training(task, 0, examples, seed)
@@ -111,7 +111,7 @@ def _all(task: Task, split: str, examples: int, seed: int) -> Iterable[tuple[int
 
 
 def _row(task: Task, length: int, index: int, instance: Instance) -> dict[str, object]:
-    example = task.render(instance)
+    example = task.to_example(instance)
     ids, prompt = task.vocabulary.sequence(example.prompt, example.target, task.starts)
     return {
         "prompt": text(example.prompt),

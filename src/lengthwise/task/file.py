@@ -121,7 +121,7 @@ class File(Task):
         there: set[str] = set()
         for rows in self._rows.values():
             for row in rows:
-                example = self.render(row)
+                example = self.to_example(row)
                 there.update(example.prompt, example.target)
         return tuple(sorted(there))
 
@@ -145,7 +145,7 @@ class File(Task):
     def draw(self, rng: RandomSource, length: int) -> Row:
         return rng.choice(self.listed(length), 1)[0]
 
-    def render(self, instance: Row) -> Example:
+    def to_example(self, instance: Row) -> Example:
         prompt, answer, *steps = instance
         return Example(self._split(prompt), self._split(answer), self._thought(steps[0]) if steps else ())
 
@@ -162,7 +162,7 @@ class File(Task):
 
     def check(self, instance: Row, said: Sequence[str]) -> bool:
         """Accept any answer the file has for the prompt; steps must equal the file's, unless they end in `Thus,`."""
-        end, steps = self._thought(END), self.render(instance).steps
+        end, steps = self._thought(END), self.to_example(instance).steps
         answers = self._answers[instance[0]]
         if not steps:
             return tuple(said) in answers
@@ -180,7 +180,7 @@ class File(Task):
         return answers
 
     def longest_answer_instance(self, length: int) -> Row:
-        return max(self.listed(length), key=lambda row: len(self.render(row).target))
+        return max(self.listed(length), key=lambda row: len(self.to_example(row).target))
 
     def space(self, length: int) -> int:
         return len(self._rows[length])

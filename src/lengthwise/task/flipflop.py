@@ -48,7 +48,7 @@ class Flipflop(Task):
             written += [instruction, bit]
         return "".join(written)
 
-    def render(self, instance: str) -> Example:
+    def to_example(self, instance: str) -> Example:
         last = instance.rindex("w")
         return Example((*instance, "r"), (instance[last + 1],))
 

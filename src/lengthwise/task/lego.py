@@ -54,7 +54,7 @@ class Lego(Stepwise):
             )
         else:
             frame = ("=", "-1", "+1", "-", "+", ",", ";")
-        steps = () if self.pad is None else (*MARKS, "##,", "=")
+        steps = () if self.scratchpad_format is None else (*MARKS, "##,", "=")
         return tuple(dict.fromkeys((*self.letters, *frame, *steps)))
 
     @property
@@ -72,7 +72,7 @@ class Lego(Stepwise):
         values = tuple(2 * bit - 1 for bit in rng.integers(0, 2, length))
         return tuple(rng.shuffle(self.letters, length)), values, first + query
 
-    def render(self, instance: Chain) -> Example:
+    def to_example(self, instance: Chain) -> Example:
         names, values, query = instance
         clauses = self._clauses(names, values)
         if self.protocol == "paper":
@@ -86,7 +86,7 @@ class Lego(Stepwise):
 
     def right(self, instance: Chain, answer: tuple[str, ...]) -> bool:
         """Check by parsing the clauses of the prompt and multiplying the signs from the query back to the start."""
-        prompt = [symbol.removeprefix("##") for symbol in self.render(instance).prompt]
+        prompt = [symbol.removeprefix("##") for symbol in self.to_example(instance).prompt]
         defined, at = {}, 0
         while at + 2 < len(prompt):
             if prompt[at + 1] == "=" and prompt[at + 2] in {"+", "-"}:

@@ -40,7 +40,7 @@ class Modular(Task):
         operators = rng.choice(OPERATORS, length - 1)
         return "".join(f"{a}{b}" for a, b in zip(map(str, numbers), [*operators, ""], strict=True))
 
-    def render(self, instance: str) -> Example:
+    def to_example(self, instance: str) -> Example:
         total, sign, factor = 0, 1, 1
         for symbol in instance:
             if symbol == "*":

@@ -45,7 +45,7 @@ class Multiplication(Numbers):
     def operands(self, instance: Pair) -> tuple[str, ...]:
         return instance
 
-    def width(self, length: int) -> int:
+    def max_answer_digits(self, length: int) -> int:
         return max(length, self.by) + self.by
 
     def padded_digit_count(self, operands: tuple[str, ...]) -> int:
@@ -55,13 +55,13 @@ class Multiplication(Numbers):
     def overhang(self) -> int:
         return self.by
 
-    def render(self, instance: Pair) -> Example:
-        (a, b), answer = self.written(instance, _product(*instance))
+    def to_example(self, instance: Pair) -> Example:
+        (a, b), answer = self.format_operands_and_answer(instance, _product(*instance))
         return Example((*a, "*", *b, "="), answer)
 
     def check(self, instance: Pair, said: Sequence[str]) -> bool:
         """Check with Python's integers."""
-        digits = self.said(instance, said)
+        digits = self.parse_answer(instance, said)
         if digits is None or digits[0] == "0":
             return False
         return number(digits) == number(instance[0]) * number(instance[1])

@@ -48,7 +48,7 @@ class Numbers(Task):
     shown: ClassVar[tuple[str, ...]] = (*Task.shown, "reversed", "padded", "hints", "spaces")
 
     def __post_init__(self) -> None:
-        needed = self.width(self.longest)
+        needed = self.max_answer_digits(self.longest)
         if self.hints < 0 or 0 < self.hints < needed:
             raise SpecError(f"numbers of {needed} digits need as many hints; write hints={needed}, not {self.hints}")
         super().__post_init__()
@@ -60,9 +60,9 @@ class Numbers(Task):
         """All lengths, or with hints those for which there are enough hints."""
         if not self.hints:
             return ENDLESS
-        return [length for length in range(1, self.hints) if self.width(length) <= self.hints]
+        return [length for length in range(1, self.hints) if self.max_answer_digits(length) <= self.hints]
 
-    def width(self, length: int) -> int:
+    def max_answer_digits(self, length: int) -> int:
         """Return the largest number of digits of an answer of `length`."""
         raise NotImplementedError
 
@@ -79,7 +79,9 @@ class Numbers(Task):
         """The symbols that the formats add to the digits."""
         return (*(f"h{index}" for index in range(self.hints)), *((SPACE,) if self.spaces else ()))
 
-    def written(self, instance: Instance, answer: str) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
+    def format_operands_and_answer(
+        self, instance: Instance, answer: str
+    ) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
         """Return operands and answer in the format; `answer` is given with the most significant digit first."""
         operands = self.operands(instance)
         if not (self.padded or self.hints or self.spaces) and self.reversed == "none":
@@ -91,10 +93,10 @@ class Numbers(Task):
         for operand in operands:
             digits = operand.zfill(longest) if self.padded else operand
             shown.append(self._digits(digits, start, self.reversed == "all", gaps))
-        width = self.width(longest) if self.padded else 0
-        return shown, self._digits(answer.zfill(width), start, self.reversed != "none", None)
+        max_answer_digits = self.max_answer_digits(longest) if self.padded else 0
+        return shown, self._digits(answer.zfill(max_answer_digits), start, self.reversed != "none", None)
 
-    def said(self, instance: Instance, answer: Sequence[str]) -> str | None:
+    def parse_answer(self, instance: Instance, answer: Sequence[str]) -> str | None:
         """Parse an answer in the format into digits, most significant first; None if it is not in the format."""
         symbols, longest = list(answer), self.padded_digit_count(self.operands(instance))
         if self.hints:
@@ -109,7 +111,7 @@ class Numbers(Task):
             return None
         digits = "".join(symbols if self.reversed == "none" else symbols[::-1])
         if self.padded:
-            return (digits.lstrip("0") or "0") if len(digits) == self.width(longest) else None
+            return (digits.lstrip("0") or "0") if len(digits) == self.max_answer_digits(longest) else None
         return digits
 
     def _digits(self, digits: str, start: int, backwards: bool, gaps: list[bool] | None) -> tuple[str, ...]:
@@ -126,7 +128,7 @@ class Numbers(Task):
     def _first_hint(self, instance: Instance, longest: int) -> int:
         if not self.hints:
             return 0
-        free = self.hints - self.width(longest)
+        free = self.hints - self.max_answer_digits(longest)
         return digest("hint", instance) % (free + 1)
 
     def _gaps(self, instance: Instance, size: int) -> list[bool]:
@@ -159,7 +161,7 @@ class Numbers(Task):
             for at, symbol in enumerate(prompt[:-1]):
                 if symbol[:1] == "h":
                     groups[at] = groups[at + 1]
-        return groups + self._answer_places(answer, self.width(longest))
+        return groups + self._answer_places(answer, self.max_answer_digits(longest))
 
     def digit_run(self, prompt: Sequence[str]) -> int:
         """Return the digits of the longest number in the prompt plus those that the result may have beyond it."""
@@ -168,12 +170,12 @@ class Numbers(Task):
         numbers = "".join(symbol if symbol in DIGITS else " " for symbol in prompt).split()
         return max(map(len, numbers), default=0) + self.overhang
 
-    def _answer_places(self, answer: Sequence[str], width: int) -> list[int]:
+    def _answer_places(self, answer: Sequence[str], max_answer_digits: int) -> list[int]:
         groups, written = [], 0
         for symbol in answer:
             if symbol in DIGITS or (self.hints and symbol[:1] == "h"):
                 # A hint comes before its digit and shares the digit's group.
-                significance = written if self.reversed != "none" else width - 1 - written
+                significance = written if self.reversed != "none" else max_answer_digits - 1 - written
                 groups.append(max(significance, -2) + 2)
                 written += symbol in DIGITS
             else:

@@ -18,12 +18,12 @@ from lengthwise.spec import SpecError, blame, one_line
 from lengthwise.task.base import Example, Task
 from lengthwise.task.random_source import TooManyChoices
 
-OWED = ("symbols", "draw", "render", "check", "longest_answer_instance", "chance", "space")
+OWED = ("symbols", "draw", "to_example", "check", "longest_answer_instance", "chance", "space")
 CONTRACT = "`lengthwise new task NAME` writes a file to begin with, help(lengthwise.task.base.Task) has the contract"
 DECORATOR = "@dataclass(frozen=True, kw_only=True)"
 
 
-def outside(cls: type) -> bool:
+def is_outside_package(cls: type) -> bool:
     """Whether a class is defined outside the package."""
     return not cls.__module__.startswith("lengthwise.")
 
@@ -31,7 +31,7 @@ def outside(cls: type) -> bool:
 def refuse_undeclared_options(cls: type, name: str) -> None:
     """Refuse a class whose options would be ignored because they are not dataclass fields."""
     for one in cls.__mro__:
-        if not (issubclass(one, Task) and outside(one)):
+        if not (issubclass(one, Task) and is_outside_package(one)):
             continue
         stated = [key for key, kind in inspect.get_annotations(one).items() if "ClassVar" not in str(kind)]
         if stated and "__dataclass_fields__" not in one.__dict__:
@@ -173,7 +173,7 @@ def _count(found: Any) -> int:  # noqa: ANN401 - anything that counts
 _CHECKS: dict[str, Callable[[Any], Any]] = {
     "draw": _instance,
     "longest_answer_instance": _instance,
-    "render": _example,
+    "to_example": _example,
     "check": _verdict,
     "chance": _number,
     "weight": _number,

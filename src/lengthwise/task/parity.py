@@ -28,13 +28,13 @@ class Parity(Stepwise):
             )
         else:
             frame = ("=", "even", "odd")
-        steps = () if self.pad is None else (*MARKS, "##,", "**", "par", "par:", "=")
+        steps = () if self.scratchpad_format is None else (*MARKS, "##,", "**", "par", "par:", "=")
         return tuple(dict.fromkeys(("0", "1", *frame, *steps)))
 
     def draw(self, rng: RandomSource, length: int) -> tuple[int, ...]:
         return tuple(rng.integers(0, 2, length))
 
-    def render(self, instance: tuple[int, ...]) -> Example:
+    def to_example(self, instance: tuple[int, ...]) -> Example:
         odd = sum(instance) % 2
         if self.protocol == "paper":
             head = ("Is", "the", "number", "of", "1's", "even", "in", "the", "sequence")

@@ -112,7 +112,7 @@ class Pcfg(Task):
 
     # --- meaning -----------------------------------------------------------------------------------------------------
 
-    def render(self, instance: str) -> Example:
+    def to_example(self, instance: str) -> Example:
         source = instance.split(" ")
         answer = tuple(_evaluated(source, 0)[0])
         if self.protocol == "paper":
@@ -161,7 +161,7 @@ class Pcfg(Task):
     def answer_limit(self, length: int) -> int:
         """Return the limit for answers of up to 5 · 2^length symbols, but at most the longest published length."""
         return self.limited(
-            min(max(len(self.render(self.longest_answer_instance(length)).answer), 5 * 2**length), LONGEST_ANSWER)
+            min(max(len(self.to_example(self.longest_answer_instance(length)).answer), 5 * 2**length), LONGEST_ANSWER)
         )
 
     def space(self, length: int) -> int:

@@ -29,14 +29,14 @@ class Polynomial(Stepwise):
             frame = ("Evaluate", "at", "x", "=", "-", "in", "*", "**", "+", "?", "The", "answer", "is", "##.")
         else:
             frame = (":", "+", "=", *(str(c) for c in range(-3, 0)), *(f"x^{degree}" for degree in range(4)))
-        steps = () if self.pad is None else (*MARKS, "x", "*", "**", "-", "+", "=", "sum:")
+        steps = () if self.scratchpad_format is None else (*MARKS, "x", "*", "**", "-", "+", "=", "sum:")
         return tuple(dict.fromkeys((*DIGITS, *frame, *steps)))
 
     def draw(self, rng: RandomSource, length: int) -> tuple[int, Terms]:
         x, *rest = rng.below(5), *rng.integers(0, 28, length)
         return x - 2, tuple((one // 4 - 3, one % 4) for one in rest)
 
-    def render(self, instance: tuple[int, Terms]) -> Example:
+    def to_example(self, instance: tuple[int, Terms]) -> Example:
         x, terms = instance
         answer = str(sum(coefficient * x**degree for coefficient, degree in terms) % 10)
         if self.protocol == "paper":
@@ -87,7 +87,7 @@ class Polynomial(Stepwise):
         answers = dict.fromkeys(range(10), 0.0)
         for x in range(-2, 3):
             term = Counter(coefficient * x**degree % 10 for coefficient, degree in product(range(-3, 4), range(4)))
-            for value, share in residues(term, length).items():
+            for value, share in sum_residue_distribution(term, length).items():
                 answers[value] += share / 5
         return max(answers.values())
 
@@ -105,7 +105,7 @@ def _term(coefficient: int, degree: int) -> tuple[str, ...]:
     return (*signed(coefficient), "*", "x", "**", str(degree))
 
 
-def residues(value: Counter[int], times: int) -> dict[int, float]:
+def sum_residue_distribution(value: Counter[int], times: int) -> dict[int, float]:
     """Return the distribution modulo 10 of a sum of `times` independent values, by repeated squaring."""
     total = sum(value.values())
     base = [value[residue] / total for residue in range(10)]

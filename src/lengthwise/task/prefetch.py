@@ -18,7 +18,7 @@ from lengthwise.spec import SpecError
 from lengthwise.task.base import Task
 from lengthwise.task.block import Block, training_block
 
-ARRAYS = ("ids", "starts_N", "prompts_N", "lengths_N", "indices_N")
+ARRAYS = ("ids", "starts_N", "prompt_lengths_N", "lengths_N", "indices_N")
 
 
 class Prefetcher:

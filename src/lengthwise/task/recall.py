@@ -52,14 +52,14 @@ class Recall(Task):
         values = rng.integers(0, self.values, length)
         return tuple(keys), tuple(values), tuple(rng.shuffle(range(length), min(self.queries, length)))
 
-    def render(self, instance: Pairs) -> Example:
+    def to_example(self, instance: Pairs) -> Example:
         keys, values, asked = instance
         pairs = [word for key, value in zip(keys, values, strict=True) for word in (f"k{key}", f"v{value}")]
         return Example((*pairs, SEP, *(f"k{keys[at]}" for at in asked)), tuple(f"v{values[at]}" for at in asked))
 
     def check(self, instance: Pairs, said: Sequence[str]) -> bool:
         """Check with a dictionary parsed from the prompt."""
-        prompt = self.render(instance).prompt
+        prompt = self.to_example(instance).prompt
         end = prompt.index(SEP)
         known = dict(zip(prompt[:end:2], prompt[1:end:2], strict=True))
         return list(said) == [known[key] for key in prompt[end + 1 :]]

@@ -44,7 +44,7 @@ class Reverse(Task):
     def draw(self, rng: RandomSource, length: int) -> tuple[str, ...]:
         return tuple(rng.choice(self.letters, length))
 
-    def render(self, instance: tuple[str, ...]) -> Example:
+    def to_example(self, instance: tuple[str, ...]) -> Example:
         head = ("Reverse:",) if self.protocol == "paper" else ()
         turned = instance[::-1]
         more = {"once": (), "twice": (NEXT, *turned), "back": (NEXT, *instance)}[self.variant]

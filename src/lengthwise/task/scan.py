@@ -46,7 +46,7 @@ class Scan(Task):
         """Return row `index` of the list; splits under `ours` use keyed permutations of the list instead."""
         return self.listed(length)[rng.index % self.space(length)]
 
-    def render(self, instance: str) -> Example:
+    def to_example(self, instance: str) -> Example:
         actions = tuple(_actions(instance.split()))
         if self.protocol == "paper":
             return Example(("Solve:", *instance.split(), f"##{SEP}"), actions)

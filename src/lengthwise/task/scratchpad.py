@@ -100,7 +100,7 @@ NAMED = {
 """The published formats beside `none`: full, minimal, and full without one component."""
 
 
-class Fault(NamedTuple):
+class ScratchpadMistake(NamedTuple):
     """The first thing that is wrong in a target: `step` counts from 1 and is None for the answer."""
 
     step: int | None
@@ -125,7 +125,7 @@ class Stepwise(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _ = self.pad  # raise for an unknown format now, not at the first example
+        _ = self.scratchpad_format  # raise for an unknown format now, not at the first example
 
     @classmethod
     def formats(cls) -> tuple[str, ...]:
@@ -133,15 +133,15 @@ class Stepwise(Task):
         return ("none", *(name for name in NAMED if cls.keeps or name != "full-variables"))
 
     @cached_property
-    def pad(self) -> Scratchpad | None:
+    def scratchpad_format(self) -> Scratchpad | None:
         """The components of the scratchpad, or None."""
         name = self.scratchpad
         if name == "none":
             return None
         if name in self.formats():
-            pad = NAMED[name]
-            values = {field.name: getattr(pad, field.name) for field in fields(pad)}
-            return pad if self.keeps else Scratchpad(**{**values, "variables": False})
+            scratchpad_format = NAMED[name]
+            values = {field.name: getattr(scratchpad_format, field.name) for field in fields(scratchpad_format)}
+            return scratchpad_format if self.keeps else Scratchpad(**{**values, "variables": False})
         if re.fullmatch(r"i[01]c[01]o[01]v[01]r[01]", name):
             if name[7] == "1" and not self.keeps:
                 raise SpecError(f"the steps of {self.name} have no variables; write v0 in {name!r}")
@@ -155,25 +155,29 @@ class Stepwise(Task):
 
     @property
     def judged(self) -> bool:
-        return self.pad is not None and self.hf_tokenizer is None
+        return self.scratchpad_format is not None and self.hf_tokenizer is None
 
     def steps(self, instance: Instance) -> list[Step]:
         """Return the steps of the computation, each with all components."""
         raise NotImplementedError
 
     @property
-    def sentence(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def words_around_answer(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The words before and after an answer: under `paper` it is a sentence, under `ours` there are none."""
         return (("The", "answer", "is"), ("##.",)) if self.protocol == "paper" else ((), ())
 
     def right(self, instance: Instance, answer: tuple[str, ...]) -> bool:
-        """Whether an answer, without its sentence, is correct; computed by another method than in `render`."""
+        """Whether an answer, without its sentence, is correct; computed by another method than in `to_example`."""
         raise NotImplementedError
 
     def make_example(self, instance: Instance, prompt: Sequence[str], answer: Sequence[str]) -> Example:
         """Return the example with the answer's sentence and, if there is a scratchpad, its steps."""
-        before, behind = self.sentence
-        steps = () if self.pad is None else self.pad.write(self.steps(instance), self.protocol == "paper")
+        before, behind = self.words_around_answer
+        steps = (
+            ()
+            if self.scratchpad_format is None
+            else self.scratchpad_format.write(self.steps(instance), self.protocol == "paper")
+        )
         return Example(tuple(prompt), (*before, *answer, *behind), steps)
 
     def digit_run(self, prompt: Sequence[str]) -> int:
@@ -182,7 +186,7 @@ class Stepwise(Task):
 
     def extract(self, said: Sequence[str]) -> tuple[str, ...] | None:
         """Return the answer in a model's output: all after the first `Thus,` (if any), without the sentence."""
-        before, behind = self.sentence
+        before, behind = self.words_around_answer
         rest = tuple(said[list(said).index(END) + 1 :] if END in said else said)
         if len(rest) < len(before) + len(behind) or rest[: len(before)] != before:
             return None
@@ -194,18 +198,20 @@ class Stepwise(Task):
         answer = self.extract(said)
         return answer is not None and self.right(instance, answer)
 
-    def fault(self, instance: Instance, said: Sequence[str]) -> Fault | None:
+    def fault(self, instance: Instance, said: Sequence[str]) -> ScratchpadMistake | None:
         """Return the first wrong component of the first wrong step, else a wrong answer, else None."""
-        if self.pad is not None:
-            gold, told = self.pad.read(self.render(instance).steps), self.pad.read(said)
+        if self.scratchpad_format is not None:
+            gold, told = self.scratchpad_format.read(self.to_example(instance).steps), self.scratchpad_format.read(said)
             for number, (right, here) in enumerate(zip(gold, told, strict=False), 1):
-                for name in self.pad.enabled_components:
+                for name in self.scratchpad_format.enabled_components:
                     if here.get(name) != right[name]:
-                        return Fault(number, name, right[name], here.get(name, ()))
+                        return ScratchpadMistake(number, name, right[name], here.get(name, ()))
             if len(told) != len(gold):
-                return Fault(min(len(told), len(gold)) + 1, "missing" if len(told) < len(gold) else "surplus", (), ())
+                return ScratchpadMistake(
+                    min(len(told), len(gold)) + 1, "missing" if len(told) < len(gold) else "surplus", (), ()
+                )
         if not self.check(instance, said):
-            return Fault(None, "answer", self.render(instance).answer, self.extract(said) or ())
+            return ScratchpadMistake(None, "answer", self.to_example(instance).answer, self.extract(said) or ())
         return None
 
 

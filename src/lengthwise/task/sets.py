@@ -136,7 +136,7 @@ def _found(task: Task, length: int, most: int) -> tuple[Instance, ...]:
 
 
 def instance_factory(task: Task, split: str, length: int, seed: int = 0) -> Callable[[int], Instance]:
-    """Return a function from index to instance: in training drawn with the seed, else the i-th of `evaluation`."""
+    """Return a function from index to instance: drawn with the seed in training, else from `evaluation_instances`."""
     _known(task, split)
     task.require_length(length)
     if split != "train":
@@ -249,7 +249,7 @@ def instances(
         yield make(index)
 
 
-def evaluation(task: Task, split: str, length: int, examples: int | None = None) -> tuple[Instance, ...]:
+def evaluation_instances(task: Task, split: str, length: int, examples: int | None = None) -> tuple[Instance, ...]:
     """Return the evaluation set of a length: 256 distinct instances or all there are; under `paper`, all rows."""
     if task.protocol == "paper":
         length_N, index_N = rows(task, split)

@@ -55,7 +55,7 @@ class Sort(Stepwise):
             "ours": (SEP, *((",",) if self.variant == "multi" else ())),
             "paper": ("Sort", "the", "following", "list", "[", "##,", "]", "##.", "The", "sorted", "is"),
         }[self.protocol]
-        steps = () if self.pad is None else (*MARKS, "##,", *MINIMUM)
+        steps = () if self.scratchpad_format is None else (*MARKS, "##,", *MINIMUM)
         items = self.letters if self.variant == "single" else DIGITS
         return tuple(dict.fromkeys((*items, *frame, *steps)))
 
@@ -64,14 +64,14 @@ class Sort(Stepwise):
         return range(2, 1_000_001)
 
     @property
-    def sentence(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def words_around_answer(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         return (("The", "sorted", "list", "is", "["), ("]", "##.")) if self.protocol == "paper" else ((), ())
 
     def draw(self, rng: RandomSource, length: int) -> tuple[int, ...]:
         low, high = (0, self.alphabet) if self.variant == "single" else (10, self.largest + 1)
         return tuple(rng.integers(low, high, length))
 
-    def render(self, instance: tuple[int, ...]) -> Example:
+    def to_example(self, instance: tuple[int, ...]) -> Example:
         body, answer = self._row(instance), self._row(sorted(instance))
         if self.protocol == "paper":
             return self.make_example(instance, ("Sort", "the", "following", "list", "[", *body, "]", "##."), answer)

@@ -8,7 +8,7 @@ from typing import ClassVar
 from lengthwise.task.base import Example, Published
 from lengthwise.task.copy import SEP
 from lengthwise.task.numbers import DIGITS, signed
-from lengthwise.task.polynomial import residues
+from lengthwise.task.polynomial import sum_residue_distribution
 from lengthwise.task.random_source import RandomSource
 from lengthwise.task.scratchpad import MARKS, Step, Stepwise, join_with_separator
 
@@ -26,7 +26,7 @@ class Summation(Stepwise):
     @property
     def symbols(self) -> tuple[str, ...]:
         frame = {"ours": ("+", "="), "paper": ("Compute:", "+", ".", f"##{SEP}", "The", "answer", "is")}[self.protocol]
-        steps = () if self.pad is None else (*MARKS, "+", "=", "sum", "sum:")
+        steps = () if self.scratchpad_format is None else (*MARKS, "+", "=", "sum", "sum:")
         return tuple(dict.fromkeys((*DIGITS, *frame, *steps)))
 
     @property
@@ -34,13 +34,13 @@ class Summation(Stepwise):
         return range(2, 1_000_001)
 
     @property
-    def sentence(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def words_around_answer(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         return (("The", "answer", "is"), (".",)) if self.protocol == "paper" else ((), ())
 
     def draw(self, rng: RandomSource, length: int) -> tuple[int, ...]:
         return tuple(rng.integers(1, 10, length))
 
-    def render(self, instance: tuple[int, ...]) -> Example:
+    def to_example(self, instance: tuple[int, ...]) -> Example:
         body = join_with_separator("+", [(str(addend),) for addend in instance])
         prompt = ("Compute:", *body, ".", f"##{SEP}") if self.protocol == "paper" else (*body, "=")
         return self.make_example(instance, prompt, (str(sum(instance) % 10),))
@@ -81,7 +81,7 @@ class Summation(Stepwise):
         return 9**length
 
     def chance(self, length: int) -> float:
-        return max(residues(Counter(range(1, 10)), length).values())
+        return max(sum_residue_distribution(Counter(range(1, 10)), length).values())
 
     @property
     def published(self) -> Published:

@@ -104,7 +104,7 @@ class HuggingFaceTokenizer:
         begin = [self.bos] if starts and self.bos is not None else []
         return [*begin, *ids, self.eos], len(begin) + len(head)
 
-    def digits(self) -> dict[str, object]:
+    def digit_tokenization(self) -> dict[str, object]:
         """Describe how digits are tokenized: tokens of example numbers, with and without spaces, and the rule."""
         together = {number: self._shown(number) for number in ("7", "42", "365", "1234", "1234567", "00700")}
         apart = self._shown("1 2 3 4 5 6 7")

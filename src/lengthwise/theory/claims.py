@@ -9,10 +9,10 @@ import torch
 
 from lengthwise.spec import digest
 from lengthwise.theory import rows
-from lengthwise.theory.lemmas import CHI, decay
+from lengthwise.theory.lemmas import CHI, variance_decay_rows
 from lengthwise.theory.order import VOCABULARY, masked_spread, untrained
 from lengthwise.theory.rows import Rows, Tell, silent
-from lengthwise.theory.variance import DRAWS, LEVEL, band, coordinates
+from lengthwise.theory.variance import DRAWS, LEVEL, band, coordinate_variances
 
 INPUTS = 8192
 """The number of inputs per variance of a coordinate in the correlation with lemma 4; with few, noise dominates."""
@@ -57,7 +57,7 @@ def _masks(seed: int, tokens: int = 24) -> float:
 
 
 def _lemmas(tokens: int, draws: int, seed: int, tell: Tell) -> dict[str, Rows]:
-    found = decay(CHI, tokens, count=draws, seed=seed, tell=tell)
+    found = variance_decay_rows(CHI, tokens, count=draws, seed=seed, tell=tell)
     made: dict[str, Rows] = {}
     for claim, part, m in (("V1", "lemma 1", None), ("V2", "lemma 2", None), ("V3", "lemma 3", tokens)):
         row: dict[str, Any] = next(row for row in found if row["part"] == part and row["m"] == m)
@@ -67,7 +67,7 @@ def _lemmas(tokens: int, draws: int, seed: int, tell: Tell) -> dict[str, Rows]:
 
 
 def _correlations(draws: int, inputs: int, seed: int, tell: Tell, m: int = 16) -> np.ndarray:
-    drawn = coordinates(CHI, [m], count=draws, sequences=inputs, seed=seed, tell=tell)
+    drawn = coordinate_variances(CHI, [m], count=draws, sequences=inputs, seed=seed, tell=tell)
     return np.array([np.corrcoef(there_MJ[0], forms["as_published"][0])[0, 1] for there_MJ, forms in drawn])
 
 

@@ -13,7 +13,7 @@ DIGITS = 50
 """The decimal precision: slopes are quotients of small differences, which lose all digits in float64 near t = 10⁵."""
 
 
-def weights(seen_N: Sequence[Decimal], values_N: Sequence[Decimal]) -> list[float]:
+def relu_weights(seen_N: Sequence[Decimal], values_N: Sequence[Decimal]) -> list[float]:
     """Return the c with value(t) = value(1) + Σ_k c_k · ReLU(seen_k − seen_t); one fewer than there are points.
 
     `seen` must be decreasing. If the layer sees 1/t and writes t, c_k = 2k: all are positive, so nothing cancels.

@@ -16,7 +16,7 @@ from lengthwise.theory.variance import (
     Row,
     Tell,
     band,
-    coordinates,
+    coordinate_variances,
     exponent,
     lemma1,
     lemma2,
@@ -57,7 +57,7 @@ def row(
         "heads": start.heads,
         "sigma": start.sigma,
         "weights": start.weights,
-        "spread": start.spread,
+        "spread": start.logit_variance,
         "mask": mask,
         "m": m,
         "draws": len(values),
@@ -70,7 +70,7 @@ def row(
     }
 
 
-def decay(
+def variance_decay_rows(
     start: Initialisation,
     tokens: int,
     *,
@@ -130,7 +130,9 @@ def head_sweep(
             * many
             / here.width
         )
-        rows.append(row("heads", here, found, {"as_published": here.spread / many, "corrected": here.spread}))
+        rows.append(
+            row("heads", here, found, {"as_published": here.logit_variance / many, "corrected": here.logit_variance})
+        )
     return rows
 
 
@@ -157,7 +159,7 @@ def coordinate_rows(
     start: Initialisation, positions: Sequence[int], *, count: int = DRAWS, seed: int = 0, tell: Tell | None = None
 ) -> list[Row]:
     """Return rows of lemma 4: the slope of measured on predicted differences between coordinates (1 is right)."""
-    drawn = list(coordinates(start, positions, count=count, seed=seed, tell=tell))
+    drawn = list(coordinate_variances(start, positions, count=count, seed=seed, tell=tell))
     rows = []
     for place, m in enumerate(positions):
         for form in ("as_published", "corrected"):
@@ -170,8 +172,8 @@ def lemma_rows(
     start: Initialisation = CHI, tokens: int = 512, *, count: int = DRAWS, seed: int = 0, tell: Tell | None = None
 ) -> list[Row]:
     """Return all rows of `lengthwise theory variance`: the given setting, then sweeps of heads, floor and σ."""
-    rows = decay(start, tokens, count=count, seed=seed, tell=tell)
-    rows += decay(start, tokens, mask="bidirectional", count=count, seed=seed, tell=tell)
+    rows = variance_decay_rows(start, tokens, count=count, seed=seed, tell=tell)
+    rows += variance_decay_rows(start, tokens, mask="bidirectional", count=count, seed=seed, tell=tell)
     rows += coordinate_rows(start, [m for m in (1, 4, 16, 64) if m <= tokens], count=count, seed=seed, tell=tell)
     rows += head_sweep(SWEPT, count=count, seed=seed, tell=tell)
     rows += large_position_rows(SWEPT, 4096, count=count, seed=seed, tell=tell)

@@ -78,7 +78,9 @@ def second_layer_weights(made: Constructed, ids_BT: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def equal_tokens(encoding: str = "nope", *, layers: int = 2, seed: int = 0, sharpness: float = 30.0) -> list[float]:
+def equal_token_weight_gaps(
+    encoding: str = "nope", *, layers: int = 2, seed: int = 0, sharpness: float = 30.0
+) -> list[float]:
     """Return the largest |α₃₃ − α₃₂| of any head on [bos, x, x], per layer of a random decoder; exactly 0 in the first.
 
     `sharpness` multiplies W_Q: however sharp the heads, equal tokens get equal weights in the first layer of `nope`.

@@ -54,7 +54,7 @@ class OrderEffect:
 
 
 @torch.no_grad()
-def shuffled_prefix(
+def shuffled_prefix_effect(
     decoder: Decoder, ids_BT: Tensor, targets_B: Tensor, *, count: int = 8, seed: int = 0, keep_last: bool = True
 ) -> OrderEffect:
     """Measure how shuffling the tokens before the last one changes the prediction of the next one.
@@ -86,7 +86,7 @@ def masked_spread(decoder: Decoder, ids_BT: Tensor, mask_id: int, places: list[i
 
 
 @torch.no_grad()
-def permuted_prompt(
+def permuted_prompt_effect(
     decoder: Decoder, ids_BT: Tensor, prompt: int, *, count: int = 8, seed: int = 0, begin: int = 0
 ) -> OrderEffect:
     """Measure how another order of the prompt changes the logits of the whole answer.
@@ -157,9 +157,9 @@ def every_check(tokens: int = 24, *, count: int = 8, seed: int = 0, sigma: float
         (4, "nope", False, "so do all later ones"),
     ):
         decoder = made("causal", layers, encoding)
-        note(before, decoder, shuffled_prefix(decoder, ids_BT, targets_B, count=count, seed=seed), invariant, by)
+        note(before, decoder, shuffled_prefix_effect(decoder, ids_BT, targets_B, count=count, seed=seed), invariant, by)
     decoder = made("causal", 1)
-    moved = shuffled_prefix(decoder, ids_BT, targets_B, count=count, seed=seed, keep_last=False)
+    moved = shuffled_prefix_effect(decoder, ids_BT, targets_B, count=count, seed=seed, keep_last=False)
     note("shuffle the last token too (as published)", decoder, moved, False, "the query is another token: no order yet")
     places = [2, 7, tokens // 2, tokens - 3]
     for mask, encoding, invariant, by in (
@@ -175,6 +175,6 @@ def every_check(tokens: int = 24, *, count: int = 8, seed: int = 0, sigma: float
         ("causal", "nope", False, "a causal prompt has its order by depth"),
     ):
         decoder = made(mask, 4, encoding)
-        changed = permuted_prompt(decoder, ids_BT, tokens // 2, count=count, seed=seed)
+        changed = permuted_prompt_effect(decoder, ids_BT, tokens // 2, count=count, seed=seed)
         note("another order of the prompt", decoder, changed, invariant, by)
     return rows

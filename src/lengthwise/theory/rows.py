@@ -17,8 +17,8 @@ from lengthwise.theory.theorem2 import (
     alibi_slopes,
     construct_relative,
     distances,
+    relative_bias_decoder,
     scores,
-    shift_kernel,
     t5_bias,
     unevenness,
 )
@@ -227,7 +227,7 @@ def imitations(tokens: int = 127, heads: int = 8) -> tuple[Rows, Rows]:
     slope_H1 = torch.tensor(slopes, dtype=torch.float64)[:, None]
     add("alibi", scores(made, made.draw(1)).logits_BHQK[0], -slope_H1 * torch.arange(n))
     bias_HN = t5_bias(tokens)
-    made = shift_kernel(bias_HN)
+    made = relative_bias_decoder(bias_HN)
     add("t5", scores(made, made.draw(1)).logits_BHQK[0], bias_HN)
     return table, points
 
@@ -240,11 +240,11 @@ def horizons(precisions: Iterable[str] = ("bf16", "fp16", "fp32"), tell: Tell = 
         if dtype == torch.float64:
             raise SpecError("fp64 tells positions apart beyond 10⁷; measure bf16, fp16 or fp32")
         tell(f"horizon: {precision}")
-        alike, far = horizon.reciprocal_horizon(dtype), horizon.predicted_from_count(dtype)
+        alike, far = horizon.reciprocal_horizon(dtype), horizon.predicted_count_horizon(dtype)
         tokens = min(2 * far, 2600)
         apart, right, _ = horizon.layer_horizon(dtype, tokens)
         if dtype == torch.float32:  # too long for a full run: use a prefilled cache, around the predicted tie
-            said = horizon.head_far(dtype, alike - 1, 4)
+            said = horizon.head_outputs_from(dtype, alike - 1, 4)
             head = alike if [a == b for a, b in pairwise(said)] == [False, False, True] else None
             count = horizon.count_horizon(dtype, start=far - 1000)
         else:
@@ -253,7 +253,7 @@ def horizons(precisions: Iterable[str] = ("bf16", "fp16", "fp32"), tell: Tell = 
             {
                 "precision": precision,
                 "bits": horizon.BITS[dtype],
-                "from 1/t, sure": horizon.predicted_from_reciprocal(dtype),
+                "from 1/t, sure": horizon.predicted_reciprocal_horizon(dtype),
                 "from 1/t, rounded": alike,
                 "from 1/t, decoder": head,
                 "from t, predicted": far,
@@ -287,9 +287,9 @@ def units_needed_rows(lengths: Iterable[int] = (20, 100, 400, 1600)) -> Rows:
 
 def heads(tokens: int = 12, beta: float = 5.0) -> tuple[Rows, Rows]:
     """Return a table on equal tokens in one layer and on diagonal and previous-token heads in two, and both maps."""
-    one = max(max(objection.equal_tokens("nope", layers=1, seed=seed)) for seed in range(20))
-    two = max(objection.equal_tokens("nope", layers=2, seed=seed)[1] for seed in range(20))
-    rope = max(max(objection.equal_tokens("rope", layers=1, seed=seed)) for seed in range(20))
+    one = max(max(objection.equal_token_weight_gaps("nope", layers=1, seed=seed)) for seed in range(20))
+    two = max(objection.equal_token_weight_gaps("nope", layers=2, seed=seed)[1] for seed in range(20))
+    rope = max(max(objection.equal_token_weight_gaps("rope", layers=1, seed=seed)) for seed in range(20))
     equal = "[bos, x, x]: largest |α₃₃ − α₃₂| of 20 random models"
     table: Rows = [
         {"what": f"{equal}, layer 1", "predicted": 0.0, "decoder": one},

@@ -35,7 +35,7 @@ from lengthwise.model import Decoder, DecoderConfig
 from lengthwise.model.decoder import Layer
 from lengthwise.model.taps import Recorder
 from lengthwise.spec import SpecError
-from lengthwise.theory.hinges import DIGITS, weights
+from lengthwise.theory.hinges import DIGITS, relu_weights
 
 ONE, BOS, POSITION, REST = range(4)
 """The reserved coordinates; REST is used only with a norm."""
@@ -271,9 +271,9 @@ def _feed_plain(
     feed.up.weight[:hinges, POSITION] = -1
     feed.down.weight[:, :hinges] = 0
     to_write = [value - u for value, u in zip(values, u_N, strict=True)]
-    feed.down.weight[POSITION, :hinges] = _shuffled(weights(u_N, to_write))
+    feed.down.weight[POSITION, :hinges] = _shuffled(relu_weights(u_N, to_write))
     for column, one in enumerate(written):
-        found = weights(u_N, [Decimal(value) for value in one])
+        found = relu_weights(u_N, [Decimal(value) for value in one])
         feed.down.weight[POSITION + 1 + column, :hinges] = _shuffled(found)
 
 
@@ -318,7 +318,7 @@ def _feed_normed(decoder: Decoder, norm: NormKind, n: int, content: Decimal, eps
         (REST, [other for _, other in balance], [Decimal(0), *[mark] * (n - 1)]),
     ):
         to_write = [value - held for value, held in zip(target, before, strict=True)]
-        feed.down.weight[coordinate] = _shuffled(weights(seen_N, to_write))
+        feed.down.weight[coordinate] = _shuffled(relu_weights(seen_N, to_write))
         feed.down.bias[coordinate] = float(to_write[0])
     return float(((anchor**2 + square + content) / width + epsilon).sqrt())
 

@@ -134,7 +134,7 @@ def unevenness(relative_QK: Tensor) -> float:
 # --- any kernel of the distance --------------------------------------------------------------------------------------
 
 
-def shift_kernel(
+def relative_bias_decoder(
     bias_HN: Tensor, width: int | None = None, *, seed: int = 0, dtype: torch.dtype = torch.float64
 ) -> Constructed:
     """Return a two-layer NoPE decoder whose second layer adds its head's bias[t − i] to each score.
@@ -191,7 +191,7 @@ def t5_bias(tokens: int, heads: int = 2, *, buckets: int = 32, distance: int = 1
     """Return a T5-style table by distance, one random number per head and bucket: (H, T + 1).
 
     The buckets are those of `lengthwise.encoding.t5`, which halves their number as an integer. The formula printed in
-    Kazemnejad et al. halves it as a real number (`printed_bucket`), and disagrees with their own example.
+    Kazemnejad et al. halves it as a real number (`t5_bucket_as_printed`), and disagrees with their own example.
     """
     geometry = Geometry(width=heads, heads=heads, head_width=1)
     encoding = T5(geometry, buckets=buckets, distance=distance)
@@ -201,17 +201,17 @@ def t5_bias(tokens: int, heads: int = 2, *, buckets: int = 32, distance: int = 1
 
 
 def alibi_slopes(heads: int) -> list[float]:
-    """Return ALiBi's slopes, 2^(−8k/H) if H is a power of two. (`printed_constant` is what the publication says.)"""
+    """Return ALiBi's slopes, 2^(−8k/H) if H is a power of two; `alibi_constant_as_printed` is the publication's."""
     geometry = Geometry(width=heads, heads=heads, head_width=1)
     return Alibi(geometry).slope_H(torch.zeros(1, dtype=torch.float64)).tolist()
 
 
-def printed_constant(heads: int) -> float:
+def alibi_constant_as_printed(heads: int) -> float:
     """Return ALiBi's constant as printed in Kazemnejad et al. (appendix B): .939 at 8 heads, but slopes start at .5."""
     return 2.0 ** -(2.0 ** -math.log2(heads + 3))
 
 
-def printed_bucket(behind: int, buckets: int, distance: int) -> float:
+def t5_bucket_as_printed(behind: int, buckets: int, distance: int) -> float:
     """Return T5's bucket by the formula printed in Kazemnejad et al. (appendix B), with B/2 a real number.
 
     For B = 5, D = 6 and distances 3, 4, 5 it gives "buckets" 2.5, 3.5, 3.5; their own matrix, and T5, have 3, 3, 4.

@@ -63,7 +63,7 @@ class Initialisation:
         return cls(width, heads, (3 * width) ** -0.5, "uniform", 1.0)
 
     @property
-    def spread(self) -> float:
+    def logit_variance(self) -> float:
         """s = d²σ⁴, the variance of a scaled logit; Property 1 (attention is almost uniform) says s ≪ 1."""
         return self.width**2 * self.sigma**4
 
@@ -127,7 +127,7 @@ def lemma3(start: Initialisation, m: int, form: Literal["as_published", "correct
     `as_published` s/m; `corrected` s (e^s/m + dσ⁴), for m ≫ e^s; `exact` for every m and s, softmax included.
     With d=256, H=4, σ=0.05 and m=4096: 0.000100, 0.000806, 0.000805; with m=1: 0.410, 0.618, 0.410.
     """
-    s = start.spread
+    s = start.logit_variance
     if form == "as_published":
         return s / m
     if form == "corrected":
@@ -174,11 +174,11 @@ def _moments_at(m: int, variance: float, width: int) -> tuple[float, float]:
 # --- what is measured ------------------------------------------------------------------------------------------------
 
 
-def sampled(decoder: Decoder, x_RTD: Tensor, places: Sequence[int]) -> tuple[Tensor, Tensor]:
+def logits_and_attention_output(decoder: Decoder, x_RTD: Tensor, places: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Return unscaled logits (R, M, H, T) and attention output (R, M, D) of layer 0 at some positions, counted from 0.
 
     It uses the decoder's weights in another order, q·(W_k e) = (W_kᵀq)·e and Σ a (W_v e) = W_v (Σ a e), so that a row
-    costs H·T·D and not T·D². `through_taps` gives the same numbers; masked logits are −inf.
+    costs H·T·D and not T·D². `logits_and_output_tapped` gives the same numbers; masked logits are −inf.
     """
     layer = cast("Layer", decoder.layers[0])
     attention, heads = layer.attention, decoder.config.heads
@@ -195,8 +195,8 @@ def sampled(decoder: Decoder, x_RTD: Tensor, places: Sequence[int]) -> tuple[Ten
     return logits_RMHT, attention.out(torch.einsum("rmhd,hed->rmhe", mean_RMHD, v_HED).flatten(2))
 
 
-def through_taps(decoder: Decoder, x_RTD: Tensor, places: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Return the same as `sampled`, from the taps of a whole forward pass that gets these embeddings."""
+def logits_and_output_tapped(decoder: Decoder, x_RTD: Tensor, places: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Return what `logits_and_attention_output` returns, from the taps of a forward pass over these embeddings."""
     record = Recorder()
     taps = {"embeddings": lambda _, old: x_RTD.to(old.dtype), "layers.0.[qk]": record, "layers.0.heads": record}
     decoder(torch.zeros(x_RTD.shape[:2], dtype=torch.long), taps=taps)
@@ -238,7 +238,9 @@ def second_moments_at_init(
     for number in range(count):
         key = digest("theory", str(start), mask, seed, number, bits=63)
         decoder, x_RTD = start.decoder(key, mask), start.draw(key, sequences, tokens)
-        logits_RMHT, out_RMD = (through_taps if full else sampled)(decoder, x_RTD, places)
+        logits_RMHT, out_RMD = (logits_and_output_tapped if full else logits_and_attention_output)(
+            decoder, x_RTD, places
+        )
         layer = cast("Layer", decoder.layers[0])
         e_RMD = layer.attention_norm(x_RTD[:, places])
         parts = (layer.attention.q, layer.attention.k, layer.attention.v)
@@ -292,9 +294,9 @@ def lemma4(decoder: Decoder, start: Initialisation, positions: Sequence[int]) ->
         pulled_JD += (read_h_JD @ k_HED[head].mT) @ q_HED[head] * wide**-0.5
     found: dict[str, list[Tensor]] = {"as_published": [], "corrected": []}
     for m in positions:
-        found["as_published"].append((m * s_x**2 + whole_J) / (m * s_x**2 + start.spread))
-        share, pull = _softmax_moments(m, start.spread, start.width, wide)
-        reached = pull / start.spread  # the share of the query's effect at m keys; 1 for many keys
+        found["as_published"].append((m * s_x**2 + whole_J) / (m * s_x**2 + start.logit_variance))
+        share, pull = _softmax_moments(m, start.logit_variance, start.width, wide)
+        reached = pull / start.logit_variance  # the share of the query's effect at m keys; 1 for many keys
         variance_J = s_x**2 + share * own_J + (whole_J - own_J) / m + reached * pulled_JD.square().sum(1)
         variance_J += 2 * s_x * (read_JD.diagonal() / m + sqrt(reached) * pulled_JD.diagonal())
         found["corrected"].append(variance_J / variance_J.mean())
@@ -302,7 +304,7 @@ def lemma4(decoder: Decoder, start: Initialisation, positions: Sequence[int]) ->
 
 
 @torch.no_grad()
-def coordinates(
+def coordinate_variances(
     start: Initialisation,
     positions: Sequence[int],
     *,
@@ -316,7 +318,7 @@ def coordinates(
     for number in range(count):
         key = digest("theory", "coordinates", str(start), seed, number, bits=63)
         decoder, x_RTD = start.decoder(key), start.draw(key, sequences, max(positions))
-        _, out_RMD = sampled(decoder, x_RTD, places)
+        _, out_RMD = logits_and_attention_output(decoder, x_RTD, places)
         state_RMD = cast("Layer", decoder.layers[0]).feed_forward_norm(x_RTD[:, places] + out_RMD)
         yield state_RMD.square().mean(0), lemma4(decoder, start, positions)
         if tell is not None:

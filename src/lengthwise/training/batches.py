@@ -39,7 +39,7 @@ class Batch:
         return self.ids_BT[self.loss_BT]
 
     @property
-    def prompts_B(self) -> Tensor:
+    def prompt_lengths_B(self) -> Tensor:
         """The number of prompt tokens of each row: those before the first token to predict."""
         return self.loss_BT.int().argmax(1)
 
@@ -72,7 +72,7 @@ def batch_row_indices(block: Block, training: Training, key: int) -> list[np.nda
     size = training.batch_size
     if training.batching == "mixed":
         return [np.arange(start, start + size) for start in range(0, len(block), size)]
-    order_N = np.argsort(block.tokens_N, kind="stable")
+    order_N = np.argsort(block.token_counts_N, kind="stable")
     batches = [order_N[start : start + size] for start in range(0, len(block), size)]
     words = np.random.Philox(key=key).random_raw(len(batches))
     return [batches[place] for place in np.argsort(words, kind="stable")]
@@ -99,7 +99,7 @@ def feed(block: Block, rows: np.ndarray, positions: Positions, seed: int, start:
     if not isinstance(positions, Consecutive):
         places = np.zeros_like(batch.ids_BT, dtype=np.int64)
         for place, row in enumerate(np.asarray(rows).tolist()):
-            tokens, prompt = int(batch.tokens_B[place]), int(block.prompts_N[row])
+            tokens, prompt = int(batch.tokens_B[place]), int(block.prompt_lengths_N[row])
             ids = batch.ids_BT[place, :tokens].tolist()
             key = digest("positions", seed, start + row)  # new positions for an example repeated in a later epoch
             places[place, :tokens] = positions.places(ids[:prompt], ids[prompt:], key, tokens)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lengthwise.folder import Folder
 from lengthwise.spec import SpecError
-from lengthwise.training.parallel import ALONE, Team
+from lengthwise.training.parallel import ALONE, DistributedProcesses
 
 MANIFEST, STATE = "manifest.json", "state.safetensors"
 KEPT = 2
@@ -60,7 +60,13 @@ def unpack(data: bytes) -> dict[str, Tensor]:
         raise SpecError(f"the weights are damaged: {error}") from error
 
 
-def save(where: Folder, step: int, tensors: Mapping[str, Tensor], notes: Mapping[str, Any], team: Team = ALONE) -> None:
+def save(
+    where: Folder,
+    step: int,
+    tensors: Mapping[str, Tensor],
+    notes: Mapping[str, Any],
+    team: DistributedProcesses = ALONE,
+) -> None:
     """Write the checkpoint of a step below `where`; once it is complete, delete all but the newest two."""
     name = f"{step:09d}"
     here = where / name

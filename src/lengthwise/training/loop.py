@@ -20,7 +20,7 @@ from lengthwise.model.taps import Tap
 from lengthwise.spec import SpecError, digest
 from lengthwise.training.batches import Batch, BlockSource, batches
 from lengthwise.training.health import Diverged
-from lengthwise.training.parallel import ALONE, Team, local_shard, shard_like
+from lengthwise.training.parallel import ALONE, DistributedProcesses, local_shard, shard_like
 from lengthwise.training.settings import Seeds, Training
 
 
@@ -48,7 +48,7 @@ class Loop:
     training: Training
     positions: Positions
     seeds: Seeds
-    team: Team = ALONE
+    team: DistributedProcesses = ALONE
     step: int = 0
     """Steps done so far."""
     module: nn.Module = field(init=False)
@@ -96,7 +96,7 @@ class Loop:
         targets, loss = int(global_batch.loss_BT.sum()), 0.0
         parts = list(self._parts(local_batch))
         for number, part in enumerate(parts, 1):
-            with self.team.gradients(self.module, number == len(parts)):
+            with self.team.gradient_sync_context(self.module, number == len(parts)):
                 loss += self._gradient(part, targets)
         loss, norm = self.team.total(loss), self._clipped()
         if not (isfinite(loss) and isfinite(norm)):
@@ -210,7 +210,7 @@ def total_loss(module: nn.Module, feed: Batch, prefix: bool = False, taps: Mappi
         lengths=(feed.tokens_B - 1).tolist(),
         positions_BT=None if feed.positions_BT is None else feed.positions_BT[:, :-1],
         budget=torch.from_numpy(feed.tokens_B),
-        prefix=feed.prompts_B if prefix else None,
+        prefix=feed.prompt_lengths_B if prefix else None,
         only_BT=feed.loss_BT[:, 1:],
         **({} if taps is None else {"taps": taps}),
     )

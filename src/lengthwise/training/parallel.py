@@ -22,7 +22,7 @@ from lengthwise.training.batches import Batch
 
 
 @dataclass(frozen=True)
-class Team:
+class DistributedProcesses:
     """The processes of a run; the first, rank 0, writes the files."""
 
     rank: int = 0
@@ -54,7 +54,7 @@ class Team:
             return feed
         return feed.rows(np.arange(self.rank, len(feed.tokens_B), self.size))
 
-    def gradients(self, module: nn.Module, last: bool) -> Any:  # noqa: ANN401
+    def gradient_sync_context(self, module: nn.Module, last: bool) -> Any:  # noqa: ANN401
         """A context in which gradients are exchanged only for the last part of a batch."""
         if isinstance(module, nn.parallel.DistributedDataParallel) and not last:
             return module.no_sync()
@@ -119,11 +119,11 @@ def shard_like(held: Tensor, value: Tensor) -> Tensor:
     return value
 
 
-ALONE = Team()
+ALONE = DistributedProcesses()
 
 
 @contextmanager
-def team(shard: bool = False) -> Iterator[Team]:
+def team(shard: bool = False) -> Iterator[DistributedProcesses]:
     """The processes that torchrun started, or this one alone."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1 and not shard:
@@ -134,6 +134,6 @@ def team(shard: bool = False) -> Iterator[Team]:
     # The timeout is long because the other processes wait while the first one evaluates.
     dist.init_process_group("gloo", timeout=timedelta(hours=24))
     try:
-        yield Team(dist.get_rank(), dist.get_world_size(), shard)
+        yield DistributedProcesses(dist.get_rank(), dist.get_world_size(), shard)
     finally:
         dist.destroy_process_group()

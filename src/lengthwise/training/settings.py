@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from lengthwise.spec import Spec, SpecError, did_you_mean, known_fields, validated
+from lengthwise.spec import Spec, SpecError, did_you_mean, require_known_fields, validated
 from lengthwise.task.sets import BLOCK
 
 Positive = Field(gt=0)
@@ -94,7 +94,7 @@ class Training(BaseModel):
         return {f"{share}%": max(1, self.steps * share // 100) for share in (25, 50, 75)}
 
     @property
-    def validated(self) -> list[int]:
+    def validation_steps(self) -> list[int]:
         """The steps after which there is a validation; the last one is among them."""
         return sorted({max(1, self.steps * count // self.validations) for count in range(1, self.validations + 1)})
 
@@ -149,7 +149,7 @@ def training_preset(
     if spec.name not in PRESETS:
         raise SpecError(f"unknown training {spec.name!r}.{did_you_mean(spec.name, PRESETS)}")
     fields = {**PRESETS[spec.name], **(defaults or {}), **dict(spec.options), **changes}
-    known_fields("training", spec.name, Training, fields)
+    require_known_fields("training", spec.name, Training, fields)
     if isinstance(fields["lr"], int) and not isinstance(fields["lr"], bool):
         fields["lr"] = float(fields["lr"])
     return validated("training", spec.name, Training, fields)
