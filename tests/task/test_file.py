@@ -12,7 +12,7 @@ from lengthwise.task import build_task
 from lengthwise.task.audit import audit
 from lengthwise.task.block import training_block
 from lengthwise.task.export import export
-from lengthwise.task.sets import BUCKETS, evaluation_instances, instance_factory, lengths_of, owns
+from lengthwise.task.sets import BUCKETS, evaluation_instances, instance_factory, lengths_of
 from lengthwise.task.vocabulary import text
 
 
@@ -105,7 +105,11 @@ def test_a_changed_file_is_another_task_in_the_same_process(data):
 
 
 def split_of(task, length, instance):
-    owners = [split for split in BUCKETS if length in lengths_of(task, split) and owns(task, split, length, instance)]
+    owners = [
+        split
+        for split in BUCKETS
+        if length in lengths_of(task, split) and task.bucket(length, instance) in BUCKETS[split]
+    ]
     assert len(owners) <= 1
     return owners[0] if owners else None
 

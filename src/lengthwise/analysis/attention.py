@@ -232,10 +232,6 @@ class HeadStatistics:
         for held_LHN, each_BHRK in ((self.weight_LHN, weights_BHRK), (self.argmax_LHN, largest_BHRK)):
             held_LHN[layer].index_add_(1, bins_RK.flatten(), each_BHRK.sum(0).flatten(1).double())
 
-    def mean_LHT(self, name: str) -> Tensor:
-        """Return the mean of a statistic at each query position; NaN if no query was counted there."""
-        return self.sums[name] / self.count_T
-
     def mean_LH(self, name: str) -> Tensor:
         """Return the mean of a statistic over all counted queries."""
         return self.sums[name].sum(-1) / self.count_T.sum()

@@ -23,17 +23,6 @@ def histogram_rows(heads: HeadStatistics, **labels: object) -> list[dict[str, ob
     return found
 
 
-def published_bins(counts: Sequence[float]) -> list[float]:
-    """Merge bins of .025 into the publication's 21, centred at 0, .05, ..., 1; return shares.
-
-    >>> published_bins([1.0] * 40)[:2]
-    [0.025, 0.05]
-    """
-    whole = sum(counts) or 1.0
-    inner = [counts[place] + counts[place + 1] for place in range(1, BINS - 1, 2)]
-    return [part / whole for part in (counts[0], *inner, counts[-1])]
-
-
 def head_rows(heads: HeadStatistics, **labels: object) -> list[dict[str, object]]:
     """Return a row for each layer and head: the means of all statistics, and the shares of near and far distances.
 

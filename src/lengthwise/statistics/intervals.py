@@ -17,8 +17,6 @@ from lengthwise.statistics.estimate import NO_SEEDS, OTHER_TASKS, THESE_TASKS, E
 LEVEL = 0.95
 STRATIFIED = "t stratified by task, Welch–Satterthwaite"
 BY_FAMILY = "t over task families"
-FAMILIES = ("copy", "reverse", "addition", "polynomial", "sort", "summation", "parity", "lego", "scan", "pcfg")
-"""The ten families of the published tasks."""
 
 
 def family(task: str) -> str:

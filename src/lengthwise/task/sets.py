@@ -89,11 +89,6 @@ def check_split_length(task: Task, split: str, length: int) -> None:
         raise SpecError(f"{split!r} of {task.name} has no length {length} ({task.unit}); {nearest}")
 
 
-def owns(task: Task, split: str, length: int, instance: Instance) -> bool:
-    """Whether the instance's content puts it into this split."""
-    return task.bucket(length, instance) in BUCKETS[split]
-
-
 @lru_cache(maxsize=4096)
 def split_instances(task: Task, split: str, length: int) -> tuple[Instance, ...] | None:
     """Return all instances of a split and length in a keyed random order, or None if the space is not small."""
