@@ -20,7 +20,7 @@ from lengthwise.evaluation.rows import frame, to_parquet
 from lengthwise.folder import Folder
 from lengthwise.run.lease import Lease
 from lengthwise.study.drive import Driver
-from lengthwise.study.file import Resources, StudyFile
+from lengthwise.study.file import RunResources, StudyFile
 from lengthwise.study.plan import Planned
 from lengthwise.study.ray_executor import RayExecutor
 from lengthwise.study.store import Store
@@ -109,7 +109,7 @@ def main() -> None:
 
     from lengthwise.study.work import job_of
 
-    engine = Warm(Resources(), workers=chosen.workers, do=nothing)
+    engine = Warm(RunResources(), workers=chosen.workers, do=nothing)
     planned, warm = study_of(chosen.runs), study_of(20)
     plain, ours, inside, driver = [], [], [], []
     with tempfile.TemporaryDirectory() as there:

@@ -8,7 +8,7 @@ import torch
 
 from lengthwise.analysis import attention
 from lengthwise.analysis.attention import BINS, Batch, DecoderSource, HeadStatistics, attention_statistics, batches
-from lengthwise.analysis.distance import by_length, head_rows, histogram_rows, joined
+from lengthwise.analysis.distance import by_length, head_rows, layer_distance_rows, pool_statistics
 from lengthwise.encoding import ENCODINGS
 from lengthwise.encoding.base import Encoding
 from lengthwise.model import Decoder, preset
@@ -201,10 +201,10 @@ def test_examples_of_a_task_are_counted_where_they_say_the_answer():
     assert len(rows) == 3 * 2 * 4
     assert rows[0]["encoding"] == "nope" and rows[0]["queries"] == 5 * 3
     assert int(unseen.count_T.sum()) == rows[-1]["queries"]  # length 8 alone
-    assert len(histogram_rows(unseen)) == 2 * BINS
-    maxima = sum(row["argmax"] for row in histogram_rows(unseen))
+    assert len(layer_distance_rows(unseen)) == 2 * BINS
+    maxima = sum(row["argmax"] for row in layer_distance_rows(unseen))
     assert maxima == pytest.approx(2 * 4 * rows[-1]["queries"])
-    both = joined([unseen, unseen])
+    both = pool_statistics([unseen, unseen])
     assert head_rows(both)[0]["entropy"] == pytest.approx(head_rows(unseen)[0]["entropy"])
 
 

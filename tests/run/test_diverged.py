@@ -128,7 +128,7 @@ def test_a_bundle_keeps_it(place, tmp_path):
 def test_survivors_are_never_averaged_without_a_word():
     from lengthwise.statistics.aggregates import aggregates, differences, task_difference
     from lengthwise.statistics.cells import score_cells
-    from lengthwise.statistics.ranks import standing
+    from lengthwise.statistics.ranks import rank_statistics
     from lengthwise.statistics.table import learned, scores
     from tests.statistics.planted import made, named
 
@@ -148,7 +148,7 @@ def test_survivors_are_never_averaged_without_a_word():
     one = task_difference(table, "x", "b", "a")
     assert not one.settled and one.verdict_text == "not settled: b diverged in 1 seed"
     # In the two queries of seed 0 it ranks last although its survivors are ahead.
-    assert standing(table).mean_rank["b"].value == pytest.approx((2 + 1 + 1) / 3)
+    assert rank_statistics(table).mean_rank["b"].value == pytest.approx((2 + 1 + 1) / 3)
     told = {(task, name): got for task, name, got in learned(table).select("task", "encoding", "learned").iter_rows()}
     assert told["x", "a"] and told["x", "b"], "2 of 3 is enough"
 

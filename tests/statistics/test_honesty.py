@@ -13,7 +13,7 @@ import lengthwise.statistics
 from lengthwise.statistics.aggregates import aggregates, differences
 from lengthwise.statistics.cells import score_cells
 from lengthwise.statistics.estimate import Estimate
-from lengthwise.statistics.ranks import mrr, standing
+from lengthwise.statistics.ranks import mrr, rank_statistics
 from lengthwise.statistics.table import scores
 from tests.statistics.planted import made, named
 
@@ -78,7 +78,9 @@ def test_every_number_says_of_how_many_of_what_and_by_which_recipe():
     names = ("nope", "t5", "alibi", "rope:fraction=0.25", "sinusoidal")
     planted = {(t, e, s): float(dice.random()) for t in ("copy", "sort") for e in names for s in range(3)}
     table = scores(made(planted), named(planted))
-    found = list(numbers([aggregates(table), differences(table), score_cells(table), mrr(table), standing(table)]))
+    found = list(
+        numbers([aggregates(table), differences(table), score_cells(table), mrr(table), rank_statistics(table)])
+    )
     assert len(found) > 60
     for one in found:
         assert one.n > 0 and one.unit and one.recipe and one.words and one.measure

@@ -19,9 +19,9 @@ from lengthwise.statistics.ranks import (
     mrr,
     paper_mrr,
     queries,
+    rank_statistics,
     ranks,
     rounded,
-    standing,
 )
 from lengthwise.statistics.table import scores
 from tests.statistics.planted import made, named
@@ -62,9 +62,9 @@ def test_ties_share_the_expected_reciprocal_rank():
 def test_a_task_where_all_tie_gives_everybody_the_average():
     found = mrr(told(study({name: [0.0, 0.0, 0.0] for name in FIVE})))
     assert list(found.values.values()) == pytest.approx([HARMONIC / 5] * 5)
-    assert [one.value for one in standing(told(study({name: [1.0] * 3 for name in FIVE}))).mean_rank.values()] == [
-        3.0
-    ] * 5
+    assert [
+        one.value for one in rank_statistics(told(study({name: [1.0] * 3 for name in FIVE}))).mean_rank.values()
+    ] == [3.0] * 5
 
 
 def test_scores_are_rounded_to_half_a_percent():
@@ -118,7 +118,7 @@ def test_the_five_add_up_and_the_listing_changes_nothing(planted, seed):
         found = recipe(one)
         assert sum(found.values.values()) == pytest.approx(HARMONIC) and found.queries == 6
         assert found == recipe(other.sample(fraction=1, shuffle=True, seed=seed))
-    assert standing(one) == standing(other)
+    assert rank_statistics(one) == rank_statistics(other)
     renamed = {"nope": "sinusoidal", "sinusoidal": "nope"}
     swapped = one.with_columns(pl.col("encoding").replace(renamed))
     assert mrr(swapped).values["NoPE"] == pytest.approx(mrr(one).values["APE"])  # who is called what changes nothing
@@ -150,7 +150,7 @@ def test_a_query_that_lacks_an_encoding_is_dropped_and_listed():
     planted["copy", "t5", 1] = None
     found = mrr(told(planted))
     assert found.queries == 1 and found.dropped == (("copy", 1),) and found.values["NoPE"] == 1.0
-    every = standing(told(planted))
+    every = rank_statistics(told(planted))
     assert every.queries == 1 and every.dropped == (("copy", 1),)
     nothing = mrr(told({**planted, ("copy", "t5", 0): None}))
     assert nothing.values == {} and nothing.queries == 0 and len(nothing.dropped) == 2
@@ -170,7 +170,7 @@ def test_it_carries_both_intervals():
 
 def test_standing_by_hand():
     planted = study({"a": [0.9, 0.9, 0.2], "b": [0.5, 0.9, 0.4], "c": [0.1, 0.1, 0.1]})
-    found = standing(told(planted))
+    found = rank_statistics(told(planted))
     assert found.encodings == ("b", "a", "c") or found.encodings == ("a", "b", "c")
     assert found.mean_rank["a"].value == pytest.approx((1 + 1.5 + 2) / 3) and found.mean_rank["c"].value == 3
     assert found.wins["a", "b"] == found.wins["b", "a"] == pytest.approx(1 / 3) and found.wins["a", "c"] == 1.0

@@ -8,7 +8,7 @@ import pytest
 
 from lengthwise.statistics.aggregates import aggregates, differences
 from lengthwise.statistics.cells import cells
-from lengthwise.statistics.ranks import mrr, standing
+from lengthwise.statistics.ranks import mrr, rank_statistics
 from lengthwise.statistics.sensitivity import CHECKPOINTS, saturated, sensitivity
 from lengthwise.statistics.table import accuracy, scores
 from tests.statistics.planted import made, named
@@ -115,7 +115,7 @@ def test_ten_thousand_runs_are_worked_out_in_seconds(figure):
     began = time.perf_counter()
     table = scores(rows, labels)
     assert len(cells(accuracy(rows, labels), labels)) == 50 * 40 * lengths and len(aggregates(table)) == 40
-    assert len(differences(table)) == 780 and mrr(table).queries == 250 and standing(table).queries == 250
+    assert len(differences(table)) == 780 and mrr(table).queries == 250 and rank_statistics(table).queries == 250
     assert len(sensitivity(rows, labels)) == 55
     took = time.perf_counter() - began
     figure(f"statistics of {len(keys):,} runs, {rows.height:,} rows, 780 pairs of encodings in {took:.1f} s")

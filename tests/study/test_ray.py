@@ -17,7 +17,7 @@ from lengthwise.folder import Folder
 from lengthwise.run.lease import owner_is_dead, read
 from lengthwise.study.drive import Driver
 from lengthwise.study.executors import InProcess
-from lengthwise.study.file import Resources
+from lengthwise.study.file import RunResources
 from lengthwise.study.plan import Planned
 from lengthwise.study.store import Store
 from tests.study.conftest import TINY, lengthwise, tiny
@@ -252,4 +252,4 @@ def test_a_cluster_that_is_not_local_is_used_with_a_token(tmp_path, written):
 
 
 def test_fractions_and_memory_are_asked_of_ray():
-    assert Resources(memory="1.5 GiB").bytes == 3 * 2**29 and Resources(memory="200MB").bytes == 200_000_000
+    assert RunResources(memory="1.5 GiB").bytes == 3 * 2**29 and RunResources(memory="200MB").bytes == 200_000_000

@@ -9,7 +9,7 @@ import torch
 from lengthwise.analysis.attention import BINS, MEANS, AttentionSource, Batch, HeadStatistics, attention_statistics
 
 
-def histogram_rows(heads: HeadStatistics, **labels: object) -> list[dict[str, object]]:
+def layer_distance_rows(heads: HeadStatistics, **labels: object) -> list[dict[str, object]]:
     """Return each layer's distribution of normalised distance (t − k) / (t + 1), in bins of .025.
 
     `argmax` counts the distance of the largest weight, as published (Figure 7); `weight` sums all weights.
@@ -59,10 +59,10 @@ def by_length(
         heads = attention_statistics(source, own)
         found += head_rows(heads, **labels, length=length, seen=own[0].seen)
         (seen if own[0].seen else unseen).append(heads)
-    return found, joined(unseen or seen)
+    return found, pool_statistics(unseen or seen)
 
 
-def joined(several: Sequence[HeadStatistics]) -> HeadStatistics:
+def pool_statistics(several: Sequence[HeadStatistics]) -> HeadStatistics:
     """Pool several statistics into one."""
     tokens = max(heads.tokens for heads in several)
     whole = HeadStatistics(several[0].layers, several[0].heads, tokens)

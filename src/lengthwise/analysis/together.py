@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from lengthwise.analysis.attention import AttentionSource, Batch
-from lengthwise.analysis.distance import by_length, histogram_rows
+from lengthwise.analysis.distance import by_length, layer_distance_rows
 from lengthwise.analysis.divergence import divergences
 from lengthwise.analysis.pairing import ModelKey, ModelPair
 
@@ -23,7 +23,7 @@ def describe(
         own = {**labels, "encoding": model.encoding, "seed": model.seed, "trained": model.trained}
         rows, unseen = by_length(source, given, **own)
         heads += rows
-        distances += histogram_rows(unseen, **own)
+        distances += layer_distance_rows(unseen, **own)
     return heads, distances
 
 

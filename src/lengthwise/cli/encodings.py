@@ -26,7 +26,7 @@ def list_(
     if markdown and what != "encodings":
         raise SpecError("--markdown writes the catalogue of encodings: lengthwise list encodings --markdown")
     if markdown:
-        print(lw.encodings().markdown())
+        print(lw.encodings().markdown_page())
     else:
         show(getattr(lw, what)(), as_json)
 

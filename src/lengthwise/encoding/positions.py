@@ -51,7 +51,7 @@ class TaskLike(Protocol):
         """The group of each symbol, 0 for none."""
         ...
 
-    def digit_run(self, prompt: Sequence[str]) -> int | None:
+    def max_answer_digit_run(self, prompt: Sequence[str]) -> int | None:
         """The longest run of digits in a correct answer to the prompt, or None if the task does not know it."""
         ...
 
@@ -255,7 +255,9 @@ class Abacus(_OfTask):
         bound = super().of(task)
         if not _DIGITS & set(task.vocabulary.symbols):
             raise SpecError(f"{task.name} has no digits, so abacus positions would all be 0")
-        task.digit_run(())  # raises now, not at the first example, if the digits of this format cannot be counted
+        task.max_answer_digit_run(
+            ()
+        )  # raises now, not at the first example, if the digits of this format cannot be counted
         return bound
 
     def places(self, prompt: Sequence[int], answer: Sequence[int], key: int, budget: int) -> list[int]:
@@ -267,7 +269,7 @@ class Abacus(_OfTask):
             inside = inside + 1 if symbol in _DIGITS else 0
             indices.append(inside)
         assert self.limit is not None
-        known, left = task.digit_run(symbols[: len(prompt)]), budget - len(prompt)
+        known, left = task.max_answer_digit_run(symbols[: len(prompt)]), budget - len(prompt)
         written = left if known is None else min(known, left)
         needed = self.starts + max(written, *indices[: len(prompt)], 0)
         if needed > self.limit:

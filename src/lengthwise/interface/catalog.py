@@ -21,13 +21,13 @@ _COMMON = ("protocol", "bos", "tokenizer")  # every task has these
 
 
 class EncodingTable(Table):
-    """The encodings; `markdown()` writes the catalogue of the docs."""
+    """The encodings; `markdown_page()` writes the catalogue of the docs."""
 
     def parts(self, width: int = 80) -> Iterator[Part]:
         """The table, with the claims that hold as a list."""
         yield Part([{**row, "claims": _claims(row, "{}")} for row in self])
 
-    def markdown(self) -> str:
+    def markdown_page(self) -> str:
         """Return a page: the table of encodings, then the docstring and the options of each."""
         lines = [
             "# Catalogue of encodings",

@@ -298,7 +298,7 @@ def lengths_shown(rows: Rows, task: str) -> str:
 
 
 def attention_summary_table(rows: Rows, task: str) -> list[dict[str, object]]:
-    """Summarise attention at `lengths_shown` for a terminal: mean over layers and heads, median and range of seeds."""
+    """Summarise attention at unseen lengths, or at seen ones: mean over layers and heads, median and range of seeds."""
     found: list[dict[str, object]] = []
     own = [row for row in rows if row["task"] == task and row["trained"]]
     further = [row for row in own if not row["seen"]] or own

@@ -104,7 +104,7 @@ class Comparisons:
 
     def wins_table(self) -> list[Line]:
         """Return the share of (task, seed) queries in which the row's encoding is strictly ahead of the column's."""
-        here = self.numbers.standing
+        here = self.numbers.rank_statistics
         if len(here.encodings) > figures.MANY or self.single_task or not here.queries:
             return []
         label = self.found.label

@@ -17,7 +17,7 @@ from lengthwise.statistics.aggregates import (
 )
 from lengthwise.statistics.cells import Cell, Reaches, reach_cells, score_cells
 from lengthwise.statistics.outcomes import Outcomes, outcomes
-from lengthwise.statistics.ranks import FULL, MRR, QUARTER, Standing, mrr, paper_mrr, standing
+from lengthwise.statistics.ranks import FULL, MRR, QUARTER, RankStatistics, mrr, paper_mrr, rank_statistics
 from lengthwise.statistics.reach import run_scores
 from lengthwise.statistics.sensitivity import AlternativeRanking, saturated, sensitivity
 from lengthwise.statistics.table import learned_by_all, scores
@@ -55,7 +55,7 @@ class Numbers:
     """The difference of every pair of encodings, over all tasks."""
     mrr: dict[str, MRR]
     """Recipe and kind of Rotary → mean reciprocal ranks, if the study has all five encodings."""
-    standing: Standing
+    rank_statistics: RankStatistics
     variants: list[AlternativeRanking]
     learned: list[str]
     """Tasks that every encoding learned."""
@@ -122,7 +122,7 @@ def numbers(found: Findings) -> Numbers:
         means=aggregates(table, "unseen", names, each),
         differences=differences(table, "unseen", names, each) if len(names) > 1 else [],
         mrr=five,
-        standing=standing(table, names),
+        rank_statistics=rank_statistics(table, names),
         variants=sensitivity(found.rows, named)
         if len(found.tasks) <= 40
         else sensitivity(found.rows.filter(first), named),

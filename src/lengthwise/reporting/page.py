@@ -128,7 +128,7 @@ class Page(Tables):
         """Return encoding → share of queries with rank 1, 2, ...; tied encodings share the ranks that they occupy."""
         asked = queries(self.numbers.scores, self.found.encodings)
         many = len(asked.encodings)
-        shares = {name: [0.0] * many for name in self.numbers.standing.encodings}
+        shares = {name: [0.0] * many for name in self.numbers.rank_statistics.encodings}
         for line in asked.scores_QE.tolist():
             for name, score in zip(asked.encodings, line, strict=True):
                 first, tied = sum(other > score for other in line), line.count(score)

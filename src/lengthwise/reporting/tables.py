@@ -101,13 +101,13 @@ class Tables(Comparisons):
             middle, beyond = factors[(len(factors) - 1) // 2] if factors else (-1.0, False)
             learned = sum(factor > 0 for factor, _ in factors)
             told = "not learned" if middle < 0 else f"{'≥ ' if beyond else ''}{middle:.2f}"
-            rank = here.standing.mean_rank.get(name)
+            rank = here.rank_statistics.mean_rank.get(name)
             line: Line = {
                 "encoding": found.label(name),
                 "unseen": format_estimate(one.seeds),
                 "other tasks": format_estimate(one.tasks) if one.tasks.low is not None else "–",
                 "mean rank": number(None if rank is None else rank.value, 2),
-                "middle half": _value(here.standing.interquartile.get(name)),
+                "middle half": _value(here.rank_statistics.interquartile.get(name)),
                 "seen": number(sum(known) / len(known) if known else None),
                 "reach ÷ L": told,
                 "learned": f"{learned} of {len(found.tasks)}",
@@ -157,9 +157,10 @@ class Tables(Comparisons):
         return (
             f"unseen: mean accuracy over lengths L+1..2L, then over tasks, with the 95 % interval “{one.seeds.words}” "
             f"(n = {one.seeds.n} {one.seeds.unit}; test-set noise by {noise[one.seeds.examples]}); other tasks: "
-            f"“{one.tasks.words}”, over families (n = {one.tasks.n}). Mean rank over {here.standing.queries} (task, "
-            "seed) queries, ties shared; middle half: their interquartile mean. MRR is over exactly the five published "
-            "encodings, scores rounded to .005, those not above chance set to chance. reach ÷ L: median over tasks of "
+            f"“{one.tasks.words}”, over families (n = {one.tasks.n}). Mean rank over "
+            f"{here.rank_statistics.queries} (task, seed) queries, ties shared; middle half: their interquartile mean. "
+            "MRR is over exactly the five published encodings, scores rounded to .005, those not above chance set to "
+            "chance. reach ÷ L: median over tasks of "
             f"the median seed's reach at .9. {RULE}"
         )
 

@@ -34,7 +34,11 @@ def load_start_run(start: str, store: str) -> tuple[Run, dict[str, str]]:
 
 
 def acquire(
-    store: Folder, plan: Plan, processes: DistributedProcesses, every: int | None, take: Callable[[], Lease | None]
+    store: Folder,
+    plan: Plan,
+    processes: DistributedProcesses,
+    checkpoint_every: int | None,
+    take: Callable[[], Lease | None],
 ) -> tuple[Lease | None, Folder | None]:
     """Return the lease of this attempt, or the folder of a finished one; the first process decides for all."""
     lease: Lease | None = None
@@ -48,7 +52,10 @@ def acquire(
             else:
                 record = {"version": 1, "id": plan.id, "options": plan.options(), "identity": plan.identity()}
                 labels = {spec.name: label_of_class(cls) for cls, spec in plan.outside_classes()}
-                record["recorded"] = {**machine_record(processes.size, processes.shard, every), "labels": labels}
+                record["recorded"] = {
+                    **machine_record(processes.size, processes.shard, checkpoint_every),
+                    "labels": labels,
+                }
                 lease.folder.create("run.json", json.dumps(record, indent=1))
                 found[0] = lease.number
         except Diverged as error:

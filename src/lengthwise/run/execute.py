@@ -84,7 +84,9 @@ def train(
             where, plan.id, True, lambda words: None if quiet else warnings.warn(words, stacklevel=4)
         )
 
-    return execute(plan, where, take, began, allow, shard=shard, every=checkpoint_every, loggers=loggers, quiet=quiet)
+    return execute(
+        plan, where, take, began, allow, shard=shard, checkpoint_every=checkpoint_every, loggers=loggers, quiet=quiet
+    )
 
 
 def execute(
@@ -95,13 +97,13 @@ def execute(
     allow: Iterable[str] = (),
     *,
     shard: bool = False,
-    every: int | None = None,
+    checkpoint_every: int | None = None,
     loggers: Sequence[str] = (),
     quiet: bool = False,
 ) -> Run:
     """Execute a run under the lease that `take` returns, as one process of a team."""
     with team(shard) as processes:
-        lease, finished = acquire(store, plan, processes, every, take)
+        lease, finished = acquire(store, plan, processes, checkpoint_every, take)
         if lease is None:
             assert finished is not None
             return Run(finished, fresh=False)
@@ -109,7 +111,7 @@ def execute(
             plan,
             lease,
             processes,
-            every,
+            checkpoint_every,
             Progress(_title(plan), plan.training.steps, quiet or not processes.first),
             Loggers.of(loggers if processes.first else (), str(lease.folder), plan.id),
         )

@@ -186,7 +186,7 @@ def _mrr(scores: pl.DataFrame, five: Mapping[str, str], recipe: str, measure: st
 
 
 @dataclass(frozen=True)
-class Standing:
+class RankStatistics:
     """The ranking of all encodings of a study over its queries."""
 
     encodings: tuple[str, ...]
@@ -201,14 +201,14 @@ class Standing:
     dropped: tuple[tuple[str, int], ...]
 
 
-def standing(scores: pl.DataFrame, encodings: Iterable[str] | None = None) -> Standing:
+def rank_statistics(scores: pl.DataFrame, encodings: Iterable[str] | None = None) -> RankStatistics:
     """Return mean ranks (ties share), win matrix and interquartile means of all encodings, by our recipe."""
     import polars as pl
 
     asked = queries(scores, encodings)
     n, unit = len(asked.queries), "(task, seed) queries"
     if n == 0:
-        return Standing(asked.encodings, {}, {}, {}, {}, 0, asked.dropped)
+        return RankStatistics(asked.encodings, {}, {}, {}, {}, 0, asked.dropped)
     rank_QE, _ = ranks(asked.scores_QE)
     lines = [
         {"task": task, "seed": seed, "encoding": name, "rank": float(rank_QE[q, e])}
@@ -224,7 +224,7 @@ def standing(scores: pl.DataFrame, encodings: Iterable[str] | None = None) -> St
         values, many = np.unique(rank_QE[:, e], return_counts=True)
         counts[name] = dict(zip(values.tolist(), many.tolist(), strict=True))
     words = "no interval: a trimmed mean of (task, seed) scores"
-    return Standing(
+    return RankStatistics(
         tuple(ordered),
         means,
         counts,

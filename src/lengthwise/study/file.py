@@ -186,7 +186,7 @@ class Evaluation(Part):
         return self
 
 
-class Resources(Part):
+class RunResources(Part):
     """What one run is given."""
 
     cpus: Annotated[float, Field(gt=0)] = 1.0
@@ -201,7 +201,7 @@ class Resources(Part):
     """Ray's own resources by name, e.g. a kind of machine."""
 
     @model_validator(mode="after")
-    def _on_cpus(self) -> Resources:
+    def _on_cpus(self) -> RunResources:
         if self.gpus:
             raise ValueError("runs are trained on the CPU: this version cannot use a GPU; leave out gpus")
         return self
@@ -234,7 +234,7 @@ class StudyFile(Part):
     lr: LearningRateRule | None = None
     """Choose the learning rate by rule; without it, the training's own."""
     evaluations: list[Evaluation] = []
-    resources: Resources = Resources()
+    resources: RunResources = RunResources()
     checkpoint_every: Annotated[int, Field(ge=1)] | None = None
     """Steps between checkpoints."""
     quick: list[Named] = []
@@ -380,7 +380,7 @@ def error_lines(error: ValidationError) -> list[str]:
 def _fields(place: tuple[int | str, ...]) -> list[str]:
     """Return the valid field names at a place."""
     parts: dict[str, type[Part]] = {"base": BaseRunOptions, "vary": CrossedOptions, "linked": LinkedOptions}
-    parts |= {"lr": LearningRateRule, "evaluations": Evaluation, "resources": Resources}
+    parts |= {"lr": LearningRateRule, "evaluations": Evaluation, "resources": RunResources}
     return list(parts.get(str(place[0]), StudyFile).model_fields if len(place) > 1 else StudyFile.model_fields)
 
 

@@ -11,7 +11,7 @@ from lengthwise.spec import SpecError
 from lengthwise.study.add import RerunComparison, choose_runs_to_rerun, compare_reruns, rerun_store
 from lengthwise.study.drive import Driver, Tally, item_without_seed, require_exclusive_create
 from lengthwise.study.executors import Executor, InProcess, Processes
-from lengthwise.study.file import Resources
+from lengthwise.study.file import RunResources
 from lengthwise.study.plan import Item, Planned
 from lengthwise.study.ray_executor import RayExecutor, ray_is_installed
 from lengthwise.study.status import status
@@ -29,7 +29,7 @@ class StudyStopped(SystemExit):
 
 
 def executor_of(
-    name: ExecutorName, resources: Resources, workers: int | None = None, address: str | None = None
+    name: ExecutorName, resources: RunResources, workers: int | None = None, address: str | None = None
 ) -> Executor:
     """Return the executor of this name; `auto` is Ray if it is installed, else worker processes."""
     if name not in {"auto", "ray", "processes", "inline"}:

@@ -16,7 +16,7 @@ from typing import Any
 from lengthwise.run.lease import StaleLeaseDetector
 from lengthwise.spec import SpecError, one_line
 from lengthwise.study.executors import PATIENCE
-from lengthwise.study.file import Resources
+from lengthwise.study.file import RunResources
 from lengthwise.study.work import Job, Outcome, work
 
 AHEAD = 4
@@ -42,7 +42,7 @@ class RayExecutor:
 
     def __init__(
         self,
-        resources: Resources,
+        resources: RunResources,
         *,
         address: str | None = None,
         workers: int | None = None,

@@ -116,8 +116,11 @@ def _train(job: Job, store: Folder, watch: StaleLeaseDetector | None) -> bool:
             f"run {job.key} would be {plan.id} here: this worker has another version of lengthwise, or other code or "
             "data from outside, than the driver"
         )
-    run = execute(plan, store, lambda: Lease.take(store, job.key, watch, job.again), every=job.every, quiet=True)
-    return run.fresh
+
+    def take() -> Lease | None:
+        return Lease.take(store, job.key, watch, job.again)
+
+    return execute(plan, store, take, checkpoint_every=job.every, quiet=True).fresh
 
 
 def _evaluate(job: Job, store: Folder, watch: StaleLeaseDetector | None) -> bool:

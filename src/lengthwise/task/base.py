@@ -195,7 +195,7 @@ class Task:
         """
         raise SpecError(f"{self.name} says nothing of which symbols belong together, so positions cannot be coupled")
 
-    def digit_run(self, prompt: Sequence[str]) -> int | None:
+    def max_answer_digit_run(self, prompt: Sequence[str]) -> int | None:
         """Return the longest run of digits in a correct answer to the prompt, for abacus positions, or None."""
         return None
 

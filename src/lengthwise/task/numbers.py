@@ -163,7 +163,7 @@ class Numbers(Task):
                     groups[at] = groups[at + 1]
         return groups + self._answer_places(answer, self.max_answer_digits(longest))
 
-    def digit_run(self, prompt: Sequence[str]) -> int:
+    def max_answer_digit_run(self, prompt: Sequence[str]) -> int:
         """Return the digits of the longest number in the prompt plus those that the result may have beyond it."""
         if self.hints or self.spaces:
             raise SpecError("abacus positions count the digits in a row; leave out hints and spaces, which part them")

@@ -179,4 +179,15 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "weight": _number,
     "space": _count,
 }
-_OTHERS = ("asked", "subgroup", "listed", "weight", "facts", "bucket", "key", "places", "digit_run", "answer_limit")
+_OTHERS = (
+    "asked",
+    "subgroup",
+    "listed",
+    "weight",
+    "facts",
+    "bucket",
+    "key",
+    "places",
+    "max_answer_digit_run",
+    "answer_limit",
+)

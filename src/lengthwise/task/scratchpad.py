@@ -180,7 +180,7 @@ class Stepwise(Task):
         )
         return Example(tuple(prompt), (*before, *answer, *behind), steps)
 
-    def digit_run(self, prompt: Sequence[str]) -> int:
+    def max_answer_digit_run(self, prompt: Sequence[str]) -> int:
         """Return an upper bound: steps and answers never have more digits in a row than the prompt has symbols."""
         return len(prompt) + self.overhang
 
