@@ -135,6 +135,7 @@ def test_audit_counts_the_scan_corpus():
     assert sizes == {"train": 15997, "validation": 1777, "test_unseen": 3136}
 
 
+@pytest.mark.slow
 def test_audit_prints_overlap_exhausted_lengths_chance_and_deviations():
     ours = run("audit", "parity").stdout
     assert "overlap of train and test_seen: 0 of 52 examples" in ours
@@ -172,6 +173,7 @@ def test_audit_finds_a_task_that_contradicts_itself(tmp_path):
     assert "but chance(7) is 0.1" in done.stdout
 
 
+@pytest.mark.slow
 def test_export_is_read_by_hugging_face_datasets(tmp_path):
     datasets = pytest.importorskip("datasets")
     done = run("export", "addition", "--to", "there", "--examples", "200", "--scratchpad", "minimal", cwd=tmp_path)
@@ -233,6 +235,7 @@ def test_mistakes_about_tasks_are_one_line(arguments, said):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_verify_prints_a_table_and_json_and_its_exit_code_is_the_verdict(tmp_path):
     (tmp_path / "my_pe.py").write_text(GOOD)
     (tmp_path / "bad_pe.py").write_text(GOOD.replace("-distances_N.abs()", "(0 * distances_N)"))

@@ -141,6 +141,7 @@ def test_a_study_that_is_read_from_a_study_is_the_same_study():
     assert made.file.question.endswith("carry copy?")
 
 
+@pytest.mark.slow
 def test_the_script_runs_without_a_guard_and_its_workers_run_nothing_of_it(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)

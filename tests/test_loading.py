@@ -133,6 +133,7 @@ def test_a_class_from_a_notebook_is_sent_with_what_it_uses(tmp_path, monkeypatch
     assert id_of("notebook.py:Mine") == told["ids"][2], "a worker gives the run the same name"
 
 
+@pytest.mark.slow
 def test_a_class_of_a_package_is_read_inside_its_package(tmp_path, monkeypatch):
     """Relative imports work, the modules it imports decide its id, and those it does not import do not."""
     package = tmp_path / "somebodys"

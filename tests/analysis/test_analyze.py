@@ -85,6 +85,7 @@ def call(*arguments: str) -> str:
     return found.stdout
 
 
+@pytest.mark.slow
 def test_several_runs_are_compared_and_drawn_again_from_their_rows(store, tmp_path):
     where, ids = store
     text = call(*ids.values(), "--store", where, "--to", str(tmp_path / "a"), "--examples", "2")

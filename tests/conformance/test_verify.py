@@ -46,11 +46,13 @@ POSITIONS = [
 
 
 def _slowly(name: str, positions: str) -> object:
-    """By default the first six, and one of them under another kind of positions; CI's slow stage does the rest."""
+    """By default the first six, and one of them under another kind of positions; CI's slow stage does most of the rest.
+
+    The further encodings under the rarer kinds of positions are evidence, run by hand.
+    """
     quick = name in FIRST and (positions == "consecutive" or (name == "rope" and positions == POSITIONS[1]))
-    return pytest.param(
-        name, positions, marks=() if quick else pytest.mark.slow, id=f"{name}-{positions[:16]}{positions[-4:]}"
-    )
+    later = pytest.mark.evidence if name in FURTHER and positions not in POSITIONS[:2] else pytest.mark.slow
+    return pytest.param(name, positions, marks=() if quick else later, id=f"{name}-{positions[:16]}{positions[-4:]}")
 
 
 @pytest.mark.parametrize(
@@ -159,6 +161,7 @@ class Crashes(Mine):
         raise RuntimeError("no bias today")
 
 
+@pytest.mark.slow
 def test_an_outsiders_class_conforms_in_one_line():
     assert_conforms(Mine)
     assert_conforms("tests.conformance.test_verify:Mine:alpha=2.0")

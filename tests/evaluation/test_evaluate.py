@@ -62,12 +62,19 @@ PARITY = "parity:longest=4"
 # --- one pass and decoding -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    "encodings",
+    [
+        pytest.param(("t5", "rope"), marks=pytest.mark.slow),
+        pytest.param(("nope", "sinusoidal", "alibi"), marks=pytest.mark.evidence),
+    ],
+    ids=["two", "the others"],
+)
 @pytest.mark.timeout(900)
-def test_one_pass_equals_decoding_on_ten_thousand_predictions(figure):
+def test_one_pass_equals_decoding_on_ten_thousand_predictions(encodings, figure):
     total = right = near = 0
     for task in ("copy:variant=random:longest=4:alphabet=10", "sort:longest=4", "addition:longest=2:reversed=answer"):
-        for encoding in ("nope", "sinusoidal", "t5", "alibi", "rope"):
+        for encoding in encodings:
             decoder, built = trained(task, encoding, steps=250)
             checked, real = (
                 evaluate_decoder(decoder, built, decoding=how, rows=rows)

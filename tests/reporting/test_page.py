@@ -107,6 +107,7 @@ def test_one_task_has_medians_and_never_a_p():
     assert all("p (Holm)" not in line for line in page.difference_table())
 
 
+@pytest.mark.slow
 def test_one_seed_says_so():
     page = Page(findings(study(TASKS, seeds=1)))
     assert any("no seed interval" in line for line in page.warnings())
@@ -175,6 +176,7 @@ def test_the_same_findings_give_the_same_page():
     assert Page(findings()).html() == Page(findings()).html()
 
 
+@pytest.mark.slow
 def test_many_encodings_become_bands_and_the_page_stays_small(tmp_path):
     names = [f"t5:buckets={n}" for n in range(4, 18)]
     page = Page(findings(study(TASKS[:1], names, seeds=3)))

@@ -231,6 +231,7 @@ def _until(holds, process):
 # --- begun from another run ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_run_can_begin_with_another_runs_weights(run, tmp_path):
     store = str(run.folder.parent.parent.parent)
     learned = small(store, "learned")

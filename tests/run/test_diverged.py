@@ -153,6 +153,7 @@ def test_survivors_are_never_averaged_without_a_word():
     assert told["x", "a"] and told["x", "b"], "2 of 3 is enough"
 
 
+@pytest.mark.slow
 def test_compare_goes_on_and_tells(tmp_path):
     (tmp_path / "shrinks.py").write_text(SHRINKS)
     fast = ["--model", MODEL, "--training", TRAINING, "--threads", "1", "--quiet"]

@@ -421,6 +421,7 @@ def process(*arguments, cwd):
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["python tags", "a bomb", "many names", "junk", "a run twice by a default"])
 def test_in_a_process_of_its_own_it_is_the_same(place, case):
     content, said = CASES[case]

@@ -54,6 +54,7 @@ def test_a_study_is_done_once(undisturbed):
     assert found.all_done and not found.missing and not found.running and found.seconds is not None
 
 
+@pytest.mark.slow
 def test_a_run_of_a_study_is_a_run(undisturbed, tmp_path):
     """Made by `lengthwise train` with the same options, it is the same run with the same rows."""
     planned, store = undisturbed
@@ -310,6 +311,7 @@ def test_the_order_of_work_is_seed_by_seed():
 # --- bundles, and one more encoding ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_without_its_store_a_study_goes_on_from_a_bundle(undisturbed, tmp_path):
     """Delete the store, continue from an exported bundle: the same rows at the end."""
     planned, apart = undisturbed
@@ -498,6 +500,7 @@ def test_tasks_are_chosen_by_name():
     assert with_added_encodings(study, ["rope"]).encodings == ["nope", "rope"]
 
 
+@pytest.mark.slow
 def test_a_worker_gets_the_code_it_does_not_have(tmp_path, monkeypatch):
     """The file is sent along: a worker in another folder, or on another machine, makes the same run."""
     from lengthwise.study.work import job_of

@@ -15,6 +15,7 @@ from lengthwise.task.export import COLUMNS, export
 from tests.test_cli import run
 
 
+@pytest.mark.slow
 def test_what_fails_halfway_leaves_nothing_behind_and_can_be_tried_again(tmp_path):
     task, to = build_task("parity"), tmp_path / "deep" / "there"
 
@@ -80,6 +81,7 @@ def test_a_folder_one_may_not_write_into(tmp_path, monkeypatch):
         export(build_task("parity"), "parity", tmp_path / "x", 10)
 
 
+@pytest.mark.slow
 def test_lengths_count_the_steps_of_an_export_and_say_so(tmp_path):
     export(build_task("parity:scratchpad=full"), "parity", tmp_path / "there", 10)
     path, told = tmp_path / "there" / "train.parquet", []

@@ -159,6 +159,7 @@ def test_no_right_answer_is_cut_in_tokens(name, kind, request):
         assert len(ids) - prompt <= task.answer_limit(length)
 
 
+@pytest.mark.slow
 def test_the_limit_of_a_list_is_exact_and_an_audit_counts_tokens(characters):
     task = build_task(f"scan:longest=8:tokenizer={characters}")
     assert task.answer_limit(8) == 49 + 49 // 4  # eight times `Right` and its space, and the end

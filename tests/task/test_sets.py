@@ -286,6 +286,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_any_worker_makes_any_example(tmp_path):
     """1, 2 and 7 processes, the indices dealt out and shuffled differently each time: bit-equal ids."""
     script = tmp_path / "worker.py"
