@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -88,6 +89,10 @@ def test_compare_trains_draws_and_tells(place):
     svg = (place / "figures" / "compare-copy.svg").read_text()
     for words in ("trained up to 4", "length (symbols)", "exact match", "RoPE", "NoPE"):
         assert words in svg
+    page = (place / "figures" / "compare-copy.html").read_text()
+    again = re.search(r"lengthwise compare .* --model laptop:\S*width=32\S* --training laptop:\S*steps=30\S*", page)
+    assert again is not None, "the command that makes it again is whole"
+    assert "no encoding learned it" in page and "furthest: " not in page
     # One line for every seed and one for the median, of each encoding; drawn again, it is the same file.
     told = json.loads((place / "figures" / "compare-copy.json").read_text())
     assert {name: len(seeds) for name, seeds in told["curves"].items()} == {"rope": 2, "nope": 2}

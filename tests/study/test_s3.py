@@ -255,7 +255,7 @@ def test_whatever_a_server_does_to_what_is_written_no_half_a_run_counts_as_done(
 
 def test_both_stores_pass_the_probe(bucket, tmp_path):
     for store in (Store(bucket), Store(tmp_path)):
-        assert store.probe()
+        assert store.supports_exclusive_create()
         require_exclusive_create(store, alone=False)
         assert (store.folder / "probes").names() == []
 
@@ -268,7 +268,7 @@ def test_a_store_that_lets_both_through_is_refused_for_more_than_one_driver(buck
     monkeypatch.setattr(
         type(store.folder.fs), "open", lambda self, path, mode, **more: real(self, path, mode.replace("x", "w"), **more)
     )
-    assert not store.probe()
+    assert not store.supports_exclusive_create()
     with pytest.raises(SpecError, match="lets two writers create the same file"):
         require_exclusive_create(store, alone=False)
     require_exclusive_create(store, alone=True)

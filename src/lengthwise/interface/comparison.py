@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -164,9 +165,13 @@ def _trained(study: Study, store: str, workers: int | None, say: Say | None) -> 
     diverged = Store(store).diverged(list(ended.tally.failed))
     if wrong := [f"run {key} failed: {why}" for key, why in ended.tally.failed.items() if key not in diverged]:
         raise SpecError("\n".join(wrong))
-    names, many = ",".join(study.file.encodings), len(study.file.seed_list)
-    command = f"lengthwise compare {study.file.tasks[0]} --encodings {names} --seeds {many}"
-    return Comparison(Page(study.findings(store, more="add --seeds {seeds}"), command))
+    base, many = study.file.base, len(study.file.seed_list)
+    command = ["lengthwise", "compare", study.file.tasks[0], "--encodings", ",".join(study.file.encodings)]
+    command += ["--seeds", str(many)]
+    for option, value in (("positions", base.positions), ("model", base.model), ("training", base.training)):
+        if value not in {"consecutive", "laptop"}:
+            command += [f"--{option}", str(value)]
+    return Comparison(Page(study.findings(store, more="add --seeds {seeds}"), shlex.join(command)))
 
 
 def _findings(study: StudyFile, items: list[Item], runs: Sequence[Run]) -> Findings:

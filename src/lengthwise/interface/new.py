@@ -60,4 +60,4 @@ def write_template(kind: Literal["encoding", "task"] | str, name: str, to: str |
     except OSError as error:
         raise SpecError(f"cannot write to {to}: {error.strerror or error}") from error
     commands = [line.format(spec=f"{file}:{cls}") for line in _COMMANDS[kind]]
-    return Template(file, test, [*commands, f"pytest {test}"])
+    return Template(file, test, [*commands, f"python -m pytest {test}"])

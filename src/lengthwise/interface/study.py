@@ -388,8 +388,7 @@ class Study:
             return ""
         more = [part for name in self.add for part in ("--add", name)]
         more += ["--tasks", self.tasks] if self.tasks else []
-        where = self.results or committed(self.file)
-        more += ["--with", str(where)] if where else []
+        more += ["--with", str(self.results)] if self.results else []
         verbs = (
             ["lengthwise", "study", verb, self.source, "--store", store or self.store, *more]
             for verb in ("run", "report")

@@ -150,10 +150,10 @@ class Comparisons:
             for one in shown[:20]
         ]
         kept = sum(one.name.startswith("without ") and not one.leader_changed for one in self.numbers.variants)
-        if kept:
+        if kept and len(self.found.tasks) > 1:
             lines.append(
                 {
-                    "choice": f"leaving out any one of {kept} other tasks",
+                    "choice": "leaving out any one other task",
                     "tasks": "",
                     "order by mean": "the leader stays",
                     "": "",

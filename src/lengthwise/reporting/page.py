@@ -227,12 +227,14 @@ class Page(Tables):
             (name for name in self.found.encodings if (task, name) in self.numbers.cells),
             key=lambda name: self.numbers.cells[task, name].median.value or -1.0,
         )
-        weak = "" if task in self.numbers.learned else "; not learned by every encoding"
+        learned = any(reached.learned_seed_count for key, reached in self.numbers.reach.items() if key[0] == task)
+        furthest = f"furthest: {self.found.label(best)}" if learned else "no encoding learned it"
+        weak = "; not every encoding learned it" if learned and task not in self.numbers.learned else ""
         curve = made.get(f"curve-{figures.slug(task)}") or figures.curves(self.found, task)
         return {
             "slug": figures.slug(task),
             "short": self.found.short(task),
-            "line": f"trained up to {trained} {unit}; furthest: {self.found.label(best)}{weak}",
+            "line": f"trained up to {trained} {unit}; {furthest}{weak}",
             "open": number < OPEN,
             "curve": None if self.single_task else curve,
             "anatomy": made.get(f"anatomy-{figures.slug(task)}"),

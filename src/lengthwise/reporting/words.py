@@ -188,9 +188,10 @@ def protocol(found: Findings) -> str:
     widths = sorted({one.plan.model.width for one in found.items})
     heads = sorted({one.plan.model.heads for one in found.items})
     tested = {int(row) for row in found.cells["examples"].to_list()}
+    counted = "one task" if len(found.tasks) == 1 else f"{len(found.tasks)} tasks"
     told = (
         f"Decoder-only Transformers with {_range(layers)} layers of width {_range(widths)} ({_range(heads)} heads; "
-        f"{model.norm} norm, {model.feed_forward}) were trained from scratch on {len(found.tasks)} tasks for "
+        f"{model.norm} norm, {model.feed_forward}) were trained from scratch on {counted} for "
         f"{_range(steps)} steps of {_range(batches)} sequences with AdamW (peak rate {_range(rates)}, "
         f"{training.schedule} schedule), with {_seeds(found)} each. All encodings of a seed begin with the same shared "
         "weights and see the same batches in the same order. "

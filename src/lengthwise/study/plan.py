@@ -288,8 +288,9 @@ class OnlyEncodingDiffersResult:
     def sentence(self) -> str:
         """The result in words."""
         if self.holds:
+            among = f"in each of {self.groups} groups" if self.groups > 1 else "among the runs"
             return (
-                f"proof: in each of {self.groups} groups of {self.encodings} encodings, everything but the encoding "
+                f"proof: {among} of {self.encodings} encodings, everything but the encoding "
                 "(task, model, training, seed, their versions) has one hash"
             )
         parts = [
