@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -60,6 +61,7 @@ def test_what_is_written_without_to_has_a_folder_of_its_own(command, tmp_path):
     assert done.returncode == 0, done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["lengthwise-output"]
     assert list((tmp_path / "lengthwise-output").iterdir())
+    assert "lengthwise-output/" in (Path(__file__).parents[1] / ".gitignore").read_text().splitlines()
 
 
 def test_version():

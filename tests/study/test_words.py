@@ -9,12 +9,13 @@ import time
 
 import pytest
 
+import lengthwise as lw
 from lengthwise.spec import SpecError
 from lengthwise.study.cost import expected_seconds
 from lengthwise.study.drive import Driver, Tally, item_without_seed, remaining
 from lengthwise.study.executors import InProcess
 from lengthwise.study.file import StudyFile
-from lengthwise.study.plan import Planned
+from lengthwise.study.plan import Planned, check_only_encoding_differs
 from lengthwise.study.store import Store
 from tests.run.test_cli_runs import cli
 from tests.study.conftest import TINY, tiny
@@ -135,6 +136,20 @@ def test_the_time_left_counts_down_while_runs_run_and_stops_at_what_was_expected
     assert driver._spent() == 30 + 10
     clock[0] += 1000
     assert driver._spent() == 60 + 60
+
+
+def test_a_report_and_a_cost_say_what_they_are_doing():
+    """Both take long for a large study; without progress they look as if they hung."""
+    study, told = lw.Study.read("quickstart"), []
+    study.report(write=False, say=told.append)
+    assert "computing intervals and drawing" in told
+    study.cost("a100", say=told.append)
+    assert any(words.startswith("counting copy:") for words in told)
+
+
+def test_one_seed_is_one_group_of_runs():
+    planned = Planned(StudyFile.of({**TINY, "seeds": 1}))
+    assert "among the runs of 2 encodings" in check_only_encoding_differs(planned.items({})[0]).sentence
 
 
 def test_a_longer_run_is_expected_to_take_longer():

@@ -83,7 +83,11 @@ def use(spec):
         ('symbols = ("a", "b", "=")', "lengths = range(1, 9)\n    @property\n    def symbols(self): 1 / 0",
          "symbols: mine.py, line 10: ZeroDivisionError"),
         ('return Example((*instance, "="), (instance[0],))', "pass", "to_example returned None: return Example("),
-        ('return Example((*instance, "="), (instance[0],))', 'return "ab"', "to_example returned 'ab' (str): return"),
+        (
+            'return Example((*instance, "="), (instance[0],))',
+            'return "ab"',
+            "to_example returned 'ab' (str): return Ex",
+        ),
         ('return Example((*instance, "="), (instance[0],))', "return ('a',), ('b',)", "(tuple): return Example("),
         ('Example((*instance, "="), (instance[0],))', 'Example("ab=", "a")', "its prompt is 'ab=' (str); write a"),
         ('Example((*instance, "="), (instance[0],))', 'Example(("a",), (1,))', "its answer has 1 (int); a symbol is a"),
@@ -123,7 +127,8 @@ def test_the_base_class_is_no_task(tmp_path):
     done = run("show", "mine.py:Task", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert "'mine.py:Task' is the base class of all tasks" in done.stderr
-    with pytest.raises(SpecError, match=r"could not be built: line .*: NotImplementedError: max_answer_digits is not"):
+    unwritten = r"could not be built: line .*: NotImplementedError: max_answer_digits is not written"
+    with pytest.raises(SpecError, match=unwritten):
         build_task("lengthwise.task.numbers:Numbers")
 
 

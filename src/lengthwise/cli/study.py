@@ -56,12 +56,13 @@ def check(
     found = _read(file, add, tasks, None, allow_code).check(against, rerun=rerun, store=store, workers=workers)
     if as_json or not found.errors:
         show(found, as_json)
-        raise typer.Exit(2 if found.errors else 0)
-    for error in found.errors:
-        print(f"lengthwise: error: {error}", file=sys.stderr)
-    if found.against is not None:
-        say(str(found.against))
-    raise typer.Exit(2)
+    else:
+        for error in found.errors:
+            print(f"lengthwise: error: {error}", file=sys.stderr)
+        if found.against is not None:
+            say(str(found.against))
+    if found.errors:
+        raise typer.Exit(2)
 
 
 @study.command()

@@ -165,12 +165,10 @@ def _trained(study: Study, store: str, workers: int | None, say: Say | None) -> 
     diverged = Store(store).diverged(list(ended.tally.failed))
     if wrong := [f"run {key} failed: {why}" for key, why in ended.tally.failed.items() if key not in diverged]:
         raise SpecError("\n".join(wrong))
-    base, many = study.file.base, len(study.file.seed_list)
     command = ["lengthwise", "compare", study.file.tasks[0], "--encodings", ",".join(study.file.encodings)]
-    command += ["--seeds", str(many)]
-    for option, value in (("positions", base.positions), ("model", base.model), ("training", base.training)):
-        if value not in {"consecutive", "laptop"}:
-            command += [f"--{option}", str(value)]
+    command += ["--seeds", str(len(study.file.seed_list))]
+    changed = study.file.base.model_dump(include={"positions", "model", "training"}, exclude_defaults=True)
+    command += [part for option, value in changed.items() for part in (f"--{option}", str(value))]
     return Comparison(Page(study.findings(store, more="add --seeds {seeds}"), shlex.join(command)))
 
 
