@@ -11,20 +11,20 @@ import pytest
 
 from lengthwise.encoding import ENCODINGS
 from lengthwise.task import TASKS
+from tests.run.test_cli_runs import cli
 
 COMMAND = [sys.executable, "-m", "lengthwise"]
 
 
-def run(*arguments: str, cwd=None) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "COLUMNS": "160"}
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=False, cwd=cwd, env=environment)
+def run(*arguments: str, cwd=".") -> subprocess.CompletedProcess[str]:
+    return cli(*arguments, cwd=cwd, columns="160")
 
 
 def test_help_is_quick_and_imports_no_torch(figure):
     seconds = []
     for _ in range(5):
         before = os.times()
-        assert run("--help").returncode == 0
+        assert subprocess.run([*COMMAND, "--help"], capture_output=True, check=False).returncode == 0
         after = os.times()  # of this process's children: time on a core, which a busy machine hardly changes
         seconds.append(after.children_user + after.children_system - before.children_user - before.children_system)
     figure(f"lengthwise --help: {min(seconds):.2f} s of a core")
@@ -65,7 +65,8 @@ def test_what_is_written_without_to_has_a_folder_of_its_own(command, tmp_path):
 
 
 def test_version():
-    assert run("--version").stdout.startswith("lengthwise 0.")
+    done = subprocess.run([*COMMAND, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("lengthwise 0.")
 
 
 def test_encodings_are_listed_with_where_they_act_parameters_claims_and_paper():

@@ -20,7 +20,7 @@ FAST = ["--model", MODEL, "--training", TRAINING, "--threads", "1", "--quiet"]
 TASK = "copy:variant=same:alphabet=120:longest=4"
 
 
-def cli(*arguments, cwd):
+def cli(*arguments, cwd, columns="120"):
     """The command line in this process: torch is imported once, not for every command."""
     out, err = io.StringIO(), io.StringIO()
     before, argv = Path.cwd(), sys.argv
@@ -28,7 +28,7 @@ def cli(*arguments, cwd):
         os.chdir(cwd)
         sys.argv = ["lengthwise", *arguments]
         with redirect_stdout(out), redirect_stderr(err), pytest.MonkeyPatch.context() as patch:
-            patch.setenv("COLUMNS", "120")
+            patch.setenv("COLUMNS", columns)
             try:
                 main()
                 code = 0
