@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from lengthwise.conformance.subject import SMALL, TOLERANCE, relative_error, unit_scale
-from lengthwise.encoding import ENCODINGS, build_encoding
-from lengthwise.encoding.base import Encoding, Geometry
+from lengthwise.encoding import ENCODINGS
+from lengthwise.encoding.base import Encoding
 from lengthwise.model import Decoder, attention, preset
 from lengthwise.model.decode import greedy
 from lengthwise.model.taps import Recorder, tap_names
-from lengthwise.spec import SpecError
+from lengthwise.spec import SpecError, resolve
 
 NAMES = [*ENCODINGS, "rope:fraction=0.25:interleaved=true"]
 
@@ -27,7 +27,7 @@ def ids(batch: int, tokens: int) -> torch.Tensor:
 
 # A low-rank bias has two forms: the matrix of short sequences and the columns of long ones.
 FORMS = [(name, "matrix") for name in NAMES]
-FORMS += [(name, "columns") for name in NAMES if build_encoding(name, Geometry(8, 1, 8)).overrides("columns")]
+FORMS += [(name, "columns") for name in ENCODINGS if resolve("encoding", ENCODINGS, name).overrides("columns")]
 
 
 @pytest.fixture
