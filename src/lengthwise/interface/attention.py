@@ -230,9 +230,9 @@ def _analyzed(
     tell: Say,
 ) -> dict[str, Rows]:
     """Analyze runs of one task."""
-    from lengthwise.analysis.attention import DecoderSource, batches
+    from lengthwise.analysis.attention import DecoderSource, task_batches
     from lengthwise.analysis.pairing import ModelKey, ModelPair, pairings
-    from lengthwise.analysis.together import compare, describe
+    from lengthwise.analysis.together import compare_attention, describe_attention
 
     task = str(runs[0].plan.task_spec)
     models = _models(runs, checkpoint)
@@ -252,10 +252,10 @@ def _analyzed(
     elif any(model.encoding == reference for model in trained) and len(trained) > 1:
         pairs = pairings([(model.encoding, model.seed) for model in trained], reference)
     limits = [limit for run in (*runs, *([against] if against else [])) if (limit := run.plan.limit()) is not None]
-    given = batches(runs[0].task, lengths, examples, min(limits, default=None))
-    heads, distances = describe(trained, given, tell, task=task)
+    given = task_batches(runs[0].task, lengths, examples, min(limits, default=None))
+    heads, distances = describe_attention(trained, given, tell, task=task)
     near = [batch for batch in given if batch.length is None or batch.length <= 2 * runs[0].task.longest]
-    divergence = compare({**trained, **first}, pairs, near or given, tell, task=task) if pairs else []
+    divergence = compare_attention({**trained, **first}, pairs, near or given, tell, task=task) if pairs else []
     return {"divergence": divergence, "heads": heads, "distances": distances}
 
 

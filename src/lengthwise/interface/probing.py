@@ -103,7 +103,7 @@ def probe(
     lengths: Sequence[int] | str | None = None,
     documents: Sequence[str] = ("task",),
     root_m: bool = False,
-    one_size: bool = False,
+    equalise_output_norm: bool = False,
     spread: bool = False,
     checkpoint: str = "last",
     store: str = STORE,
@@ -125,7 +125,7 @@ def probe(
         raise SpecError(f"there are no documents {unknown[0]!r}.{did_you_mean(unknown[0], SOURCES)}")
     kinds = ("linear", "mlp") if kind == "both" else (kind,)
     lengths = parse_lengths(lengths) if isinstance(lengths, str) else lengths
-    wanted = _Settings(checkpoint, lengths, kinds, root_m, spread, one_size)
+    wanted = _Settings(checkpoint, lengths, kinds, root_m, spread, equalise_output_norm)
     before = [[], []] if to is None else [_read(Path(to) / name) for name in (ROWS, SPREAD)]
     found, spreads = Rows(), Rows()
     with progress(say) as tell:
@@ -183,7 +183,7 @@ def _probed(run: Run, source: str, wanted: _Settings, say: Callable[[str], None]
     if wanted.one_size:
         taps |= {(model, "one_size"): equalise_output_norm(decoder, trained) for model, decoder in models.items()}
     reads: dict[tuple[str, str], Read] = {
-        (model, change): decoder_state_reader(models[model], heads=tap) for (model, change), tap in taps.items()
+        (model, change): decoder_state_reader(models[model], head_tap=tap) for (model, change), tap in taps.items()
     }
     start = run.task.vocabulary.bos
     if run.task.starts and start is not None and source != "random-no-start":
@@ -195,7 +195,7 @@ def _probed(run: Run, source: str, wanted: _Settings, say: Callable[[str], None]
         "positions": str(run.plan.positions_spec),
         "seed": run.plan.seed,
     }
-    rows = probe_all(reads, trained, tested, kinds=wanted.kinds, key=run.plan.seed, progress=say)
+    rows = probe_all(reads, trained, tested, probe_kinds=wanted.kinds, seed=run.plan.seed, on_progress=say)
     spreads = Rows()
     if wanted.spread:
         others = tested.get("unseen") or tested["seen"]
@@ -208,13 +208,13 @@ def _probed(run: Run, source: str, wanted: _Settings, say: Callable[[str], None]
 def _documents(
     run: Run, source: str, lengths: Sequence[int] | None
 ) -> tuple[list[Document], dict[str, list[Document]]]:
-    from lengthwise.analysis.documents import random_sets, task_documents
+    from lengthwise.analysis.documents import random_document_sets, task_documents
     from lengthwise.evaluation.decoding import limit_of
 
     limit = limit_of(run.plan.decoder())
     if source == "task":
         return task_documents(
-            run.task, None if lengths is None else list(lengths), positions=run.plan.positions, limit=limit
+            run.task, None if lengths is None else list(lengths), positions=run.plan.positions, max_tokens=limit
         )
     if lengths is not None:
         raise SpecError("--lengths are the task's; random documents have the tokens of the longest trained example")
@@ -225,7 +225,7 @@ def _documents(
         number for number in range(len(vocabulary)) if number not in {vocabulary.pad, vocabulary.bos, vocabulary.eos}
     ]
     first = vocabulary.bos if run.task.starts and source == "random" else None
-    return random_sets(symbols, run.max_training_sequence_length(), first=first, limit=limit)
+    return random_document_sets(symbols, run.max_training_sequence_length(), first_token=first, max_tokens=limit)
 
 
 def theorem1_states(vocabulary: int, start: int, tokens: int) -> Read:
