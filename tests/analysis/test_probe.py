@@ -26,7 +26,7 @@ from lengthwise.analysis.probe import (
     random_guess_error,
     score_predictions,
 )
-from lengthwise.analysis.spread import exponent, spread
+from lengthwise.analysis.spread import power_law_exponent, spread
 from lengthwise.analysis.states import States, collect_states, decoder_state_reader, equalise_output_norm, times_root_m
 from lengthwise.cli import app
 from lengthwise.encoding import ENCODINGS
@@ -289,7 +289,7 @@ def test_the_same_tokens_are_read_whatever_is_padded():
 def test_variance_falls_as_one_over_m_at_the_start_and_root_m_undoes_it(figure):
     documents = random_documents(SYMBOLS, 64, 256)
     plain, changed = (spread(decoder(layers=1), documents, head_tap=tap) for tap in TAPS.values())
-    slopes = [exponent(row for row in rows if row["quantity"] == "output") for rows in (plain, changed)]
+    slopes = [power_law_exponent(row for row in rows if row["quantity"] == "output") for rows in (plain, changed)]
     figure(f"variance of attention's output at the start: m^{slopes[0]:.2f}; times √m: m^{slopes[1]:.2f}")
     assert abs(slopes[0] + 1) < 0.1
     assert math.isclose(slopes[1], slopes[0] + 1, abs_tol=1e-4)
@@ -317,7 +317,7 @@ def test_one_size_leaves_directions_and_takes_sizes():
 
 def test_without_a_causal_mask_variance_does_not_fall():
     rows = spread(decoder(layers=1, mask="bidirectional"), random_documents(SYMBOLS, 64, 256))
-    assert abs(exponent(row for row in rows if row["quantity"] == "output")) < 0.05
+    assert abs(power_law_exponent(row for row in rows if row["quantity"] == "output")) < 0.05
 
 
 def test_spread_is_what_a_dense_computation_gives():

@@ -10,7 +10,7 @@ from lengthwise.spec import SpecError
 from lengthwise.study.add import find_committed_file
 from lengthwise.theory import claims
 from lengthwise.theory.claims import measure_claims
-from lengthwise.theory.order import untrained
+from lengthwise.theory.order import untrained_decoder
 
 CLAIMS = {one.id: one for one in read_claims()}
 WORDS = {"C3": "holds", "H2": "holds", "V1": "holds", "V2": "does not hold", "V3": "does not hold", "V4": "holds"}
@@ -37,7 +37,9 @@ def test_a_small_measurement_already_tells_the_factor_and_the_theorems(small, tm
 
 
 def test_a_broken_construction_loses_its_claim(monkeypatch):
-    monkeypatch.setattr(claims, "untrained", lambda mask, *rest, **more: untrained("causal", *rest, **more))
+    monkeypatch.setattr(
+        claims, "untrained_decoder", lambda mask, *rest, **more: untrained_decoder("causal", *rest, **more)
+    )
     apart = claims._masks(0)
     assert apart > 1e-3
     found = {"H2": [claims._exact("masks apart", apart, 4, "sequences")]}

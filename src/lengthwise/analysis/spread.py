@@ -108,7 +108,7 @@ def _look(decoder: Decoder, batch: Batch, found: Mapping[tuple[int, str], Moment
     run_forward_for_taps(decoder, batch, {"embeddings": state, "layers.*.residual": state, "layers.*.heads": output})
 
 
-def exponent(rows: Iterable[Mapping[str, object]], value_column: str = "variance") -> float | None:
+def power_law_exponent(rows: Iterable[Mapping[str, object]], value_column: str = "variance") -> float | None:
     """Return the least-squares slope of log value against log m: −1 if it falls as 1/m, 0 if it is constant."""
     found = [(float(str(row["m"])), float(str(row[value_column])), float(str(row["power"]))) for row in rows]
     # If all documents have the same token (the first), the variance is only rounding error.

@@ -9,11 +9,11 @@ from lengthwise.analysis.distance import head_rows_by_length, layer_distance_row
 from lengthwise.analysis.divergence import attention_divergences
 from lengthwise.analysis.pairing import ModelKey, ModelPair
 
-Tell = Callable[[str], None]
+OnProgress = Callable[[str], None]
 
 
 def describe_attention(
-    models: Mapping[ModelKey, AttentionSource], batches: Sequence[Batch], on_progress: Tell, **labels: object
+    models: Mapping[ModelKey, AttentionSource], batches: Sequence[Batch], on_progress: OnProgress, **labels: object
 ) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
     """Return, for every model, rows of heads by length and rows of attended distance at unseen lengths."""
     heads: list[dict[str, object]] = []
@@ -31,7 +31,7 @@ def compare_attention(
     models: Mapping[ModelKey, AttentionSource],
     pairs: Sequence[ModelPair],
     batches: Sequence[Batch],
-    on_progress: Tell,
+    on_progress: OnProgress,
     **labels: object,
 ) -> list[dict[str, object]]:
     """Return rows of divergence of these pairings, by layer and length; each model runs once on each batch."""

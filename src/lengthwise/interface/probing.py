@@ -239,9 +239,11 @@ def theorem1_states(vocabulary: int, start: int, tokens: int) -> Read:
     import torch
 
     from lengthwise.analysis.states import decoder_state_reader
-    from lengthwise.theory.theorem1 import FIRST, construct
+    from lengthwise.theory.theorem1 import FIRST, construct_theorem1_decoder
 
-    read = decoder_state_reader(construct(tokens, 4, heads=1, head_width=4, vocabulary=vocabulary).decoder)
+    read = decoder_state_reader(
+        construct_theorem1_decoder(tokens, 4, heads=1, head_width=4, vocabulary=vocabulary).decoder
+    )
 
     def renamed(batch: Batch, keep: Keep) -> None:
         # The proof's anchor has an id of its own; whichever token had that id takes the start token's.
@@ -311,7 +313,7 @@ def baseline_sentences(rows: Rows, task: str, source: str) -> str:
 
 def exponents(spreads: Rows) -> Rows:
     """For each task, encoding, layer and quantity the exponent of m, at the start and trained: medians over seeds."""
-    from lengthwise.analysis.spread import exponent
+    from lengthwise.analysis.spread import power_law_exponent
 
     groups: dict[tuple[Any, ...], Rows] = {}
     keys = ("task", "documents", "encoding", "layer", "quantity")
@@ -319,7 +321,7 @@ def exponents(spreads: Rows) -> Rows:
         groups.setdefault(tuple(row[key] for key in (*keys, "model", "run")), []).append(row)
     slopes: dict[tuple[Any, ...], list[float]] = {}
     for where, own in groups.items():
-        if (found := exponent(own)) is not None:
+        if (found := power_law_exponent(own)) is not None:
             slopes.setdefault(where[:-1], []).append(found)
     lines: dict[tuple[Any, ...], dict[str, Any]] = {}
     for (*where, model), found in slopes.items():

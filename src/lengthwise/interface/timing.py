@@ -94,7 +94,14 @@ def bench(
         warnings.warn(f"the machine is busy (load {load:.1f} on {os.cpu_count()} cores): times are noisy", stacklevel=2)
     with progress(say) as tell:
         rows = time_encodings(
-            config, known, lengths, batch=batch, repeat=repeat, threads=threads, limit=limit, tell=tell
+            config,
+            known,
+            lengths,
+            batch_size=batch,
+            rounds=repeat,
+            threads=threads,
+            seconds_limit=limit,
+            on_progress=tell,
         )
     machine = {"cpu": cpu_name(), "torch": torch.__version__, "load": None if load is None else round(load, 2)}
     how = {"model": str(spec), "batch": batch, "repeat": repeat, "threads": threads}
