@@ -257,8 +257,8 @@ def test_it_is_the_real_decoder_that_says_it():
         ({"tokens": 8, "units": 7}, "8 units"),
         ({"tokens": 8, "norm": "rms", "units": 9}, "8 units"),
         ({"vocabulary": 1}, "2 or more"),
-        ({"tokens": 2, "norm": "rms", "written": [[1.0, 2.0, 3.0]]}, "without a norm"),
-        ({"tokens": 3, "width": 8, "written": [[1.0, 2.0, 3.0]]}, "4 values"),
+        ({"tokens": 2, "norm": "rms", "extra_functions": [[1.0, 2.0, 3.0]]}, "without a norm"),
+        ({"tokens": 3, "width": 8, "extra_functions": [[1.0, 2.0, 3.0]]}, "4 values"),
     ],
 )
 def test_what_cannot_be_built_is_said(arguments, words):
