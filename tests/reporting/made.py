@@ -10,7 +10,7 @@ import polars as pl
 
 from lengthwise.evaluation.cases import grid
 from lengthwise.evaluation.rows import COLUMNS
-from lengthwise.reporting.findings import Findings, labelled
+from lengthwise.reporting.findings import Findings, run_label_table
 from lengthwise.study.file import StudyFile
 from lengthwise.study.plan import Item, Planned, check_only_encoding_differs
 
@@ -74,7 +74,7 @@ def findings(made: StudyFile | None = None, items: Sequence[Item] | None = None,
         planned.study,
         items,
         len(items),
-        rows_of(items).join(labelled(items), on="run"),
+        rows_of(items).join(run_label_table(items), on="run"),
         proof=check_only_encoding_differs(items),
         source="nowhere",
         **more,

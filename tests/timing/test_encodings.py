@@ -75,7 +75,8 @@ def test_models_that_do_not_fit_together_take_turns_with_nope(turns, monkeypatch
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"batch_size": 0}, {"rounds": 0}, {"threads": 0}, {"seconds_limit": 0.0}, {"lengths": []}, {"lengths": [1]}]
+    "wrong",
+    [{"batch_size": 0}, {"rounds": 0}, {"threads": 0}, {"seconds_limit": 0.0}, {"lengths": []}, {"lengths": [1]}],
 )
 def test_what_cannot_be_measured_is_refused(wrong):
     with pytest.raises(SpecError, match=r"not"):

@@ -15,7 +15,7 @@ from lengthwise.folder import Folder
 from lengthwise.interface.study import Named, Study
 from lengthwise.interface.summary import disagreement
 from lengthwise.progress import Say
-from lengthwise.reporting.findings import Findings, labelled
+from lengthwise.reporting.findings import Findings, run_label_table
 from lengthwise.reporting.page import Page
 from lengthwise.run.lease import STORE
 from lengthwise.spec import Spec, SpecError, show, suggests
@@ -169,7 +169,7 @@ def _trained(study: Study, store: str, workers: int | None, say: Say | None) -> 
     command += ["--seeds", str(len(study.file.seed_list))]
     changed = study.file.base.model_dump(include={"positions", "model", "training"}, exclude_defaults=True)
     command += [part for option, value in changed.items() for part in (f"--{option}", str(value))]
-    return Comparison(Page(study.findings(store, more="add --seeds {seeds}"), shlex.join(command)))
+    return Comparison(Page(study.findings(store, more_seeds_advice="add --seeds {seeds}"), shlex.join(command)))
 
 
 def _findings(study: StudyFile, items: list[Item], runs: Sequence[Run]) -> Findings:
@@ -183,7 +183,9 @@ def _findings(study: StudyFile, items: list[Item], runs: Sequence[Run]) -> Findi
         study=study,
         items=items,
         planned=len(items),
-        rows=pl.concat([run.rows() for run in runs]).join(labelled(items).drop("diverged"), on="run", how="inner"),
+        rows=pl.concat([run.rows() for run in runs]).join(
+            run_label_table(items).drop("diverged"), on="run", how="inner"
+        ),
         records=records,
         wrong=pl.concat([some_wrong(table, key) for key, table in said.items()]),
         kinds=pl.concat([kinds_of(table, key) for key, table in said.items()]),

@@ -333,7 +333,7 @@ def exponents(spreads: Rows) -> Rows:
 def drawings(rows: Rows, spreads: Rows) -> list[Drawing]:
     """The figures of rows."""
     from lengthwise.reporting.probes import probe_change_drawing, probe_error_drawing
-    from lengthwise.reporting.probes import spreads as spread
+    from lengthwise.reporting.probes import variance_by_position_drawing as spread
 
     found = []
     for source in dict.fromkeys(row["documents"] for row in rows):
@@ -341,9 +341,9 @@ def drawings(rows: Rows, spreads: Rows) -> list[Drawing]:
         for kind in dict.fromkeys(row["probe"] for row in own):
             found.append(probe_error_drawing(own, kind, f"probe-{kind}{end}"))
             if any(row["change"] != "none" for row in own):
-                found.append(probe_change_drawing(own, kind, name=f"probe-changed-{kind}{end}"))
+                found.append(probe_change_drawing(own, kind, file_name=f"probe-changed-{kind}{end}"))
     for source in dict.fromkeys(row["documents"] for row in spreads):
-        found.append(spread(spreads, source, name=f"probe-spread-{source}"))
+        found.append(spread(spreads, source, file_name=f"probe-spread-{source}"))
     return found
 
 

@@ -323,5 +323,7 @@ class StudyResult(Display):
 
         with progress(say) as tell:
             tell("computing intervals and drawing")
-            found = self.study.findings(self.store, failed=self.tally.failed, guard=self.guard, use_committed=False)
+            found = self.study.findings(
+                self.store, failed=self.tally.failed, rerun_comparison=self.guard, use_committed=False
+            )
             return self.study.write_page(Page(found, self.study.command(self.store)), to)

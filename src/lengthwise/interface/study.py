@@ -354,7 +354,7 @@ class Study:
         where = Path(to) if to is not None else OUTPUT / f"report-{self.name}"
         files = page.write(where, pdf=pdf)
         if latex:
-            from lengthwise.reporting.latex import latex as tables
+            from lengthwise.reporting.latex import write_latex_tables as tables
 
             files += tables(page, where)
         return StudyReport(page, where / "index.html", files)
@@ -363,12 +363,12 @@ class Study:
         self,
         store: str | None = None,
         failed: Mapping[str, str] | None = None,
-        guard: RerunComparison | None = None,
+        rerun_comparison: RerunComparison | None = None,
         say: Say | None = None,
-        more: str | None = None,
+        more_seeds_advice: str | None = None,
         use_committed: bool = True,
     ) -> Findings:
-        """Gather all results for a report; `more` is the advice it prints for getting more seeds."""
+        """Gather all results for a report; `more_seeds_advice` is the advice it prints for getting more seeds."""
         from lengthwise.reporting.findings import collect_findings
 
         return collect_findings(
@@ -376,10 +376,10 @@ class Study:
             Store(store or self.store),
             self._bundle(use_committed),
             failed=self._status(store).failed if failed is None else failed,
-            focus=[canonical_encoding_text(name) for name in self.add],
-            guard=None if guard is None else guard.sentence,
-            more=more,
-            say=say or (lambda words: None),
+            encodings_of_interest=[canonical_encoding_text(name) for name in self.add],
+            rerun_sentence=None if rerun_comparison is None else rerun_comparison.sentence,
+            more_seeds_advice=more_seeds_advice,
+            on_progress=say or (lambda words: None),
         )
 
     def command(self, store: str | None = None) -> str:

@@ -238,10 +238,10 @@ class TheoryClaims(Display):
 
     def claim_verdict_rows(self) -> list[dict[str, Any]]:
         """Return a line for each claim that was measured."""
-        from lengthwise.reporting.claims import claim_estimates, judge, read_claims
+        from lengthwise.reporting.claims import claim_estimates, judge_claim, read_claims
 
         values = claim_estimates(self.rows)
-        return [judge(claim, None, None, values).line() for claim in read_claims() if claim.id in values]
+        return [judge_claim(claim, None, None, values).line() for claim in read_claims() if claim.id in values]
 
     def parts(self, width: int = 80) -> list[Part]:
         """A line for each claim."""
