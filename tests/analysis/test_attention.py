@@ -240,10 +240,10 @@ def test_8192_tokens_4_layers_4_heads_in_less_than_two_gigabytes(name, figure):
 
 LOCKSTEP = SCRIPT.replace(
     "heads = attention_statistics(source, [Batch(torch.randint(32, (1, int(sys.argv[2]))))], int(sys.argv[3]))",
-    "from lengthwise.analysis.divergence import divergences\n"
+    "from lengthwise.analysis.divergence import attention_divergences\n"
     "other = DecoderSource(Decoder(preset('laptop', vocabulary=32, layers=4), 'nope', seed=1))\n"
     "ids = torch.randint(32, (1, int(sys.argv[2])))\n"
-    "(apart,) = divergences([source, other], [(0, 1)], [Batch(ids)], int(sys.argv[3]))",
+    "(apart,) = attention_divergences([source, other], [(0, 1)], [Batch(ids)], int(sys.argv[3]))",
 ).replace('float(heads.mean_LH("entropy").mean())', 'apart.mean_over_layers("true", "matching")')
 
 

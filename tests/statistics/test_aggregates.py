@@ -178,13 +178,13 @@ def test_outcomes_are_read_from_what_an_examination_stores():
     """A model that is right on some: what its predictions say is what its rows say."""
     import torch
 
-    from lengthwise.evaluation.cases import cases
+    from lengthwise.evaluation.cases import evaluation_cases
     from lengthwise.evaluation.result import evaluate_decoder
     from lengthwise.task import build_task
 
     task = build_task("parity")
     places = [("test_unseen", length) for length in (17, 20)]
-    first = cases(task, *places[0])[0]
+    first = evaluation_cases(task, *places[0])[0]
     *_, last = first.ids[: first.prompt]  # what asks for the answer
     said, end = first.answer
 

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from lengthwise.cli import app
 from lengthwise.encoding.positions import Consecutive
-from lengthwise.evaluation.cases import cases
-from lengthwise.evaluation.decoding import decoder_decode
-from lengthwise.evaluation.onepass import decoder_logits_function, one_pass
+from lengthwise.evaluation.cases import evaluation_cases
+from lengthwise.evaluation.decoding import decoder_decode_function
+from lengthwise.evaluation.onepass import decoder_logits_function, predict_in_one_pass
 from lengthwise.interface.order import train_order_models
 from lengthwise.model import Decoder, preset
 from lengthwise.spec import SpecError
@@ -126,11 +126,11 @@ def test_training_and_evaluation_give_a_prefix_model_its_prompts():
         logits = decoder(batch.ids_BT, lengths=batch.tokens_B.tolist(), prefix=block.prompt_lengths_N.tolist())
     loss = F.cross_entropy(logits[:, :-1][batch.loss_BT[:, 1:]], batch.targets_N, reduction="sum")
     assert total_loss(decoder, batch, prefix=True).item() == pytest.approx(loss.item(), rel=1e-5)
-    asked = [case for length in (3, 5) for case in cases(task, "test_seen", length, examples=8)]
+    asked = [case for length in (3, 5) for case in evaluation_cases(task, "test_seen", length, examples=8)]
     end = task.vocabulary.eos
-    seen = one_pass(decoder_logits_function(decoder, Consecutive()), asked, end, Consecutive(), None)
+    seen = predict_in_one_pass(decoder_logits_function(decoder, Consecutive()), asked, end, Consecutive(), None)
     begun = [case.answer[: n % 3] for n, case in enumerate(asked)]
-    said = decoder_decode(decoder, Consecutive(), end)(asked, begun)
+    said = decoder_decode_function(decoder, Consecutive(), end)(asked, begun)
     for n, (one, words) in enumerate(zip(seen, said, strict=True)):
         assert words[n % 3] == one.chosen[n % 3]
 

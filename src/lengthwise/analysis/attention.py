@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lengthwise.encoding.base import Encoding
 from lengthwise.encoding.positions import Consecutive, Positions
-from lengthwise.evaluation.cases import Case, cases, grid
+from lengthwise.evaluation.cases import Case, evaluation_cases, splits_and_lengths
 from lengthwise.evaluation.onepass import stack_positions
 from lengthwise.model import Decoder
 from lengthwise.model.taps import QueryBlockTap, tap_names
@@ -130,9 +130,9 @@ def task_batches(
     The end token is not an input. Sequences longer than `max_tokens`, the encoding's, are left out.
     """
     found: list[Batch] = []
-    for split, length in grid(task, lengths):
+    for split, length in splits_and_lengths(task, lengths):
         groups: dict[int, list[Case]] = {}
-        for case in cases(task, split, length, examples):
+        for case in evaluation_cases(task, split, length, examples):
             groups.setdefault(len(case.ids) - 1, []).append(case)
         for tokens, alike in sorted(groups.items()):
             if max_tokens is not None and tokens > max_tokens:

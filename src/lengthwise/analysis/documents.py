@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lengthwise.encoding.positions import Consecutive, Positions
-from lengthwise.evaluation.cases import Case, cases
+from lengthwise.evaluation.cases import Case, evaluation_cases
 from lengthwise.evaluation.onepass import stack_positions, usable_input_tokens
 from lengthwise.spec import SpecError, digest
 from lengthwise.task.base import Task
@@ -118,7 +118,7 @@ def task_documents(
         found = []
         for length in lengths_of(task, split):
             if only is None or length in only:
-                for case in cases(task, split, length)[start::step][:examples]:
+                for case in evaluation_cases(task, split, length)[start::step][:examples]:
                     if (count := usable_input_tokens(case, kind, max_tokens)) >= case.prompt:
                         found.append(_document(case, kind, count))
         return found

@@ -138,12 +138,14 @@ class AttentionAnalysis(Display):
         """Write rows, tables and figures into a folder; return the paths of the figures."""
         import polars as pl
 
-        from lengthwise.evaluation.rows import to_parquet
+        from lengthwise.evaluation.rows import frame_to_parquet
         from lengthwise.reporting.attention import attention_drawings
 
         folder = Folder(to)
         for name in FILES:  # first: they took minutes, and everything below can be made again from them
-            folder.write(f"{name}.parquet", to_parquet(pl.DataFrame(getattr(self, name), infer_schema_length=None)))
+            folder.write(
+                f"{name}.parquet", frame_to_parquet(pl.DataFrame(getattr(self, name), infer_schema_length=None))
+            )
         for name, rows in self._summaries.items():
             if rows:
                 frame = pl.DataFrame(rows, infer_schema_length=None)

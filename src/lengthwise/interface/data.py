@@ -83,7 +83,7 @@ def examples(
     1 1 1 =
     """
     from lengthwise.task.sets import check_split_length, instance_factory, lengths_of
-    from lengthwise.task.vocabulary import text
+    from lengthwise.task.vocabulary import join_symbols
 
     chosen, name = _task(task, scratchpad=scratchpad, protocol=protocol, tokenizer=tokenizer)
     if length is None:
@@ -99,9 +99,9 @@ def examples(
         told.append(
             {
                 "index": index,
-                "prompt": text(example.prompt),
-                "steps": text(example.steps),
-                "answer": text(example.answer),
+                "prompt": join_symbols(example.prompt),
+                "steps": join_symbols(example.steps),
+                "answer": join_symbols(example.answer),
                 "subgroup": chosen.subgroup(instance),
                 "prompt_tokens": prompt,
                 "answer_tokens": len(sequence) - prompt,
@@ -225,11 +225,11 @@ def export_task(
 
     >>> export_task("sort:longest=4", "sort-data")
     """
-    from lengthwise.task.export import export
+    from lengthwise.task.export import write_task_dataset
 
     chosen, name = _task(task, scratchpad=scratchpad, protocol=protocol, tokenizer=tokenizer)
     with progress(say) as tell:
-        written = export(chosen, name, Path(to), examples, seed, tell)
+        written = write_task_dataset(chosen, name, Path(to), examples, seed, tell)
     return Table({"split": split, "rows": count} for split, count in written.items())
 
 

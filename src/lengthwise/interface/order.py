@@ -26,7 +26,7 @@ def train_order_models(
     """
     import torch
 
-    from lengthwise.evaluation.cases import cases
+    from lengthwise.evaluation.cases import evaluation_cases
     from lengthwise.run import train
     from lengthwise.theory.order import best_guess_accuracy_from_multiset, permuted_prompt_effect
 
@@ -48,7 +48,7 @@ def train_order_models(
         for row in found.filter((found["checkpoint"] == "last") & found["subgroup"].is_null()).iter_rows(named=True):
             copying, loss = run.task.name == "copy", None
             if row["seen"] and row["length"] > 1:
-                asked = cases(run.task, row["split"], row["length"], examples=32)
+                asked = evaluation_cases(run.task, row["split"], row["length"], examples=32)
                 ids_BT = torch.tensor([case.ids for case in asked])
                 loss = permuted_prompt_effect(
                     decoder, ids_BT, asked[0].prompt, seed=seed, keep_first=int(run.task.starts)

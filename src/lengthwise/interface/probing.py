@@ -209,9 +209,9 @@ def _documents(
     run: Run, source: str, lengths: Sequence[int] | None
 ) -> tuple[list[Document], dict[str, list[Document]]]:
     from lengthwise.analysis.documents import random_document_sets, task_documents
-    from lengthwise.evaluation.decoding import limit_of
+    from lengthwise.evaluation.decoding import position_limit
 
-    limit = limit_of(run.plan.decoder())
+    limit = position_limit(run.plan.decoder())
     if source == "task":
         return task_documents(
             run.task, None if lengths is None else list(lengths), positions=run.plan.positions, max_tokens=limit
@@ -355,16 +355,16 @@ def _middle(values: Iterable[float]) -> float | None:
 def _write(rows: Rows, path: Path) -> None:
     import polars as pl
 
-    from lengthwise.evaluation.rows import to_parquet
+    from lengthwise.evaluation.rows import frame_to_parquet
     from lengthwise.folder import Folder
 
-    Folder(path.parent).write(path.name, to_parquet(pl.DataFrame(rows, infer_schema_length=None)))
+    Folder(path.parent).write(path.name, frame_to_parquet(pl.DataFrame(rows, infer_schema_length=None)))
 
 
 def _read(path: Path) -> Rows:
-    from lengthwise.evaluation.rows import from_parquet
+    from lengthwise.evaluation.rows import frame_from_parquet
     from lengthwise.folder import Folder
 
     if not path.exists():
         return []
-    return from_parquet(Folder(path.parent).read(path.name)).to_dicts()
+    return frame_from_parquet(Folder(path.parent).read(path.name)).to_dicts()

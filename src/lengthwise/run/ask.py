@@ -11,7 +11,7 @@ import torch
 from lengthwise.display import Display, Part
 from lengthwise.encoding.labels import label_of
 from lengthwise.evaluation.cases import Case
-from lengthwise.evaluation.decoding import decoder_decode
+from lengthwise.evaluation.decoding import decoder_decode_function
 from lengthwise.model import Decoder
 from lengthwise.model.taps import Recorder
 from lengthwise.run.run import Run
@@ -116,7 +116,7 @@ def _asked(task: Task, prompt: str) -> tuple[Case, list[str] | None, str]:
             "a run with a tokenizer of its own cannot be asked yet; its predictions.parquet has what it said"
         )
     words = symbols(task, prompt)
-    told = task.asked(words)
+    told = task.parse_prompt(words)
     right, length, where, instance = None, task.longest, "as it stands", None
     if told is not None:
         length, instance = told
@@ -131,7 +131,7 @@ def _asked(task: Task, prompt: str) -> tuple[Case, list[str] | None, str]:
 
 def _said(run: Run, decoder: Decoder, case: Case) -> list[int]:
     """Return the token ids that the model generates."""
-    decode = decoder_decode(decoder, run.plan.positions.at_test(), run.task.vocabulary.eos)
+    decode = decoder_decode_function(decoder, run.plan.positions.at_test(), run.task.vocabulary.eos)
     (said,) = decode([case], [[]])
     return said
 

@@ -25,7 +25,7 @@ from math import inf
 from typing import Any
 
 from lengthwise.evaluation.result import EvaluationResult, evaluate_decoder
-from lengthwise.evaluation.rows import to_parquet
+from lengthwise.evaluation.rows import frame_to_parquet
 from lengthwise.folder import Folder
 from lengthwise.model import Decoder
 from lengthwise.run.acquire import time_and_last_validation
@@ -246,8 +246,8 @@ class Attempt:
                 rows.append(found.rows.with_columns(mark, pl.lit(self.plan.id).alias("run")))
                 predictions.append(found.predictions.with_columns(mark))
                 checks[label] = vars(found.checks)
-            self.folder.write("rows.parquet", to_parquet(pl.concat(rows)))
-            self.folder.write("predictions.parquet", to_parquet(pl.concat(predictions)))
+            self.folder.write("rows.parquet", frame_to_parquet(pl.concat(rows)))
+            self.folder.write("predictions.parquet", frame_to_parquet(pl.concat(predictions)))
             done: dict[str, Any] = {
                 "checkpoints": labels,
                 "kept": self.kept,
@@ -279,7 +279,7 @@ class Attempt:
                     decoder = plan.decoder()
                     decoder.load_state_dict(unpack(self.home.read(self.kept[str(step)])))
                 known[step, examples] = evaluate_decoder(
-                    decoder, plan.task, examples=examples, positions=plan.positions, progress=self.progress.say
+                    decoder, plan.task, examples=examples, positions=plan.positions, on_progress=self.progress.say
                 )
             yield label, known[step, examples]
 

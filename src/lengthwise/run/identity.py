@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from lengthwise.encoding import ENCODINGS, POSITIONS, build_positions
 from lengthwise.encoding.positions import Consecutive, Positions
 from lengthwise.encoding.signature import canonical_encoding, encoding_class
-from lengthwise.evaluation.cases import grid
+from lengthwise.evaluation.cases import splits_and_lengths
 from lengthwise.loading import content, to_spec
 from lengthwise.model.config import DecoderConfig, preset
 from lengthwise.spec import Spec, SpecError, canonical, digest, options, resolve, specs
@@ -160,13 +160,13 @@ class Plan:
 
         A decoder with one small layer per spec is built for it.
         """
-        from lengthwise.evaluation.decoding import limit_of
+        from lengthwise.evaluation.decoding import position_limit
         from lengthwise.model import Decoder
 
         small = {"vocabulary": 4, "feed_forward_width": 8, "layers": len(self.encoding_specs)}
         decoder = Decoder(self.model.model_copy(update=small), list(self.encoding_specs))
         decoder.effective()  # raise now for what could not be evaluated after training
-        return limit_of(decoder)
+        return position_limit(decoder)
 
     def check_position_limit(self, highest_training_position: int, limit: int | None) -> None:
         """Refuse an encoding whose limit is below the highest position of training."""
@@ -193,7 +193,7 @@ class Plan:
 
     def _check_tests(self) -> None:
         """Refuse positions that have no room for the longest test sequence, prompt and answer."""
-        length = max(length for _, length in grid(self.task))
+        length = max(length for _, length in splits_and_lengths(self.task))
         example = self.task.to_example(self.task.longest_answer_instance(length))
         ids, prompt = self.task.vocabulary.sequence(example.prompt, (), self.task.starts)
         self.positions.at_test().places(ids[:prompt], [], 0, prompt + self.task.answer_limit(length))

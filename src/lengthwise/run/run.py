@@ -14,7 +14,7 @@ from torch import Tensor
 from lengthwise.display import Display, Part
 from lengthwise.encoding.positions import Positions
 from lengthwise.evaluation.result import AS_TRAINED, EvaluationResult, evaluate_decoder
-from lengthwise.evaluation.rows import from_parquet, to_parquet
+from lengthwise.evaluation.rows import frame_from_parquet, frame_to_parquet
 from lengthwise.folder import Folder
 from lengthwise.model import Decoder
 from lengthwise.run.identity import Plan, encodings_of
@@ -124,7 +124,7 @@ class Run(Display):
 
         self._finished()
         more = [name for name in self.folder.names() if name.startswith("rows-")]
-        found = pl.concat([from_parquet(self.folder.read(name)) for name in ("rows.parquet", *more)])
+        found = pl.concat([frame_from_parquet(self.folder.read(name)) for name in ("rows.parquet", *more)])
         # If the same evaluation was repeated, keep only the last.
         keys = ["evaluation", "checkpoint", "split", "length", "subgroup"]
         return found.unique(subset=keys, keep="last", maintain_order=True)
@@ -132,7 +132,7 @@ class Run(Display):
     def predictions(self) -> pl.DataFrame:
         """Return the model's answers: every wrong one in full, and the index ranges of the correct ones."""
         self._finished()
-        return from_parquet(self.folder.read("predictions.parquet"))
+        return frame_from_parquet(self.folder.read("predictions.parquet"))
 
     def log(self) -> list[dict[str, Any]]:
         """Return the training log of all attempts, in order of steps; a later attempt replaces an earlier one."""
@@ -235,14 +235,14 @@ class Run(Display):
             positions=self.plan.positions,
             labels={"run": self.id, "evaluation": name, "checkpoint": checkpoint},
             decoding=decoding,
-            progress=say,
+            on_progress=say,
         )
         return replace(found, effective=decoder.effective())
 
     def store_evaluation(self, found: EvaluationResult) -> str:
         """Store the rows of a later evaluation in the run's folder; return the file's name."""
         name = f"rows-{found.rows.hash_rows(seed=0).sum():016x}.parquet"
-        self.folder.write(name, to_parquet(found.rows))
+        self.folder.write(name, frame_to_parquet(found.rows))
         return name
 
 

@@ -96,9 +96,10 @@ def score_table(
     """Return a line for each (task, encoding, seed): the measures above, and their variances due to the test set.
 
     Further columns: whether the run `learned` the seen lengths, the step at which it `diverged` (if `run_labels` has
-    that column), `examples, correct, chance` over the unseen lengths, `lengths`, and for each measure `noise_<measure>`,
-    its conservative variance due to the examples, Σ w² p(1 − p)/m with the weight w of a length in the measure: .5 at one
-    length of 256 examples gives .25/256. The seen score uses `test_seen`, or `validation` for tasks without it.
+    that column), `examples, correct, chance` over the unseen lengths, `lengths`, and for each measure
+    `noise_<measure>`, its conservative variance due to the examples, Σ w² p(1 − p)/m with the weight w of a length in
+    the measure: .5 at one length of 256 examples gives .25/256. The seen score uses `test_seen`, or
+    `validation` for tasks without it.
     """
     import polars as pl
 

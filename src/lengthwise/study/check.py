@@ -206,7 +206,7 @@ def _evaluated_alike(place: str, one: Evaluation, plans: Iterable[tuple[GridPoin
 
 def _evaluated(plan: Plan, one: Evaluation) -> int | None:
     """Return the first position beyond the evaluation's encodings; raise if they cannot be built or loaded."""
-    from lengthwise.evaluation.decoding import limit_of
+    from lengthwise.evaluation.decoding import position_limit
     from lengthwise.model import Decoder
     from lengthwise.run.run import load_matching_weights, temperature_with_trained, with_trained_length
 
@@ -230,7 +230,7 @@ def _evaluated(plan: Plan, one: Evaluation) -> int | None:
         tested, trained.state_dict(), one.allow, f"a run with {','.join(map(str, plan.encoding_specs))}"
     )
     tested.effective()
-    return limit_of(tested)
+    return position_limit(tested)
 
 
 def _roomy(plan: Plan, limit: int) -> None:
@@ -238,6 +238,6 @@ def _roomy(plan: Plan, limit: int) -> None:
 
 
 def _possible(plan: Plan, text: str) -> None:
-    from lengthwise.evaluation.cases import grid
+    from lengthwise.evaluation.cases import splits_and_lengths
 
-    grid(plan.task, parse_lengths(text))
+    splits_and_lengths(plan.task, parse_lengths(text))

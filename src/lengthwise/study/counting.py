@@ -149,7 +149,7 @@ def _estimate(
     from lengthwise.task import build_task
     from lengthwise.task.block import training_block
     from lengthwise.task.sets import BLOCK
-    from lengthwise.task.sets import training as drawn
+    from lengthwise.task.sets import training_lengths_and_indices as drawn
     from lengthwise.training.batches import batch_row_indices, windows
     from lengthwise.training.settings import Training
 
@@ -228,13 +228,20 @@ class EvaluationSetSize:
 
 @lru_cache(maxsize=1024)
 def evaluation_set_sizes(task: Spec) -> tuple[EvaluationSetSize, ...]:
-    from lengthwise.evaluation.cases import grid
+    from lengthwise.evaluation.cases import splits_and_lengths
     from lengthwise.task import build_task
-    from lengthwise.task.sets import EXAMPLES, evaluation_instances, lengths_of, rows, split_instances, trained_lengths
+    from lengthwise.task.sets import (
+        EXAMPLES,
+        evaluation_instances,
+        lengths_of,
+        paper_split_rows,
+        split_instances,
+        trained_lengths,
+    )
 
     built, found = build_task(task), []
     seen = [("validated", n) for n in lengths_of(built, "validation") if n in trained_lengths(built)]
-    for split, length in [*grid(built), *seen]:
+    for split, length in [*splits_and_lengths(built), *seen]:
         name = "validation" if split == "validated" else split
         small = None if built.protocol == "paper" else split_instances(built, name, length)
         start = time.perf_counter()
@@ -243,7 +250,7 @@ def evaluation_set_sizes(task: Spec) -> tuple[EvaluationSetSize, ...]:
         if not made:
             continue
         if built.protocol == "paper":
-            cases = int((rows(built, name)[0] == length).sum())
+            cases = int((paper_split_rows(built, name)[0] == length).sum())
         else:
             cases = EXAMPLES if small is None else min(EXAMPLES, len(small))
         ids = [built.vocabulary.sequence(one.prompt, one.target, built.starts) for one in made]

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from lengthwise.evaluation.rows import frame, from_parquet, to_parquet
+from lengthwise.evaluation.rows import frame_from_parquet, frame_to_parquet, rows_to_frame
 from lengthwise.folder import Folder
 from lengthwise.run.lease import STORE, read
 from lengthwise.spec import SpecError, digest
@@ -150,12 +150,12 @@ class Store:
             if say is not None and number % 100 == 0:
                 say(f"reading rows: {number} of {len(missing)} runs")
             attempt_folder = self.attempt_folder(key, summary)
-            fresh.append(from_parquet(attempt_folder.read("rows.parquet")).with_columns(pl.lit(key).alias("key")))
+            fresh.append(frame_from_parquet(attempt_folder.read("rows.parquet")).with_columns(pl.lit(key).alias("key")))
         files: dict[str, list[str]] = {}
         for key in same:
             files.setdefault(kept[key][0], []).append(key)
         tables = [
-            from_parquet((self.folder / "rows").read(name)).filter(pl.col("key").is_in(own))
+            frame_from_parquet((self.folder / "rows").read(name)).filter(pl.col("key").is_in(own))
             for name, own in files.items()
         ]
         if fresh:
@@ -164,7 +164,7 @@ class Store:
                 self._keep(new, {key: told.get("token", "") for key, told in missing.items()})
             tables.append(new)
         if not tables:
-            return frame([])
+            return rows_to_frame([])
         return pl.concat(tables).unique(subset=_KEYS, keep="first", maintain_order=True).drop("key")
 
     def attempt_folder(self, key: str, summary: Mapping[str, Any]) -> Folder:
@@ -184,7 +184,7 @@ class Store:
 
         wrong, kinds = [], []
         for key, summary in self.summaries(keys).items():
-            predictions = from_parquet(self.attempt_folder(key, summary).read("predictions.parquet"))
+            predictions = frame_from_parquet(self.attempt_folder(key, summary).read("predictions.parquet"))
             wrong.append(some_wrong(predictions, key))
             kinds.append(kinds_of(predictions, key))
         return (pl.concat(wrong), pl.concat(kinds)) if wrong else (pl.DataFrame(), pl.DataFrame())
@@ -202,7 +202,7 @@ class Store:
     def _keep(self, rows: pl.DataFrame, tokens: Mapping[str, str]) -> None:
         """Write the rows of many runs to one file; the list of their keys is written last."""
         name = f"{digest(dict(tokens), bits=64):016x}"
-        (self.folder / "rows").write(f"{name}.parquet", to_parquet(rows))
+        (self.folder / "rows").write(f"{name}.parquet", frame_to_parquet(rows))
         (self.folder / "rows").write(f"{name}.json", json.dumps(tokens))
 
     # --- bundles -----------------------------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ class Store:
             attempt_folder = self.attempt_folder(key, summary)
             lines.append(json.dumps({"key": key, "done": summary, **record_of(attempt_folder)}))
             if attempt_folder.exists("predictions.parquet"):
-                predictions = from_parquet(attempt_folder.read("predictions.parquet"))
+                predictions = frame_from_parquet(attempt_folder.read("predictions.parquet"))
                 wrong.append(some_wrong(predictions, key))
                 kinds.append(kinds_of(predictions, key))
         target, rows, many = Folder(to), self.rows(wanted, say), len(wanted)
@@ -248,11 +248,11 @@ class Store:
             rows = rows.unique(_KEYS, keep="first", maintain_order=True)
             for tables, more in zip((wrong, kinds), given.wrong_answers_and_outcomes(), strict=True):
                 tables += [more.filter(pl.col("run").is_in(list(theirs)))] if more.width else []
-        target.write("rows.parquet", to_parquet(rows))
+        target.write("rows.parquet", frame_to_parquet(rows))
         target.write("runs.jsonl", "\n".join(lines) + "\n")
         for name, tables in (("wrong.parquet", wrong), ("kinds.parquet", kinds)):
             if tables:
-                target.write(name, to_parquet(pl.concat(tables)))
+                target.write(name, frame_to_parquet(pl.concat(tables)))
         target.write("bundle.json", json.dumps({"version": 1, "study": study, "runs": many}, indent=1))
         return many
 
@@ -327,7 +327,7 @@ class Bundle:
     @cached_property
     def rows(self) -> pl.DataFrame:
         """All rows of the bundle."""
-        return from_parquet(self.folder.read("rows.parquet"))
+        return frame_from_parquet(self.folder.read("rows.parquet"))
 
     def wrong_answers_and_outcomes(self) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Return some wrong answers, and which examples the last weights got right."""
@@ -335,6 +335,6 @@ class Bundle:
 
         names = ("wrong.parquet", "kinds.parquet")
         wrong, kinds = (
-            from_parquet(self.folder.read(name)) if self.folder.exists(name) else pl.DataFrame() for name in names
+            frame_from_parquet(self.folder.read(name)) if self.folder.exists(name) else pl.DataFrame() for name in names
         )
         return wrong, kinds

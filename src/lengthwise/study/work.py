@@ -126,7 +126,7 @@ def _train(job: Job, store: Folder, watch: StaleLeaseDetector | None) -> bool:
 def _evaluate(job: Job, store: Folder, watch: StaleLeaseDetector | None) -> bool:
     import torch
 
-    from lengthwise.evaluation.rows import to_parquet
+    from lengthwise.evaluation.rows import frame_to_parquet
     from lengthwise.run.run import Run
 
     torch.set_num_threads(job.threads)
@@ -142,8 +142,8 @@ def _evaluate(job: Job, store: Folder, watch: StaleLeaseDetector | None) -> bool
                 None if asked.lengths is None else parse_lengths(asked.lengths),
                 **asked.model_dump(exclude={"lengths"}),
             )
-            lease.folder.write("rows.parquet", to_parquet(found.rows))
-            lease.folder.write("predictions.parquet", to_parquet(found.predictions))
+            lease.folder.write("rows.parquet", frame_to_parquet(found.rows))
+            lease.folder.write("predictions.parquet", frame_to_parquet(found.predictions))
             lease.finish({"seconds": round(time.monotonic() - began, 3)})
         except (LeaseLost, SystemExit, KeyboardInterrupt):
             with suppress(SpecError):

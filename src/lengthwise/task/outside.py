@@ -180,7 +180,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "space": _count,
 }
 _OTHERS = (
-    "asked",
+    "parse_prompt",
     "subgroup",
     "listed",
     "weight",
