@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lengthwise.spec import show
+from lengthwise.spec import format_value
 
 Rows = Sequence[dict[str, Any]]
 
@@ -83,7 +83,7 @@ class Facts(Display, dict[str, Any]):
 def cell(value: object) -> str:
     """Format a value for a person."""
     if isinstance(value, dict):
-        return ", ".join(f"{key}={show(item)}" for key, item in value.items())  # as they are typed
+        return ", ".join(f"{key}={format_value(item)}" for key, item in value.items())  # as they are typed
     if isinstance(value, list | tuple):
         return ", ".join(cell(item) for item in value)
     if isinstance(value, bool):

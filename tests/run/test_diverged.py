@@ -78,7 +78,7 @@ def test_nobody_tries_it_again(place):
     key = next(iter(tally.failed))
     for again in (False, True):
         with pytest.raises(Diverged):
-            Lease.take(Folder(there / "store"), key, again=again)
+            Lease.take(Folder(there / "store"), key, retry_failed=again)
     retried = Driver(planned, store, InProcess(), retry=True).run()
     assert retried.failed.keys() == tally.failed.keys()
     assert len(list((there / "store/leases" / key).iterdir())) == 1, "no second attempt was begun"

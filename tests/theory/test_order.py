@@ -29,7 +29,7 @@ from lengthwise.theory.order import (
     shuffles,
     untrained_decoder,
 )
-from lengthwise.training.batches import feed
+from lengthwise.training.batches import make_batch
 from lengthwise.training.loop import total_loss
 
 ROUNDING = 1e-12
@@ -119,13 +119,13 @@ def test_training_and_evaluation_give_a_prefix_model_its_prompts():
     """One pass, decoding with a cache, and the training's own batches agree on what the prompt is."""
     task = build_task("copy:variant=random:alphabet=20:longest=6")
     block = training_block(task, 0, 16)
-    batch = feed(block, np.arange(16), Consecutive(), 0)
+    batch = make_batch(block, np.arange(16), Consecutive(), 0)
     assert batch.prompt_lengths_B.tolist() == block.prompt_lengths_N.tolist()
     decoder = Decoder(preset("laptop", vocabulary=len(task.vocabulary), mask="prefix", sigma=0.3), "nope").eval()
     with torch.no_grad():
         logits = decoder(batch.ids_BT, lengths=batch.tokens_B.tolist(), prefix=block.prompt_lengths_N.tolist())
     loss = F.cross_entropy(logits[:, :-1][batch.loss_BT[:, 1:]], batch.targets_N, reduction="sum")
-    assert total_loss(decoder, batch, prefix=True).item() == pytest.approx(loss.item(), rel=1e-5)
+    assert total_loss(decoder, batch, prefix_mask=True).item() == pytest.approx(loss.item(), rel=1e-5)
     asked = [case for length in (3, 5) for case in evaluation_cases(task, "test_seen", length, examples=8)]
     end = task.vocabulary.eos
     seen = predict_in_one_pass(decoder_logits_function(decoder, Consecutive()), asked, end, Consecutive(), None)

@@ -18,10 +18,10 @@ from lengthwise.progress import Say
 from lengthwise.reporting.findings import Findings, run_label_table
 from lengthwise.reporting.page import Page
 from lengthwise.run.lease import STORE
-from lengthwise.spec import Spec, SpecError, show, suggests
+from lengthwise.spec import Spec, SpecError, format_value, suggests
 from lengthwise.study.file import StudyFile
 from lengthwise.study.plan import GridPoint, Item, check_only_encoding_differs
-from lengthwise.study.store import Store, kinds_of, record_of, some_wrong
+from lengthwise.study.store import Store, attempt_record, outcome_kinds, sample_wrong_answers
 
 if TYPE_CHECKING:
     import polars as pl
@@ -177,7 +177,7 @@ def _findings(study: StudyFile, items: list[Item], runs: Sequence[Run]) -> Findi
 
     records: dict[str, Any] = {}
     for run in runs:
-        records[run.id] = {"key": run.id, "done": run.folder.json("done"), **record_of(run.folder)}
+        records[run.id] = {"key": run.id, "done": run.folder.json("done"), **attempt_record(run.folder)}
     said = {run.id: run.predictions() for run in runs}
     return Findings(
         study=study,
@@ -187,8 +187,8 @@ def _findings(study: StudyFile, items: list[Item], runs: Sequence[Run]) -> Findi
             run_label_table(items).drop("diverged"), on="run", how="inner"
         ),
         records=records,
-        wrong=pl.concat([some_wrong(table, key) for key, table in said.items()]),
-        kinds=pl.concat([kinds_of(table, key) for key, table in said.items()]),
+        wrong=pl.concat([sample_wrong_answers(table, key) for key, table in said.items()]),
+        kinds=pl.concat([outcome_kinds(table, key) for key, table in said.items()]),
         proof=check_only_encoding_differs(items),
         more="train the missing seeds, up to {seeds} of each encoding",
         source=", ".join(dict.fromkeys(str(run.folder.parent.parent) for run in runs)),
@@ -215,4 +215,4 @@ def _differing(run: Run, runs: Sequence[Run], part: str) -> str:
     """Return the options of one part in which a run differs from any other, e.g. `layers=3`."""
     here, others = run.plan.options()[part], [other.plan.options()[part] for other in runs]
     differs = {key: value for key, value in here.items() if any(other.get(key) != value for other in others)}
-    return ":".join(f"{key}={show(value)}" for key, value in differs.items())
+    return ":".join(f"{key}={format_value(value)}" for key, value in differs.items())

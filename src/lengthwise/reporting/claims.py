@@ -16,7 +16,7 @@ from lengthwise.spec import Spec, SpecError, one_line
 from lengthwise.statistics.aggregates import encoding_differences, mean_scores_over_tasks
 from lengthwise.statistics.estimate import Estimate
 from lengthwise.statistics.ranks import QUARTER, mean_reciprocal_ranks
-from lengthwise.study.reading import load, shipped_file_path
+from lengthwise.study.reading import load_yaml, shipped_file_path
 
 if TYPE_CHECKING:
     import polars as pl
@@ -109,7 +109,7 @@ class ClaimVerdict:
 def read_claims(path: str | Path | None = None) -> list[Claim]:
     """Read the claims that ship with the project, or those of a file."""
     path = shipped_file_path("claims.yaml") if path is None else Path(path)
-    content = load(path)
+    content = load_yaml(path)
     if not isinstance(content, Mapping) or not isinstance(content.get("claims"), list):
         raise SpecError(f"{path} has no list of claims")
     try:

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from lengthwise.encoding.labels import unique_labels
-from lengthwise.spec import Spec, SpecError, show
+from lengthwise.spec import Spec, SpecError, format_value
 from lengthwise.statistics.learned import scored_rows_filter
 from lengthwise.study.plan import (
     Item,
@@ -135,7 +135,7 @@ def short_task_name(task: str) -> str:
     """Return a task's short name: `copy same`, `sort multi`, `addition`; for `my_task.py:Mine`, `Mine`."""
     spec = Spec.of(task)
     name = spec.name.rpartition(":")[2]
-    return " ".join([name, *(show(value) for key, value in spec.options if key in {"variant", "scratchpad"})])
+    return " ".join([name, *(format_value(value) for key, value in spec.options if key in {"variant", "scratchpad"})])
 
 
 def encoding_label_by_run(items: Sequence[Item]) -> dict[str, str]:

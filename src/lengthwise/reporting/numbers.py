@@ -29,7 +29,7 @@ from lengthwise.statistics.ranks import (
 from lengthwise.statistics.reach import run_scores
 from lengthwise.statistics.sensitivity import AlternativeRanking, alternative_rankings, saturated_tasks
 from lengthwise.statistics.table import score_table, tasks_learned_by_all
-from lengthwise.training.health import Diverged, on_plateau, spikes
+from lengthwise.training.health import Diverged, is_on_plateau, loss_spikes
 
 if TYPE_CHECKING:
     import polars as pl
@@ -154,8 +154,8 @@ def _health(found: Findings, table: pl.DataFrame) -> list[Trouble]:
             continue
         record = found.records.get(item.key, {})
         log = record.get("log") or []
-        jumps = record.get("spikes", spikes(log))
-        if learned.get(item.key) is False and on_plateau(log):
+        jumps = record.get("spikes", loss_spikes(log))
+        if learned.get(item.key) is False and is_on_plateau(log):
             told.append(Trouble(*where, "plateau", f"the loss never left its plateau (last {log[-1][1]:.3g})"))
         elif learned.get(item.key) is False:
             last = f" (last loss {log[-1][1]:.3g})" if log else ""

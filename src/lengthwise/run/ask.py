@@ -115,7 +115,7 @@ def _asked(task: Task, prompt: str) -> tuple[Case, list[str] | None, str]:
         raise SpecError(
             "a run with a tokenizer of its own cannot be asked yet; its predictions.parquet has what it said"
         )
-    words = symbols(task, prompt)
+    words = split_prompt(task, prompt)
     told = task.parse_prompt(words)
     right, length, where, instance = None, task.longest, "as it stands", None
     if told is not None:
@@ -136,10 +136,10 @@ def _said(run: Run, decoder: Decoder, case: Case) -> list[int]:
     return said
 
 
-def symbols(task: Task, prompt: str) -> list[str]:
+def split_prompt(task: Task, prompt_text: str) -> list[str]:
     """Split a user's prompt into the task's symbols; a word that is not a symbol is split into characters."""
     known, found = set(task.symbols), []
-    for word in prompt.split():
+    for word in prompt_text.split():
         parts = [word] if word in known else list(word)
         for part in parts:
             if part not in known:

@@ -19,10 +19,10 @@ from lengthwise.encoding.signature import canonical_encoding, encoding_class
 from lengthwise.evaluation.cases import splits_and_lengths
 from lengthwise.loading import content, to_spec
 from lengthwise.model.config import DecoderConfig, preset
-from lengthwise.spec import Spec, SpecError, canonical, digest, options, resolve, specs
+from lengthwise.spec import Spec, SpecError, canonical, digest, options, parse_specs, resolve
 from lengthwise.task import TASKS, build_task
 from lengthwise.task.base import Task
-from lengthwise.training.laptop import TaskOverrides, laptop
+from lengthwise.training.laptop import TaskOverrides, laptop_overrides
 from lengthwise.training.settings import Seeds, Training, training_preset
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Plan:
     @property
     def caution(self) -> str:
         """A warning if the task is known not to be learned at this default size, with an alternative; else empty."""
-        setting = laptop(self.task) if self.task_spec.name in TASKS else TaskOverrides()
+        setting = laptop_overrides(self.task) if self.task_spec.name in TASKS else TaskOverrides()
         if not setting.unlearned:
             return ""
         known, model, training = _settled(Spec(self.task_spec.name), Spec("laptop"), Spec("laptop"))
@@ -312,7 +312,7 @@ def _settled(spec: Spec, model: Spec, training: Spec) -> tuple[Spec, DecoderConf
 
 
 def _settle(spec: Spec, model: Spec, training: Spec) -> tuple[Spec, DecoderConfig, Training]:
-    setting = laptop(_built(spec)) if spec.name in TASKS else TaskOverrides()
+    setting = laptop_overrides(_built(spec)) if spec.name in TASKS else TaskOverrides()
     laptops = "laptop" in {training.name, model.name}
     given, protocol = dict(spec.options), dict(spec.options).get("protocol")
     if laptops and setting.longest is not None and "longest" not in given and protocol != "paper":
@@ -345,7 +345,7 @@ def _unless(given: str | Mapping[str, object] | Spec, setting: Mapping[str, obje
 def encodings_of(encoding: Named | Sequence[Named], layers: int) -> tuple[Spec, ...]:
     """Return the canonical specs: one encoding for all layers, or one per layer."""
     if isinstance(encoding, str):
-        listed: Sequence[Any] = specs(encoding)
+        listed: Sequence[Any] = parse_specs(encoding)
     else:
         listed = [encoding] if isinstance(encoding, Mapping | Spec | type) else list(encoding)
     if not listed:

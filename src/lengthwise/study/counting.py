@@ -71,13 +71,13 @@ class DecoderCostModel:
         """Build from a config and one encoding for all layers, or one for each layer; no decoder is built."""
         return decoder_cost_model(config, specs)
 
-    def flops(self, work: Workload, training: bool) -> float:
+    def flops(self, workload: Workload, training: bool) -> float:
         """Return the FLOPs of all matrix products; in training, the backward pass is twice the forward pass."""
         config, passes = self.config, 3 if training else 1
         inner, matrices = config.heads * config.head_width, 3 if config.feed_forward == "swiglu" else 2
         layer = 4 * config.width * inner + matrices * config.width * config.feed_forward_width
-        per_layer = work.tokens * layer + 2 * work.pairs * inner
-        return 2.0 * passes * (per_layer * config.layers + work.targets * config.width * config.vocabulary)
+        per_layer = workload.tokens * layer + 2 * workload.pairs * inner
+        return 2.0 * passes * (per_layer * config.layers + workload.targets * config.width * config.vocabulary)
 
     def activation_bytes(self, rows_tokens: float, pairs: float, targets: float) -> float:
         """Return the bytes of activations that a batch's forward pass keeps for its backward pass."""
@@ -269,24 +269,24 @@ def evaluation_set_sizes(task: Spec) -> tuple[EvaluationSetSize, ...]:
     return tuple(found)
 
 
-def one_pass_workload(tests: Iterable[EvaluationSetSize], most: int) -> tuple[Workload, float]:
-    """Return workload and example count of a pass over up to `most` examples per length, in 16,384-token batches."""
+def one_pass_workload(evaluation_sets: Iterable[EvaluationSetSize], max_examples: int) -> tuple[Workload, float]:
+    """Return workload and example count of a pass over up to `max_examples` per length, in 16,384-token batches."""
     from lengthwise.evaluation.onepass import TOKENS
 
-    listed = [(one, min(one.cases, most)) for one in tests]
+    listed = [(one, min(one.cases, max_examples)) for one in evaluation_sets]
     tokens = sum(one.tokens * cases for one, cases in listed)
     pairs = sum(one.tokens**2 * cases for one, cases in listed)
     answers = sum(one.answer * cases for one, cases in listed)
     return Workload(ceil(tokens / TOKENS), tokens, pairs, answers), sum(cases for _, cases in listed)
 
 
-def decoding_workload(tests: Iterable[EvaluationSetSize], most: int) -> Workload:
+def decoding_workload(evaluation_sets: Iterable[EvaluationSetSize], max_examples: int) -> Workload:
     """Return the workload of decoding a sample from its prompts, and all failures from their first wrong token."""
     from lengthwise.evaluation.decoding import ROWS
     from lengthwise.evaluation.result import CHECKED
 
-    listed, found = list(tests), Workload(0, 0, 0, 0)
-    wrong = [(one, min(one.cases, most), FAILED_AT) for one in listed if one.split in UNSEEN]
+    listed, found = list(evaluation_sets), Workload(0, 0, 0, 0)
+    wrong = [(one, min(one.cases, max_examples), FAILED_AT) for one in listed if one.split in UNSEEN]
     for group in ([(one, min(one.cases, CHECKED), 0.0) for one in listed], wrong):
         remaining: list[float] = []
         for one, cases, done in group:

@@ -30,7 +30,7 @@ BATCH = 10
 
 
 def ignore_progress(words: str) -> None:
-    """Ignore a progress message: the default of `tell`."""
+    """Ignore a progress message: the default of `on_progress`."""
 
 
 def theorem1_rows(
