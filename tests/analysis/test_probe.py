@@ -30,7 +30,7 @@ from lengthwise.analysis.spread import power_law_exponent, spread
 from lengthwise.analysis.states import States, collect_states, decoder_state_reader, equalise_output_norm, times_root_m
 from lengthwise.cli import app
 from lengthwise.encoding import ENCODINGS
-from lengthwise.interface.probing import baseline_sentences, table, theorem1_states
+from lengthwise.interface.probing import baseline_sentences, probe_table, theorem1_states
 from lengthwise.model import Decoder, preset
 from lengthwise.run import train
 from lengthwise.spec import SpecError
@@ -349,7 +349,7 @@ def test_the_table_and_the_sentence_say_what_the_rows_say():
     }
     labels = {"task": "copy", "documents": "task", "encoding": "nope", "seed": 0}
     rows = [labels | row for row in probe_all(reads, trained, tested, probe_kinds=["linear"])]
-    (line,) = table(rows, "copy", "task")
+    (line,) = probe_table(rows, "copy", "task")
     wanted = at(rows, model="trained", control="none", layer=1, tested="seen")["mae"]
     assert line["layer 1"] == round(wanted, 2)
     assert {"layer 0", "layer 2", "unseen lengths", "beyond", "untrained", "shuffled"} <= set(line)

@@ -8,7 +8,7 @@ import polars
 import pytest
 
 from lengthwise import __version__
-from lengthwise.corpora import texts
+from lengthwise.corpora import read_texts
 from lengthwise.spec import SpecError
 from lengthwise.task import build_task
 from lengthwise.task.export import COLUMNS, write_task_dataset
@@ -85,7 +85,7 @@ def test_a_folder_one_may_not_write_into(tmp_path, monkeypatch):
 def test_lengths_count_the_steps_of_an_export_and_say_so(tmp_path):
     write_task_dataset(build_task("parity:scratchpad=full"), "parity", tmp_path / "there", 10)
     path, told = tmp_path / "there" / "train.parquet", []
-    found = list(texts(path, None, told.extend))
+    found = list(read_texts(path, None, told.extend))
     row = polars.read_parquet(path).row(0, named=True)
     assert found[0] == f"{row['prompt']} {row['steps']} {row['answer']}"
     assert told == ["prompt", "steps", "answer"]

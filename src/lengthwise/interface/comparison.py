@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from lengthwise.display import Display, Part
 from lengthwise.folder import Folder
 from lengthwise.interface.study import Named, Study
-from lengthwise.interface.summary import disagreement
+from lengthwise.interface.summary import disagreement_sentence
 from lengthwise.progress import Say
 from lengthwise.reporting.findings import Findings, run_label_table
 from lengthwise.reporting.page import Page
@@ -78,7 +78,7 @@ class Comparison(Display):
         for key, record in self.page.found.records.items():
             for label, checks in record["ends"].get("checks", {}).items():
                 if checks["differences"]:
-                    yield Part(disagreement(key, label, checks), "bold red")
+                    yield Part(disagreement_sentence(key, label, checks), "bold red")
 
     def plain(self) -> dict[str, Any]:
         """All numbers of the page, and the curves."""
@@ -111,7 +111,7 @@ class Comparison(Display):
 
 @suggests
 def compare(
-    what: Sequence[Run] | Named | type[Task],
+    runs_or_task: Sequence[Run] | Named | type[Task],
     encodings: Sequence[Named | type[Encoding]] = ("nope", "alibi", "rope"),
     *,
     seeds: int | Sequence[int] = 3,
@@ -129,9 +129,9 @@ def compare(
     >>> runs = [lw.train("parity:longest=4", name, steps=2, quiet=True) for name in ("nope", "rope")]
     >>> compare(runs).draw("figures")
     """
-    if isinstance(what, str | Mapping | Spec | type):
+    if isinstance(runs_or_task, str | Mapping | Spec | type):
         study = Study(
-            task=what,
+            task=runs_or_task,
             encoding=encodings,
             positions=positions,
             model=model,
@@ -143,12 +143,12 @@ def compare(
         if caution := study.planned.plan(study.planned.points[0]).caution:
             warnings.warn(caution, stacklevel=2)
         return _trained(study, store, workers, say)
-    if not what:
+    if not runs_or_task:
         raise SpecError("there is nothing to compare: give at least one run")
-    tasks = {str(run.plan.task_spec) for run in what}
+    tasks = {str(run.plan.task_spec) for run in runs_or_task}
     if len(tasks) > 1:
         raise SpecError(f"only runs on one task can be compared, not on {' and '.join(sorted(tasks))}")
-    listed = list({run.id: run for run in what}.values())  # without duplicates
+    listed = list({run.id: run for run in runs_or_task}.values())  # without duplicates
     items = _items(listed)
     study = Study(
         task=items[0].point.task,

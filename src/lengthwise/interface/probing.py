@@ -46,7 +46,7 @@ class ProbeResults(Display):
     def tables(self) -> dict[tuple[str, str], Rows]:
         """(task, documents) → a line for each encoding and probe."""
         places = dict.fromkeys((row["task"], row["documents"]) for row in self.rows)
-        return {place: table(self.rows, *place) for place in places}
+        return {place: probe_table(self.rows, *place) for place in places}
 
     def parts(self, width: int = 80) -> Iterator[Part]:
         """A table for each task and kind of documents, and the variance by position if it was asked for."""
@@ -69,7 +69,7 @@ class ProbeResults(Display):
     @property
     def exponents(self) -> Rows:
         """The exponent with which the variance of attention's output falls with position."""
-        return exponents(self.spreads)
+        return variance_exponents(self.spreads)
 
     def baseline_sentences(self, task: str, documents: str) -> str:
         """The errors that are reached without a hidden state, as sentences."""
@@ -77,7 +77,7 @@ class ProbeResults(Display):
 
     def drawings(self) -> list[Drawing]:
         """The figures."""
-        return drawings(self.rows, self.spreads)
+        return probe_drawings(self.rows, self.spreads)
 
     def write(self, to: str | Path) -> list[Path]:
         """Write the figures into a folder; return the paths of the SVGs."""
@@ -257,7 +257,7 @@ def theorem1_states(vocabulary: int, start: int, tokens: int) -> Read:
 # --- tables and figures ----------------------------------------------------------------------------------------------
 
 
-def table(rows: Rows, task: str, source: str) -> Rows:
+def probe_table(rows: Rows, task: str, source: str) -> Rows:
     """One row for each encoding and probe: the error at each layer, and controls at the best layer after layer 0."""
     own = [row for row in rows if row["task"] == task and row["documents"] == source and row["model"] != "constructed"]
     layers = sorted({row["layer"] for row in own})
@@ -311,7 +311,7 @@ def baseline_sentences(rows: Rows, task: str, source: str) -> str:
     return "\n".join(told)
 
 
-def exponents(spreads: Rows) -> Rows:
+def variance_exponents(spreads: Rows) -> Rows:
     """For each task, encoding, layer and quantity the exponent of m, at the start and trained: medians over seeds."""
     from lengthwise.analysis.spread import power_law_exponent
 
@@ -330,7 +330,7 @@ def exponents(spreads: Rows) -> Rows:
     return list(lines.values())
 
 
-def drawings(rows: Rows, spreads: Rows) -> list[Drawing]:
+def probe_drawings(rows: Rows, spreads: Rows) -> list[Drawing]:
     """The figures of rows."""
     from lengthwise.reporting.probes import probe_change_drawing, probe_error_drawing
     from lengthwise.reporting.probes import variance_by_position_drawing as spread

@@ -36,11 +36,11 @@ def counts_in_words(counts: Mapping[str, int]) -> str:
     return " and ".join(parts)
 
 
-def done_count_text(found: Status, store: str, results: Path | None) -> str:
+def done_count_text(status: Status, store: str, results: Path | None) -> str:
     """Say how many are done, and where: in the store, or in the bundle that is counted."""
     if results is None:
-        return f"{len(found.done):,} done in {store}"
-    return f"{len(found.done) - found.given:,} done in {store}, {found.given:,} in {results}"
+        return f"{len(status.done):,} done in {store}"
+    return f"{len(status.done) - status.given:,} done in {store}, {status.given:,} in {results}"
 
 
 def failed_parts(failed: Mapping[str, str], waiting: int) -> Iterator[Part]:

@@ -45,7 +45,7 @@ class RunSummary(Display):
         yield Part("exact match by length, ▁ 0 to █ 1; | ends what was trained", "dim")
         for label, checks in self.run.folder.json("done")["checks"].items():
             if checks["differences"]:
-                yield Part(disagreement(self.run.id, label, checks), "bold red")
+                yield Part(disagreement_sentence(self.run.id, label, checks), "bold red")
         yield Part(f"folder: {self.run.folder}", wrap=False)
 
     def plain(self) -> dict[str, Any]:
@@ -55,7 +55,7 @@ class RunSummary(Display):
         return {**told, "checkpoints": self.run.checkpoints, "curve": self.curve}
 
 
-def disagreement(run: str, label: str, checks: dict[str, int]) -> str:
+def disagreement_sentence(run: str, label: str, checks: dict[str, int]) -> str:
     """Say that decoding and one pass gave different answers."""
     return (
         f"{run}, {label}: decoding disagreed with one pass in {checks['differences']} of {checks['decoded']} checks, "
