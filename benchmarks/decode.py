@@ -21,8 +21,8 @@ import torch
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from lengthwise.encoding.positions import Consecutive
-from lengthwise.evaluation.cases import Case, cases, grid
-from lengthwise.evaluation.decoding import decoder_decode
+from lengthwise.evaluation.cases import Case, evaluation_cases, splits_and_lengths
+from lengthwise.evaluation.decoding import decoder_decode_function
 from lengthwise.evaluation.result import evaluate_decoder
 from lengthwise.model import Decoder
 from lengthwise.run import Plan
@@ -92,13 +92,19 @@ def main() -> None:
     torch.set_num_threads(1)
     plan = Plan.of(options.task, "rope", training=f"laptop:steps={options.steps}")
     task, decoder, llama = plan.task, trained(plan), llama_of(plan)
-    asked = [case for split, length in grid(task) for case in cases(task, split, length, options.examples)]
-    decode = decoder_decode(decoder, Consecutive(), task.vocabulary.eos, options.batch)
+    asked = [
+        case
+        for split, length in splits_and_lengths(task)
+        for case in evaluation_cases(task, split, length, options.examples)
+    ]
+    decode = decoder_decode_function(decoder, Consecutive(), task.vocabulary.eos, options.batch)
     said = [len(words) for words in decode(asked, [[]] * len(asked))]
     ways: dict[str, Callable[[], object]] = {
         "generate": lambda: generate(llama, asked, said, options.batch),
         "real": lambda: decode(asked, [[]] * len(asked)),
-        "evaluation": lambda: evaluate_decoder(decoder, task, examples=options.examples, rows=options.batch),
+        "evaluation": lambda: evaluate_decoder(
+            decoder, task, examples=options.examples, decoding_batch_rows=options.batch
+        ),
     }
     timed: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(options.rounds + 1):

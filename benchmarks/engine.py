@@ -16,7 +16,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-from lengthwise.evaluation.rows import frame, to_parquet
+from lengthwise.evaluation.rows import frame_to_parquet, rows_to_frame
 from lengthwise.folder import Folder
 from lengthwise.run.lease import Lease
 from lengthwise.study.drive import Driver
@@ -35,7 +35,7 @@ def nothing(job: Job) -> Outcome:
         return Outcome(job.key, "already")
     with lease:
         lease.folder.create("run.json", json.dumps({"id": job.key, "options": dict(job.options), "token": job.key}))
-        lease.folder.write("rows.parquet", to_parquet(frame([])))
+        lease.folder.write("rows.parquet", frame_to_parquet(rows_to_frame([])))
         lease.folder.create("done", json.dumps({"validations": [], "token": job.key}))
         lease.finish({"seconds": 0.0, "validation": None})
     return Outcome(job.key, "done", seconds=time.perf_counter() - began)

@@ -26,7 +26,7 @@ from lengthwise.run import Plan
 from lengthwise.run.attempt import Attempt
 from lengthwise.run.lease import Lease
 from lengthwise.task.block import training_block
-from lengthwise.training.batches import Batch, batches, on_demand_blocks
+from lengthwise.training.batches import Batch, on_demand_blocks, training_batches
 from lengthwise.training.loggers import Loggers, Progress
 from lengthwise.training.loop import Loop
 from lengthwise.training.parallel import ALONE
@@ -43,7 +43,7 @@ def plan_of(task: str, steps: int, batching: str) -> Plan:
 def feeds_of(plan: Plan) -> list[Batch]:
     """All batches of a run, made beforehand."""
     supply = on_demand_blocks(lambda start, stop: training_block(plan.task, start, stop, plan.seeds.data))
-    return list(batches(supply, plan.training, plan.positions, plan.seeds))
+    return list(training_batches(supply, plan.training, plan.positions, plan.seeds))
 
 
 def ours(plan: Plan) -> float:

@@ -37,7 +37,7 @@ def materialised(name: str, examples: int) -> tuple[float, int]:
         bar = progress.add_task(name, total=examples)
         for start in range(0, examples, BLOCK):
             block = training_block(
-                task, start, min(start + BLOCK, examples), progress=lambda done: progress.advance(bar, done)
+                task, start, min(start + BLOCK, examples), on_progress=lambda done: progress.advance(bar, done)
             )
             tokens += len(block.ids)
     return time.perf_counter() - began, tokens

@@ -16,7 +16,12 @@ import polars as pl
 from lengthwise.conformance import CHECKS
 from lengthwise.encoding import ENCODINGS, POSITIONS
 from lengthwise.encoding.labels import label_of
-from lengthwise.reporting.divergences import differences, estimate, mean_over_lengths, published_divergence
+from lengthwise.reporting.divergences import (
+    differences_from_reference,
+    estimate_divergence,
+    mean_over_lengths,
+    published_divergence,
+)
 from lengthwise.reporting.findings import collect_findings
 from lengthwise.reporting.page import Page
 from lengthwise.statistics.learned import scored_rows_filter
@@ -126,7 +131,7 @@ def divergence(seen: bool = False) -> tuple[dict, ...]:
 
 
 def half(task: str, pairing: str, encoding: str, measure: str) -> str:
-    made = estimate(divergence(), task, pairing, encoding, measure)
+    made = estimate_divergence(divergence(), task, pairing, encoding, measure)
     assert made.value is not None and made.half is not None
     return f"{short(made.value, 3)} ± {short(made.half, 3)}"
 
@@ -151,7 +156,7 @@ def attention_table(task: str) -> Callable[[], str]:
 
 
 def gap(task: str, encoding: str, seen: bool = False) -> str:
-    rows = differences([row for row in divergence(seen) if row["task"] == task])
+    rows = differences_from_reference([row for row in divergence(seen) if row["task"] == task])
     (one,) = [row for row in rows if row["encoding"] == encoding and row["measure"] == "true matching"]
     signed = [
         f"{value:+.3f}".replace("+0.", "+.").replace("-0.", "−.")
@@ -238,7 +243,7 @@ def probe_sentences() -> list[str]:
 
 def attention_sentences() -> list[str]:
     def value(task: str, pairing: str, name: str) -> str:
-        return short(estimate(divergence(), task, pairing, name, "true matching").value or 0.0, 3)
+        return short(estimate_divergence(divergence(), task, pairing, name, "true matching").value or 0.0, 3)
 
     near = [value(COPY, "record", name) for name in ("t5", "rope:fraction=0.25", "nope")]
     alibi, t5 = (value(REVERSE, "record", name) for name in ("alibi", "t5"))

@@ -156,8 +156,8 @@ from lengthwise.task.parity import Parity
 class Mine(Parity):
     def chance(self, length):
         return 0.1
-    def right(self, instance, answer):
-        return not super().right(instance, answer)
+    def is_correct(self, instance, answer):
+        return not super().is_correct(instance, answer)
 """
 
 

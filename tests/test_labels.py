@@ -11,7 +11,7 @@ from lengthwise.encoding import ENCODINGS
 from lengthwise.encoding.labels import label_of, label_of_class, unique_labels
 from lengthwise.encoding.signature import encoding_stub
 from lengthwise.reporting.page import Page
-from lengthwise.reporting.words import number
+from lengthwise.reporting.words import format_number
 from tests.reporting.made import FIVE, TASKS, findings, study
 from tests.run.test_cli_runs import cli
 
@@ -57,12 +57,12 @@ def test_every_encoding_has_a_label_of_its_own_and_alike_ones_keep_their_spellin
 
 
 def test_pages_figures_and_latex_use_labels_and_one_format(tmp_path):
-    from lengthwise.reporting.latex import latex
+    from lengthwise.reporting.latex import write_latex_tables
 
     page = Page(findings(study(TASKS[:2], [*FIVE, "rope"])))
     page.write(tmp_path)
     figures = {path.stem: path.read_text() for path in (tmp_path / "figures").glob("*.svg")}
-    for text in (*figures.values(), page.verdict, latex(page, tmp_path)[0].read_text()):
+    for text in (*figures.values(), page.verdict, write_latex_tables(page, tmp_path)[0].read_text()):
         words = re.sub(r"<[^>]*>", " ", text)
         assert not re.search(r"\bnope\b|\balibi\b|rope:fraction|\bsinusoidal\b", words)
     html = re.sub(r"<img[^>]*>", "", page.html())
@@ -73,14 +73,20 @@ def test_pages_figures_and_latex_use_labels_and_one_format(tmp_path):
     for line in page.rank_table():
         assert all(re.fullmatch(r"[01]\.\d{3}( \[.*\])?", line[name]) for name in ("unseen", "seen"))
     assert '<td class="num">' in html and '<th class="num">' in html
-    assert [number(value) for value in (0.5, -0.0123, 1.0, None, -0.0001)] == ["0.500", "−0.012", "1.000", "–", "0.000"]
+    assert [format_number(value) for value in (0.5, -0.0123, 1.0, None, -0.0001)] == [
+        "0.500",
+        "−0.012",
+        "1.000",
+        "–",
+        "0.000",
+    ]
 
 
 def test_captions_state_and_constant_columns_go(tmp_path):
-    from lengthwise.reporting.latex import latex
+    from lengthwise.reporting.latex import write_latex_tables
 
     page = Page(findings(study(TASKS[:1])))
-    captions = re.findall(r"\\caption\{(.*)\}", latex(page, tmp_path)[0].read_text())
+    captions = re.findall(r"\\caption\{(.*)\}", write_latex_tables(page, tmp_path)[0].read_text())
     assert captions and not any("?" in caption for caption in captions)
     assert all(
         "level" not in line for line in (*page.rank_table(), *page.difference_table(), *page.task_table(TASKS[0]))

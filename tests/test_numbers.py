@@ -2,7 +2,7 @@
 
 import pytest
 
-from lengthwise.statistics.learned import by_length, learned_runs, scored_rows_filter
+from lengthwise.statistics.learned import counts_by_length, learned_runs, scored_rows_filter
 from lengthwise.study.file import StudyFile
 from lengthwise.study.plan import Planned
 from lengthwise.study.store import Bundle
@@ -39,7 +39,7 @@ def test_every_task_is_learned_at_its_default_by_four_encodings_in_four_minutes(
     """Or its plan says before training that it is not learned. The rule is the one that reports print."""
     bundle, planned = Bundle(RESULTS / "defaults"), Planned(StudyFile.read("defaults"))
     learned = dict(
-        learned_runs(by_length(bundle.rows.filter(scored_rows_filter()))).select("run", "learned").iter_rows()
+        learned_runs(counts_by_length(bundle.rows.filter(scored_rows_filter()))).select("run", "learned").iter_rows()
     )
     cautioned = set()
     for task in planned.study.tasks:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lengthwise.encoding import ENCODINGS, build_encoding, build_positions
 from lengthwise.encoding.base import Geometry
-from lengthwise.spec import Spec, SpecError, did_you_mean, digest, resolve, specs
+from lengthwise.spec import Spec, SpecError, did_you_mean, digest, parse_specs, resolve
 
 GEOMETRY = Geometry(width=32, heads=4, head_width=8)
 
@@ -24,7 +24,7 @@ def test_text_and_mapping_are_the_same_spec():
 def test_values_are_typed_and_lists_may_hold_commas():
     made = Spec.of("x:a=1:b=1.5:c=true:d=null:e=word:f=[1,2,[3]]:g=1e-3")
     assert dict(made.options) == {"a": 1, "b": 1.5, "c": True, "d": None, "e": "word", "f": (1, 2, (3,)), "g": 0.001}
-    assert [str(s) for s in specs("nope,given:values=[0,5],rope")] == ["nope", "given:values=[0,5]", "rope"]
+    assert [str(s) for s in parse_specs("nope,given:values=[0,5],rope")] == ["nope", "given:values=[0,5]", "rope"]
 
 
 def test_a_class_from_outside_is_part_of_the_name():

@@ -36,7 +36,7 @@ def test_installed_results_are_found_where_the_package_lies(tmp_path, monkeypatc
     (installed / "results" / "quickstart").mkdir(parents=True)
     (installed / "results" / "quickstart" / "bundle.json").write_text("{}")
     monkeypatch.setattr(add, "__file__", str(installed / "add.py"))
-    assert add.committed(StudyFile.read("quickstart")) == installed / "results" / "quickstart"
+    assert add.committed_results_folder(StudyFile.read("quickstart")) == installed / "results" / "quickstart"
     assert add.find_committed_file("glance/bundle.json") is None
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lengthwise.spec import show
+from lengthwise.spec import format_value
 
 Rows = Sequence[dict[str, Any]]
 
@@ -80,12 +80,12 @@ class Facts(Display, dict[str, Any]):
         return dict(self)
 
 
-def cell(value: object) -> str:
+def format_cell(value: object) -> str:
     """Format a value for a person."""
     if isinstance(value, dict):
-        return ", ".join(f"{key}={show(item)}" for key, item in value.items())  # as they are typed
+        return ", ".join(f"{key}={format_value(item)}" for key, item in value.items())  # as they are typed
     if isinstance(value, list | tuple):
-        return ", ".join(cell(item) for item in value)
+        return ", ".join(format_cell(item) for item in value)
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
@@ -96,7 +96,7 @@ def cell(value: object) -> str:
 
 
 def _text_table(rows: Rows) -> str:
-    lines = [list(rows[0]), *([cell(row.get(column)) for column in rows[0]] for row in rows)]
+    lines = [list(rows[0]), *([format_cell(row.get(column)) for column in rows[0]] for row in rows)]
     wide = [min(48, max(len(line[column]) for line in lines)) for column in range(len(lines[0]))]
     return "\n".join(
         "  ".join(_cut(text, size).ljust(size) for text, size in zip(line, wide, strict=True)).rstrip()
@@ -110,5 +110,5 @@ def _cut(text: str, size: int) -> str:
 
 def _html_table(rows: Rows) -> str:
     head = "".join(f"<th>{html.escape(name)}</th>" for name in rows[0])
-    lines = ["".join(f"<td>{html.escape(cell(row.get(column)))}</td>" for column in rows[0]) for row in rows]
+    lines = ["".join(f"<td>{html.escape(format_cell(row.get(column)))}</td>" for column in rows[0]) for row in rows]
     return f"<table><tr>{head}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"

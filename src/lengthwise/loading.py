@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from lengthwise.spec import Spec, SpecError, blame, did_you_mean
+from lengthwise.spec import Spec, SpecError, describe_error_with_line, did_you_mean
 
 _OUTSIDE = "lengthwise_outside_"
 _STANDARD = Path(ast.__file__).parent
@@ -44,51 +44,61 @@ def to_spec(value: str | Mapping[str, object] | Spec | type, table: Mapping[str,
     return Spec(where)
 
 
-def names_of(given: Any, table: Mapping[str, str]) -> list[str]:  # noqa: ANN401
+def names_of(values: Any, table: Mapping[str, str]) -> list[str]:  # noqa: ANN401
     """Convert a name, mapping, spec or class, or a list of them, to names as in a study file."""
-    listed = [given] if isinstance(given, str | Mapping | Spec | type) else list(given)
+    listed = [values] if isinstance(values, str | Mapping | Spec | type) else list(values)
     return [one if isinstance(one, str) else str(to_spec(one, table)) for one in listed]
 
 
-def load_class(where: str, name: str) -> type:
-    """Load the class `name` from a file, `where.py`, or from a module."""
-    if not where.endswith(".py"):
-        module = load_module(where)
+def load_class(module_or_file: str, name: str) -> type:
+    """Load the class `name` from a file, `module_or_file.py`, or from a module."""
+    if not module_or_file.endswith(".py"):
+        module = load_module(module_or_file)
         found = getattr(module, name, None)
         if not isinstance(found, type):
-            there = [key for key, item in vars(module).items() if isinstance(item, type) and item.__module__ == where]
-            raise SpecError(f"{where!r} has no class {name!r}.{did_you_mean(name, there)}")
+            there = [
+                key
+                for key, item in vars(module).items()
+                if isinstance(item, type) and item.__module__ == module_or_file
+            ]
+            raise SpecError(f"{module_or_file!r} has no class {name!r}.{did_you_mean(name, there)}")
         return found
-    tree, path = _parsed(where)
+    tree, path = _parsed(module_or_file)
     if name.partition(".")[0] not in {bound for statement in tree.body for bound in _bound(statement)}:
-        raise SpecError(f"{where!r} has no class {name!r}.{did_you_mean(name, classes(where))}")
-    found: Any = _executed(path, needed_statements(tree, name), where)
+        raise SpecError(
+            f"{module_or_file!r} has no class {name!r}.{did_you_mean(name, class_names_in_file(module_or_file))}"
+        )
+    found: Any = _executed(path, needed_statements(tree, name), module_or_file)
     for part in name.split("."):
         found = getattr(found, part, None)
     if not isinstance(found, type):
-        raise SpecError(f"{where!r} has no class {name!r}.{did_you_mean(name, classes(where))}")
+        raise SpecError(
+            f"{module_or_file!r} has no class {name!r}.{did_you_mean(name, class_names_in_file(module_or_file))}"
+        )
     return found
 
 
-def classes(where: str) -> list[str]:
+def class_names_in_file(file: str) -> list[str]:
     """Return the names of the classes that a file defines."""
-    return [node.name for node in _parsed(where)[0].body if isinstance(node, ast.ClassDef)]
+    return [node.name for node in _parsed(file)[0].body if isinstance(node, ast.ClassDef)]
 
 
-def load_module(where: str) -> ModuleType:
+def load_module(module_name: str) -> ModuleType:
     """Import an installed module, or one in the current directory."""
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))  # it is not on the path of a console script
     try:
-        return importlib.import_module(where)
+        return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        if error.name and (where == error.name or where.startswith(error.name + ".")):
+        if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
             raise SpecError(
-                f"there is no module {error.name!r} (in {where!r}), installed or in this directory"
+                f"there is no module {error.name!r} (in {module_name!r}), installed or in this directory"
             ) from error
-        raise SpecError(f"{where!r} could not be imported: {error}") from error
+        raise SpecError(f"{module_name!r} could not be imported: {error}") from error
     except (Exception, SystemExit) as error:
-        raise SpecError(f"{where!r} could not be imported: {blame(error, where)}") from error
+        raise SpecError(
+            f"{module_name!r} could not be imported: {describe_error_with_line(error, module_name)}"
+        ) from error
 
 
 def _parsed(where: str) -> tuple[ast.Module, Path]:
@@ -98,7 +108,7 @@ def _parsed(where: str) -> tuple[ast.Module, Path]:
     try:
         return ast.parse(path.read_bytes(), str(path)), path
     except (SyntaxError, ValueError) as error:
-        raise SpecError(f"{where!r} could not be loaded: {blame(error, str(path))}") from error
+        raise SpecError(f"{where!r} could not be loaded: {describe_error_with_line(error, str(path))}") from error
 
 
 def _executed(path: Path, body: list[ast.stmt], where: str) -> ModuleType:
@@ -122,7 +132,7 @@ def _executed(path: Path, body: list[ast.stmt], where: str) -> ModuleType:
             module.__dict__["__needed__"] = code_without_comments(body)
         except (Exception, SystemExit) as error:
             del sys.modules[name]
-            raise SpecError(f"{where!r} could not be loaded: {blame(error, str(path))}") from error
+            raise SpecError(f"{where!r} could not be loaded: {describe_error_with_line(error, str(path))}") from error
         finally:
             sys.path.remove(str(path.parent))
             for one in _beside(path.parent):

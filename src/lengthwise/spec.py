@@ -99,14 +99,14 @@ class Spec:
         return cls(name, tuple(options.items()))
 
     def __str__(self) -> str:
-        return ":".join([self.name, *(f"{key}={show(item)}" for key, item in self.options)])
+        return ":".join([self.name, *(f"{key}={format_value(item)}" for key, item in self.options)])
 
     def mapping(self) -> dict[str, Value]:
         """Return the YAML form: `{name: ..., option: value}`."""
         return {"name": self.name, **dict(self.options)}
 
 
-def specs(text: str) -> list[Spec]:
+def parse_specs(text: str) -> list[Spec]:
     """Parse a comma-separated list of specs, `nope,rope:fraction=0.25`; `2*[3*rope,nope]` gives eight."""
     found = [spec for part in _split(text, ",") if part.strip() for spec in _repeated(part.strip())]
     if len(found) > 1000:
@@ -122,7 +122,7 @@ def _repeated(part: str) -> list[Spec]:
         return [Spec.of(part)]
     if not re.fullmatch("[1-9][0-9]{0,2}", times):
         raise SpecError(f"{part!r}: a name is repeated 1 to 999 times, not {times[:20]}")
-    return (specs(rest[1:-1]) if rest.startswith("[") and rest.endswith("]") else [Spec.of(rest)]) * int(times)
+    return (parse_specs(rest[1:-1]) if rest.startswith("[") and rest.endswith("]") else [Spec.of(rest)]) * int(times)
 
 
 def _check_option_name(key: object, name: str) -> None:
@@ -161,14 +161,14 @@ def _parse(text: str) -> Value:
     return text
 
 
-def show(value: object) -> str:
+def format_value(value: object) -> str:
     """Format a value as it is written in a spec."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if value is None:
         return "null"
     if isinstance(value, tuple):
-        return "[" + ",".join(show(item) for item in value) + "]"
+        return "[" + ",".join(format_value(item) for item in value) + "]"
     return str(value)
 
 
@@ -190,9 +190,9 @@ _SEVERAL = {
 _LISTED = 24  # at most so many names in one error message
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, known_words: Iterable[str]) -> str:
     """Return ` Did you mean 'theta'?`, or the list of what exists."""
-    lower = {item.lower(): item for item in sorted(known, reverse=True)}
+    lower = {item.lower(): item for item in sorted(known_words, reverse=True)}
     close = difflib.get_close_matches(word.lower(), lower, n=1)
     if close:
         return f" Did you mean {lower[close[0]]!r}?"
@@ -214,7 +214,7 @@ def resolve(kind: str, table: Mapping[str, str], name: str) -> type:
     where, colon, attribute = name.rpartition(":")
     if not colon:
         if name.endswith(".py"):
-            there = loading.classes(name)
+            there = loading.class_names_in_file(name)
             raise SpecError(f"{name!r} is a file; name the class in it too, e.g. {name}:{(there or ['Mine'])[0]}")
         hint = did_you_mean(name, table)
         if "," in name:
@@ -229,12 +229,12 @@ def resolve(kind: str, table: Mapping[str, str], name: str) -> type:
     return loading.load_class(where, attribute)
 
 
-def blame(error: BaseException, where: str) -> str:
-    """Describe an error with the line in the file `where`, which is the user's."""
+def describe_error_with_line(error: BaseException, file: str) -> str:
+    """Describe an error with the line in the file `file`, which is the user's."""
     if isinstance(error, SyntaxError):
         return f"line {error.lineno}: {error.msg}: {(error.text or '').strip()}"
     frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if frame.filename == where]
+    lines = [frame.lineno for frame in frames if frame.filename == file]
     place = f"line {lines[-1]}: " if lines else ""
     words = one_line(str(error))
     if isinstance(error, NotImplementedError) and frames and not words:
@@ -250,10 +250,9 @@ def one_line(text: str) -> str:
 # --- options ---------------------------------------------------------------------------------------------------------
 
 
-def options(cls: type, arguments: int | None = None) -> dict[str, inspect.Parameter]:
-    """Return the options of a class: the keyword-only arguments of its constructor, after `arguments` other ones.
-
-    Another argument, not keyword-only or without a type, is an error if `arguments` is given: it would be ignored.
+def options(cls: type, positional_count: int | None = None) -> dict[str, inspect.Parameter]:
+    """Return the options of a class: the keyword-only arguments of its constructor, after so many other ones.
+    Another argument, not keyword-only or without a type, is an error if their count is given: it would be ignored.
     """
     found: dict[str, inspect.Parameter] = {}
     if cls.__init__ is object.__init__:
@@ -262,7 +261,7 @@ def options(cls: type, arguments: int | None = None) -> dict[str, inspect.Parame
     for index, item in enumerate(parameters):
         if item.kind is inspect.Parameter.KEYWORD_ONLY and item.annotation is not inspect.Parameter.empty:
             found[item.name] = item
-        elif arguments is not None and (index >= arguments or item.kind is inspect.Parameter.VAR_KEYWORD):
+        elif positional_count is not None and (index >= positional_count or item.kind is inspect.Parameter.VAR_KEYWORD):
             if dataclasses.is_dataclass(cls):
                 raise SpecError(
                     f"{item.name!r} of {cls.__qualname__} cannot be an option, which is keyword-only: "
@@ -275,11 +274,11 @@ def options(cls: type, arguments: int | None = None) -> dict[str, inspect.Parame
     return found
 
 
-def checked_options(kind: str, cls: type, spec: Spec, arguments: int = 0) -> dict[str, object]:
+def checked_options(kind: str, cls: type, spec: Spec, positional_count: int = 0) -> dict[str, object]:
     """Return the spec's options as keyword arguments of `cls`; raise for an unknown name or a wrong type."""
     from pydantic import TypeAdapter, ValidationError
 
-    known = options(cls, arguments)
+    known = options(cls, positional_count)
     # Type hints of a dataclass field must be resolved in the module that defines it, which may be another one.
     hints = typing.get_type_hints(cls if dataclasses.is_dataclass(cls) else cls.__init__)
     checked: dict[str, object] = {}
@@ -289,7 +288,7 @@ def checked_options(kind: str, cls: type, spec: Spec, arguments: int = 0) -> dic
             raise SpecError(f"{kind} {spec.name!r} has no option {key!r}.{hint}")
         wanted = hints.get(key, object)
         if wanted is str and isinstance(value, bool | int | float):
-            value = show(value)
+            value = format_value(value)
         try:
             checked[key] = TypeAdapter(wanted).validate_python(value, strict=True)
         except ValidationError as error:
@@ -297,7 +296,9 @@ def checked_options(kind: str, cls: type, spec: Spec, arguments: int = 0) -> dic
             reason = {"bool_type": "write true or false", "tuple_type": "write a list, e.g. [0,1,5]"}.get(
                 first["type"], first["msg"]
             )
-            raise SpecError(f"option {key!r} of {kind} {spec.name!r} cannot be {show(value)!r}: {reason}") from error
+            raise SpecError(
+                f"option {key!r} of {kind} {spec.name!r} cannot be {format_value(value)!r}: {reason}"
+            ) from error
     missing = [key for key, item in known.items() if item.default is inspect.Parameter.empty and key not in checked]
     if missing:
         raise SpecError(f"{kind} {spec.name!r} needs {missing[0]!r}; write {spec.name}:{missing[0]}=...")
@@ -325,11 +326,13 @@ def validated(kind: str, name: str, model: type[M], fields: Mapping[str, object]
         raise SpecError(f"option {field!r} of {kind} {name!r} cannot be {first['input']!r}: {first['msg']}") from error
 
 
-def canonical(kind: str, table: Mapping[str, str], spec: Spec, arguments: int = 0, cls: type | None = None) -> Spec:
+def canonical(
+    kind: str, table: Mapping[str, str], spec: Spec, positional_count: int = 0, cls: type | None = None
+) -> Spec:
     """Return the canonical form of a spec: options checked and typed, those that equal their default left out."""
     cls = cls or resolve(kind, table, spec.name)
     known = options(cls)
-    checked = checked_options(kind, cls, spec, arguments)
+    checked = checked_options(kind, cls, spec, positional_count)
     kept = {key: _plain(value, key) for key, value in checked.items() if value != known[key].default}
     return Spec(spec.name, tuple(kept.items()))
 
@@ -348,7 +351,7 @@ def build(kind: str, table: Mapping[str, str], base: type, spec: Spec, arguments
         raise
     except (Exception, SystemExit) as error:
         source = inspect.getsourcefile(cls) or ""
-        raise SpecError(f"{kind} '{spec}' could not be built: {blame(error, source)}") from error
+        raise SpecError(f"{kind} '{spec}' could not be built: {describe_error_with_line(error, source)}") from error
 
 
 def _a(kind: str) -> str:

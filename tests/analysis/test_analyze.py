@@ -9,15 +9,15 @@ from typer.testing import CliRunner
 
 from lengthwise.analysis.divergence import DEFINITIONS, HEADS
 from lengthwise.cli import app
-from lengthwise.reporting.attention import drawings
+from lengthwise.reporting.attention import attention_drawings
 from lengthwise.reporting.divergences import (
     MEASURES,
-    differences,
-    markdown,
+    all_divergence_estimates,
+    differences_from_reference,
+    divergence_markdown,
+    divergence_table,
     mean_over_lengths,
-    sentence,
-    summary,
-    table,
+    nearest_encoding_sentence,
 )
 from lengthwise.run import train
 from lengthwise.spec import SpecError
@@ -48,19 +48,22 @@ def test_the_measures_are_those_of_the_analysis():
 def test_what_is_said_of_rows():
     told = mean_over_lengths(planted(0.1))
     assert len(told) * 2 == len(planted(0.1))
-    (t5,) = [one for one in differences(told) if one["encoding"] == "t5" and one["measure"] == "true matching"]
+    (t5,) = [
+        one for one in differences_from_reference(told) if one["encoding"] == "t5" and one["measure"] == "true matching"
+    ]
     assert t5["difference"] == pytest.approx(0.1) and t5["low"] == pytest.approx(0.1)
-    lines = {line["encoding"]: line for line in table(told, TASK)}
+    lines = {line["encoding"]: line for line in divergence_table(told, TASK)}
     assert lines["NoPE"]["true, heads matched"].startswith("0.290 ± ")  # .2 + .01 (2 + 2) + .05
     assert lines["T5"]["published"] == "0.263"
-    assert "true, heads matched: T5 (+0.100 [0.100, 0.100] against NoPE with another seed: farther)" in sentence(
-        told, TASK
+    assert (
+        "true, heads matched: T5 (+0.100 [0.100, 0.100] against NoPE with another seed: farther)"
+        in nearest_encoding_sentence(told, TASK)
     )
-    assert "nearer" in sentence(mean_over_lengths(planted(-0.1)), TASK)
-    page = markdown(told, TASK)
+    assert "nearer" in nearest_encoding_sentence(mean_over_lengths(planted(-0.1)), TASK)
+    page = divergence_markdown(told, TASK)
     assert page.count("| T5 |") == 5  # four pairings and the differences
     assert "| T5 | +0.100 [+0.100, +0.100] |" in page
-    per_layer = [one for one in summary(told) if one["layer"] == 1 and one["encoding"] == "nope"]
+    per_layer = [one for one in all_divergence_estimates(told) if one["layer"] == 1 and one["encoding"] == "nope"]
     assert {one["published"] for one in per_layer} == {None}
     assert per_layer[0]["value"] == pytest.approx(0.34)
 
@@ -164,7 +167,7 @@ def test_figures_are_drawn_from_rows_alone():
         | dict.fromkeys(("relative_entropy", "sink", "relative_distance", "distance"), 0.5)
         for length in range(1, 5)
     ]
-    made = drawings(mean_over_lengths(planted(0.0)), heads, distances, {TASK: "copy same"})
+    made = attention_drawings(mean_over_lengths(planted(0.0)), heads, distances, {TASK: "copy same"})
     assert [drawing.name for drawing in made] == [
         "attention-divergence-copy-same", "attention-distance-copy-same", "attention-length-copy-same",
     ]  # fmt: skip

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from lengthwise.analysis import attention
-from lengthwise.analysis.attention import BINS, Batch, DecoderSource, HeadStatistics, attention_statistics, batches
-from lengthwise.analysis.distance import by_length, head_rows, layer_distance_rows, pool_statistics
+from lengthwise.analysis.attention import BINS, Batch, DecoderSource, HeadStatistics, attention_statistics, task_batches
+from lengthwise.analysis.distance import head_rows, head_rows_by_length, layer_distance_rows, pool_statistics
 from lengthwise.encoding import ENCODINGS
 from lengthwise.encoding.base import Encoding
 from lengthwise.model import Decoder, preset
@@ -47,7 +47,7 @@ def decoder(name, **changes: object) -> Decoder:
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_sum_to_one_and_see_no_future(name):
     source = DecoderSource(decoder(name))
-    heads = attention_statistics(source, [Batch(IDS)], rows=16)
+    heads = attention_statistics(source, [Batch(IDS)], queries_per_block=16)
     for layer, complete in enumerate(source.weights_sum_to_one):
         assert heads.future_L[layer] == 0
         assert heads.most_L[layer] <= 1 + 1e-5
@@ -189,7 +189,7 @@ def test_a_model_that_is_not_causal_is_refused():
 
 def test_examples_of_a_task_are_counted_where_they_say_the_answer():
     task = build_task("copy:variant=same:longest=4")
-    found = batches(task, [2, 4, 8], examples=5)
+    found = task_batches(task, [2, 4, 8], examples=5)
     assert [batch.length for batch in found] == [2, 4, 8]
     assert [batch.seen for batch in found] == [True, True, False]
     for batch in found:
@@ -197,7 +197,7 @@ def test_examples_of_a_task_are_counted_where_they_say_the_answer():
         assert batch.ids_BT.tolist()[0] == case.ids[:-1]
         assert int(batch.counted_BT[0].sum()) == len(case.answer)
     model = Decoder(preset("laptop", vocabulary=len(task.vocabulary)), "nope")
-    rows, unseen = by_length(DecoderSource(model), found, encoding="nope")
+    rows, unseen = head_rows_by_length(DecoderSource(model), found, encoding="nope")
     assert len(rows) == 3 * 2 * 4
     assert rows[0]["encoding"] == "nope" and rows[0]["queries"] == 5 * 3
     assert int(unseen.count_T.sum()) == rows[-1]["queries"]  # length 8 alone
@@ -240,10 +240,10 @@ def test_8192_tokens_4_layers_4_heads_in_less_than_two_gigabytes(name, figure):
 
 LOCKSTEP = SCRIPT.replace(
     "heads = attention_statistics(source, [Batch(torch.randint(32, (1, int(sys.argv[2]))))], int(sys.argv[3]))",
-    "from lengthwise.analysis.divergence import divergences\n"
+    "from lengthwise.analysis.divergence import attention_divergences\n"
     "other = DecoderSource(Decoder(preset('laptop', vocabulary=32, layers=4), 'nope', seed=1))\n"
     "ids = torch.randint(32, (1, int(sys.argv[2])))\n"
-    "(apart,) = divergences([source, other], [(0, 1)], [Batch(ids)], int(sys.argv[3]))",
+    "(apart,) = attention_divergences([source, other], [(0, 1)], [Batch(ids)], int(sys.argv[3]))",
 ).replace('float(heads.mean_LH("entropy").mean())', 'apart.mean_over_layers("true", "matching")')
 
 

@@ -11,11 +11,11 @@ from lengthwise.analysis import divergence as module
 from lengthwise.analysis.attention import Batch, DecoderSource
 from lengthwise.analysis.divergence import (
     HeadDivergences,
-    best_matching,
-    divergences,
+    attention_divergences,
+    best_head_matching,
     head_divergences,
     layer_divergence,
-    lockstep,
+    lockstep_attention_blocks,
 )
 from lengthwise.analysis.pairing import ModelKey, pairings
 from lengthwise.encoding.base import Encoding
@@ -122,12 +122,12 @@ def test_the_matching_is_the_best_of_all_and_does_not_shrink_with_heads():
     assert layer_divergence(pairwise_divergences, "matching") == pytest.approx(best)
     few, many = (layer_divergence(np.abs(generator.normal(1, 0.2, (1, n, n))), "minimum") for n in (2, 32))
     assert many < few
-    assert sorted(best_matching(np.full((1, 3, 3), math.inf))[1].tolist()) == [0, 1, 2]
+    assert sorted(best_head_matching(np.full((1, 3, 3), math.inf))[1].tolist()) == [0, 1, 2]
 
 
 def test_a_model_is_zero_apart_from_itself_and_pairs_are_symmetric():
     a, b = source(), source("alibi", seed=1)
-    same, there, back = divergences([a, b], [(0, 0), (0, 1), (1, 0)], [Batch(IDS)], rows=7)
+    same, there, back = attention_divergences([a, b], [(0, 0), (0, 1), (1, 0)], [Batch(IDS)], queries_per_block=7)
     for how in ("minimum", "matching", "same"):  # to the last bit: M is P, and both sums are the same
         assert same.mean_over_layers("true", how) == 0
     assert same.mean_over_layers("true", "as_published") > 0  # heads of one index never meet
@@ -150,7 +150,7 @@ def test_in_blocks_it_is_what_the_original_computes_from_the_whole(rows):
         with torch.no_grad():
             one.decoder(IDS, taps={"layers.*.weights": recorder})
         whole.append(recorder)
-    (apart,) = divergences(models, [(0, 1)], [Batch(IDS)], rows)
+    (apart,) = attention_divergences(models, [(0, 1)], [Batch(IDS)], rows)
     expected, truly = [], []
     for layer in range(2):
         m, nope = (recorder[f"layers.{layer}.weights"].double() for recorder in whole)
@@ -176,7 +176,7 @@ class Half(Encoding):
 
 def test_weights_that_sum_to_less_than_one_have_the_rest_as_one_more_key():
     a, b = source(), DecoderSource(Decoder(preset("laptop", vocabulary=17, sigma=0.3), Half))
-    (apart,) = divergences([a, b], [(0, 1)], [Batch(IDS[:, :1])])
+    (apart,) = attention_divergences([a, b], [(0, 1)], [Batch(IDS[:, :1])])
     # One key: (1, 0) against (.5, .5).
     expected = float(jensen_shannon(torch.tensor([1.0, 0]).double(), torch.tensor([0.5, 0.5]).double()))
     assert apart.mean_over_layers("true", "matching") == pytest.approx(expected)
@@ -209,7 +209,7 @@ def test_future_keys_of_a_block_are_left_out_also_where_zeros_are_no_numbers():
 
 def test_models_of_different_depth_are_refused():
     with pytest.raises(SpecError, match="equally many"):
-        divergences([source(), source(layers=3)], [(0, 1)], [Batch(IDS)])
+        attention_divergences([source(), source(layers=3)], [(0, 1)], [Batch(IDS)])
 
 
 def test_an_error_in_one_model_is_told_and_no_thread_is_left():
@@ -218,8 +218,8 @@ def test_an_error_in_one_model_is_told_and_no_thread_is_left():
     before = threading.active_count()
     short = DecoderSource(Decoder(preset("laptop", vocabulary=17), "learned:limit=8"))
     with pytest.raises(SpecError, match="past the last"):
-        divergences([source(), short], [(0, 1)], [Batch(IDS)])
-    steps = lockstep([source(), source()], Batch(IDS), 4)
+        attention_divergences([source(), short], [(0, 1)], [Batch(IDS)])
+    steps = lockstep_attention_blocks([source(), source()], Batch(IDS), 4)
     next(steps)
     steps.close()
     assert threading.active_count() == before
@@ -275,7 +275,7 @@ def test_the_interval_covers_what_it_says(figure):
 
 def test_rows_have_every_definition_and_pairing_by_layer_and_length():
     given = [Batch(IDS[:, :10], length=4), Batch(IDS, length=9, seen=False)]
-    (apart,) = divergences([source(), source(seed=1)], [(0, 1)], given)
+    (apart,) = attention_divergences([source(), source(seed=1)], [(0, 1)], given)
     rows = apart.rows(task="copy")
     assert [(row["layer"], row["length"], row["seen"], row["examples"]) for row in rows] == [
         (layer, length, seen, 3) for layer in range(2) for length, seen in ((4, True), (9, False))

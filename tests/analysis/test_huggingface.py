@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lengthwise.analysis.attention import Batch, DecoderSource, attention_statistics
-from lengthwise.analysis.divergence import divergences
+from lengthwise.analysis.divergence import attention_divergences
 from lengthwise.analysis.huggingface import HuggingFaceSource
 from lengthwise.model import Decoder, preset
 from lengthwise.spec import SpecError
@@ -43,8 +43,8 @@ def test_a_model_of_hugging_face_is_analysed_as_our_own(make):
     source = HuggingFaceSource(model)
     assert (source.layers, source.heads) == (2, 4)
     heads, whole = (
-        attention_statistics(source, [Batch(IDS)], rows=16),
-        attention_statistics(source, [Batch(IDS)], rows=64),
+        attention_statistics(source, [Batch(IDS)], queries_per_block=16),
+        attention_statistics(source, [Batch(IDS)], queries_per_block=64),
     )
     assert heads.future_L.max() == 0
     assert heads.least_L.min() > 1 - 1e-5
@@ -53,7 +53,7 @@ def test_a_model_of_hugging_face_is_analysed_as_our_own(make):
     assert torch.allclose(heads.mean_LH("sink")[1], truth[1][..., 0].mean((0, 2)).double(), atol=1e-6)
     assert torch.allclose(heads.mean_LH("entropy"), whole.mean_LH("entropy"), atol=1e-6)
     ours = DecoderSource(Decoder(preset("laptop", vocabulary=17), "rope"))
-    apart, none = divergences([source, ours], [(0, 1), (0, 0)], [Batch(IDS)], rows=16)
+    apart, none = attention_divergences([source, ours], [(0, 1), (0, 0)], [Batch(IDS)], queries_per_block=16)
     assert 0 < apart.mean_over_layers("true", "matching") < 0.7
     assert none.mean_over_layers("true", "matching") == 0
 
@@ -75,4 +75,6 @@ def test_a_model_that_looks_ahead_is_refused():
         attn_implementation="eager",
     )
     with pytest.raises(SpecError, match="looks ahead"):
-        attention_statistics(HuggingFaceSource(transformers.BertForMaskedLM(config)), [Batch(IDS)], rows=16)
+        attention_statistics(
+            HuggingFaceSource(transformers.BertForMaskedLM(config)), [Batch(IDS)], queries_per_block=16
+        )

@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 from lengthwise.analysis.documents import (
     Document,
-    batches,
+    document_batches,
     drop_training_documents,
+    random_document_sets,
     random_documents,
-    random_sets,
     task_documents,
 )
 from lengthwise.analysis.probe import (
@@ -24,13 +24,13 @@ from lengthwise.analysis.probe import (
     probe,
     probe_all,
     random_guess_error,
-    score,
+    score_predictions,
 )
-from lengthwise.analysis.spread import exponent, spread
-from lengthwise.analysis.states import States, collect, decoder_state_reader, equalise_output_norm, times_root_m
+from lengthwise.analysis.spread import power_law_exponent, spread
+from lengthwise.analysis.states import States, collect_states, decoder_state_reader, equalise_output_norm, times_root_m
 from lengthwise.cli import app
 from lengthwise.encoding import ENCODINGS
-from lengthwise.interface.probing import baseline_sentences, table, theorem1_states
+from lengthwise.interface.probing import baseline_sentences, probe_table, theorem1_states
 from lengthwise.model import Decoder, preset
 from lengthwise.run import train
 from lengthwise.spec import SpecError
@@ -91,7 +91,7 @@ def test_the_token_alone_knows_a_tokens_median_place():
 
 def test_a_linear_probe_reads_a_planted_place_exactly_and_beyond_what_it_saw(figure):
     trained, tested = planted(torch.arange(600) % 30), planted(torch.arange(600) % 60, seed=1)
-    rows = probe(trained, {"unseen": tested}, kinds=["linear"])
+    rows = probe(trained, {"unseen": tested}, probe_kinds=["linear"])
     worst = max(row["mae"] for row in rows)
     figure(f"planted place, linear probe: error {worst:.1e} tokens, also at places it never saw")
     assert {row["tested"] for row in rows} == {"unseen", "beyond"}
@@ -117,7 +117,7 @@ def _with_inverse(places_N, seed=0):
 
 def test_shuffled_places_give_the_best_constant(figure):
     trained, tested = planted(torch.arange(6000) % 32), planted(torch.arange(2000) % 32, seed=1)
-    rows = probe(trained, {"seen": tested}, control=True)
+    rows = probe(trained, {"seen": tested}, shuffle_train_positions=True)
     for row in rows:
         figure(f"shuffled places, {row['probe']}: {row['mae']:.2f}, best constant {row['constant']:.2f}")
         assert 0.97 < row["mae"] / row["constant"] < 1.1
@@ -133,17 +133,17 @@ def test_states_that_are_all_alike_are_no_error():
 
 def test_a_perfect_and_a_hopeless_prediction_are_scored_so():
     places = torch.arange(10)
-    assert vars(score(places.double(), places)) == {"mae": 0, "r2": 1, "accuracy": 1, "tokens": 10}
-    found = score(places.double().mean().repeat(10), places)
+    assert vars(score_predictions(places.double(), places)) == {"mae": 0, "r2": 1, "accuracy": 1, "tokens": 10}
+    found = score_predictions(places.double().mean().repeat(10), places)
     assert (found.mae, found.r2, found.accuracy) == (2.5, 0, 0.1)  # 4.5 is rounded to 4
-    assert score(torch.ones(3).double(), torch.ones(3)).r2 is None
+    assert score_predictions(torch.ones(3).double(), torch.ones(3)).r2 is None
 
 
 def test_networks_that_are_trained_together_are_as_those_trained_alone():
     places, states = torch.arange(500) % 20, [planted(torch.arange(500) % 20, seed=s).layers[1] for s in range(3)]
-    together = fit_mlp(states, places, key=3, steps=30)
+    together = fit_mlp(states, places, seed=3, steps=30)
     for state_ND, one in zip(states, together, strict=True):
-        (alone,) = fit_mlp([state_ND], places, key=3, steps=30)
+        (alone,) = fit_mlp([state_ND], places, seed=3, steps=30)
         assert torch.allclose(one(state_ND), alone(state_ND), atol=1e-2)
 
 
@@ -161,7 +161,7 @@ def test_written_out_gradients_are_those_of_autograd():
 
 def test_an_unknown_kind_is_named():
     with pytest.raises(SpecError, match="no probe 'quadratic'; there are linear, mlp"):
-        probe(planted(torch.arange(9)), {}, kinds=["quadratic"])
+        probe(planted(torch.arange(9)), {}, probe_kinds=["quadratic"])
 
 
 # --- documents -------------------------------------------------------------------------------------------------------
@@ -193,16 +193,16 @@ def test_lengths_that_are_not_there_are_refused():
 
 def test_padding_is_never_collected():
     documents = [Document(tuple(range(1, n + 1)), n, n) for n in (3, 9, 5)]
-    (batch,) = batches(documents)
+    (batch,) = document_batches(documents)
 
     def read(batch, keep):
         keep(0, torch.stack([batch.ids_BT.float(), batch.token_indices_BT.float()], -1))
 
-    found = collect(read, documents)
+    found = collect_states(read, documents)
     assert batch.lengths == [3, 5, 9] and len(found.places_N) == 17
     assert torch.equal(found.layers[0][:, 0], found.layers[0][:, 1] + 1)
     assert torch.equal(found.ids_N, found.places_N + 1)
-    fewer = collect(read, documents, tokens=6)
+    fewer = collect_states(read, documents, max_tokens=6)
     assert len(fewer.places_N) == len(fewer.layers[0]) == 6
 
 
@@ -211,7 +211,7 @@ def test_padding_is_never_collected():
 
 def test_embeddings_know_no_place_and_a_leak_is_found_there(figure):
     model = decoder()
-    trained, tested = random_sets(SYMBOLS, 24, first=START, count=128)
+    trained, tested = random_document_sets(SYMBOLS, 24, first_token=START, count=128)
     honest = decoder_state_reader(model)
 
     def leaking(batch, keep):
@@ -221,7 +221,9 @@ def test_embeddings_know_no_place_and_a_leak_is_found_there(figure):
 
         honest(batch, more)
 
-    rows = probe_all({("trained", "none"): honest, ("untrained", "none"): leaking}, trained, tested, kinds=["linear"])
+    rows = probe_all(
+        {("trained", "none"): honest, ("untrained", "none"): leaking}, trained, tested, probe_kinds=["linear"]
+    )
     clean = at(rows, model="trained", control="none", layer=0, probe="linear", tested="seen")
     leak = at(rows, model="untrained", layer=0, probe="linear", tested="seen")
     figure(f"layer 0: {clean['mae']:.2f} (token alone {clean['token']:.2f}); with a planted leak {leak['mae']:.2f}")
@@ -230,11 +232,11 @@ def test_embeddings_know_no_place_and_a_leak_is_found_there(figure):
 
 
 def test_a_place_that_is_added_to_embeddings_is_read_in_layer_0_and_that_of_others_is_not():
-    trained, tested = random_sets(SYMBOLS, 24, first=START, count=128)
+    trained, tested = random_document_sets(SYMBOLS, 24, first_token=START, count=128)
     for encoding in ENCODINGS:
         name = f"{encoding}:limit=64" if encoding == "learned" else encoding
         rows = probe_all(
-            {("trained", "none"): decoder_state_reader(decoder(name, 1))}, trained, tested, kinds=["linear"]
+            {("trained", "none"): decoder_state_reader(decoder(name, 1))}, trained, tested, probe_kinds=["linear"]
         )
         found = at(rows, control="none", layer=0, tested="seen")
         told = decoder(name, 1)._encodings()[0].overrides("embed")
@@ -243,11 +245,11 @@ def test_a_place_that_is_added_to_embeddings_is_read_in_layer_0_and_that_of_othe
 
 @pytest.mark.slow
 def test_probes_are_the_same_bit_for_bit():
-    trained, tested = random_sets(SYMBOLS, 16, first=START, count=32)
-    reads = {("trained", change): decoder_state_reader(decoder(layers=1), heads=tap) for change, tap in TAPS.items()}
-    first, second = (probe_all(reads, trained, tested, key=5) for _ in range(2))
+    trained, tested = random_document_sets(SYMBOLS, 16, first_token=START, count=32)
+    reads = {("trained", change): decoder_state_reader(decoder(layers=1), head_tap=tap) for change, tap in TAPS.items()}
+    first, second = (probe_all(reads, trained, tested, seed=5) for _ in range(2))
     assert first == second
-    other = probe_all(reads, trained, tested, key=6, kinds=["linear"])
+    other = probe_all(reads, trained, tested, seed=6, probe_kinds=["linear"])
     same = [row for row in first if row["probe"] == "linear"]
     assert len(other) == len(same) and other != same  # its places are dealt out otherwise
     assert not [row for row in first if row["change"] == "root_m" and row["layer"] == 0]
@@ -258,13 +260,13 @@ TAPS = {"none": None, "root_m": times_root_m}
 
 def test_the_constructed_state_is_read_without_error_and_fails_beyond_by_the_closed_form(figure):
     tokens = 48
-    trained, tested = random_sets(SYMBOLS, tokens, first=START, count=64)
+    trained, tested = random_document_sets(SYMBOLS, tokens, first_token=START, count=64)
     read = theorem1_states(40, START, tokens)
     rows = probe_all({("constructed", "none"): read}, trained, tested)
     seen = at(rows, layer=1, tested="seen")
     figure(f"Theorem 1's state of {tokens} tokens, linear probe: {seen['mae']:.1e} tokens")
     assert seen["mae"] < 1e-3 and seen["accuracy"] == 1
-    states = collect(read, tested["unseen"])
+    states = collect_states(read, tested["unseen"])
     t_N = states.places_N.double() + 1
     said_N = states.layers[1][:, 2]
     beyond_N = 1 + 2 * tokens - tokens * (tokens + 1) / t_N
@@ -274,8 +276,8 @@ def test_the_constructed_state_is_read_without_error_and_fails_beyond_by_the_clo
 def test_the_same_tokens_are_read_whatever_is_padded():
     documents = random_documents(SYMBOLS, 9, 5) + random_documents(SYMBOLS, 17, 5)
     model = decoder("rope").double()
-    states = collect(decoder_state_reader(model), documents)
-    alone = [collect(decoder_state_reader(model), [one]) for one in documents]
+    states = collect_states(decoder_state_reader(model), documents)
+    alone = [collect_states(decoder_state_reader(model), [one]) for one in documents]
     for layer in states.layers:
         assert torch.allclose(states.layers[layer], torch.cat([one.layers[layer] for one in alone]), atol=1e-9)
     assert sorted(states.layers) == [0, 1, 2]
@@ -286,15 +288,17 @@ def test_the_same_tokens_are_read_whatever_is_padded():
 
 def test_variance_falls_as_one_over_m_at_the_start_and_root_m_undoes_it(figure):
     documents = random_documents(SYMBOLS, 64, 256)
-    plain, changed = (spread(decoder(layers=1), documents, heads=tap) for tap in TAPS.values())
-    slopes = [exponent(row for row in rows if row["quantity"] == "output") for rows in (plain, changed)]
+    plain, changed = (spread(decoder(layers=1), documents, head_tap=tap) for tap in TAPS.values())
+    slopes = [power_law_exponent(row for row in rows if row["quantity"] == "output") for rows in (plain, changed)]
     figure(f"variance of attention's output at the start: m^{slopes[0]:.2f}; times √m: m^{slopes[1]:.2f}")
     assert abs(slopes[0] + 1) < 0.1
     assert math.isclose(slopes[1], slopes[0] + 1, abs_tol=1e-4)
 
 
 def test_one_size_leaves_directions_and_takes_sizes():
-    documents = random_documents(SYMBOLS, 24, 40, first=START) + random_documents(SYMBOLS, 9, 10, first=START)
+    documents = random_documents(SYMBOLS, 24, 40, first_token=START) + random_documents(
+        SYMBOLS, 9, 10, first_token=START
+    )
     model = decoder(layers=2)
     change = equalise_output_norm(model, documents)
     heads_BHQE = torch.randn(2, 4, 5, 16) * torch.arange(1, 6)[:, None]
@@ -313,11 +317,11 @@ def test_one_size_leaves_directions_and_takes_sizes():
 
 def test_without_a_causal_mask_variance_does_not_fall():
     rows = spread(decoder(layers=1, mask="bidirectional"), random_documents(SYMBOLS, 64, 256))
-    assert abs(exponent(row for row in rows if row["quantity"] == "output")) < 0.05
+    assert abs(power_law_exponent(row for row in rows if row["quantity"] == "output")) < 0.05
 
 
 def test_spread_is_what_a_dense_computation_gives():
-    documents = random_documents(SYMBOLS, 12, 40, first=START)
+    documents = random_documents(SYMBOLS, 12, 40, first_token=START)
     model = decoder(layers=2).double()
     ids_BT = torch.tensor([one.ids for one in documents])
     seen = {}
@@ -337,15 +341,15 @@ def test_spread_is_what_a_dense_computation_gives():
 
 
 def test_the_table_and_the_sentence_say_what_the_rows_say():
-    trained, tested = random_sets(SYMBOLS, 16, first=START, count=32)
+    trained, tested = random_document_sets(SYMBOLS, 16, first_token=START, count=32)
     reads = {
         ("trained", "none"): decoder_state_reader(decoder()),
         ("untrained", "none"): decoder_state_reader(decoder(seed=1)),
         ("constructed", "none"): theorem1_states(40, START, 16),
     }
     labels = {"task": "copy", "documents": "task", "encoding": "nope", "seed": 0}
-    rows = [labels | row for row in probe_all(reads, trained, tested, kinds=["linear"])]
-    (line,) = table(rows, "copy", "task")
+    rows = [labels | row for row in probe_all(reads, trained, tested, probe_kinds=["linear"])]
+    (line,) = probe_table(rows, "copy", "task")
     wanted = at(rows, model="trained", control="none", layer=1, tested="seen")["mae"]
     assert line["layer 1"] == round(wanted, 2)
     assert {"layer 0", "layer 2", "unseen lengths", "beyond", "untrained", "shuffled"} <= set(line)
@@ -371,7 +375,17 @@ def test_the_command_probes_runs_writes_rows_and_goes_on_where_it_was(tmp_path):
             store=str(store),
             quiet=True,
         )
-    common = ("--store", store, "--to", to, "--kind", "linear", "--scale-by-root-m", "--one-size", "--spread")
+    common = (
+        "--store",
+        store,
+        "--to",
+        to,
+        "--kind",
+        "linear",
+        "--scale-by-root-m",
+        "--equalise-output-norm",
+        "--spread",
+    )
     first = said("copy-nope-s0", *common, "--json")
     assert first.exit_code == 0, first.output
     told = json.loads(first.stdout)

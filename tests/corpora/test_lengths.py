@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lengthwise.corpora import count_words, measure, texts
+from lengthwise.corpora import count_words, measure_lengths, read_texts
 from lengthwise.corpora.lengths import PERCENTS
 from lengthwise.spec import SpecError
 
@@ -20,7 +20,7 @@ def test_words_are_separated_by_white_space():
 
 
 def test_the_worked_example():
-    lengths = measure([9, 2, 1, 2], trained=[8, 2, 9], unit="words")
+    lengths = measure_lengths([9, 2, 1, 2], training_lengths=[8, 2, 9], unit="words")
     assert (lengths.documents, lengths.total, lengths.mean) == (4, 14, 3.5)
     assert (lengths.min, lengths.median, lengths.max) == (1, 2, 9)
     assert lengths.quantiles == {5: 1, 25: 1, 50: 2, 75: 2, 90: 9, 95: 9, 99: 9}
@@ -32,7 +32,7 @@ def test_the_worked_example():
 @example(counts=[0], trained=[1], bins=50, data=None)
 def test_everything_agrees_with_brute_force(counts, trained, bins, data):
     upto = data and data.draw(st.none() | st.integers(1, 400))
-    lengths = measure(iter(counts), trained)
+    lengths = measure_lengths(iter(counts), trained)
     assert (lengths.documents, lengths.total) == (len(counts), sum(counts))
     assert (lengths.min, lengths.max) == (min(counts), max(counts))
     assert lengths.mean == sum(counts) / len(counts)
@@ -54,25 +54,25 @@ def test_everything_agrees_with_brute_force(counts, trained, bins, data):
 def test_quantiles_are_numpys_inverted_cdf(documents):
     counts = np.random.default_rng(documents).integers(0, 5000, documents)
     wanted = np.percentile(counts, PERCENTS, method="inverted_cdf")
-    assert list(measure(counts.tolist()).quantiles.values()) == wanted.tolist()
+    assert list(measure_lengths(counts.tolist()).quantiles.values()) == wanted.tolist()
 
 
 def test_chunks_do_not_show(monkeypatch):
     counts = [i * i % 37 for i in range(1000)]
-    whole = measure(counts, [5]).to_json_dict()
+    whole = measure_lengths(counts, [5]).to_json_dict()
     monkeypatch.setattr("lengthwise.corpora.lengths._CHUNK", 7)
-    assert measure(iter(counts), [5]).to_json_dict() == whole
+    assert measure_lengths(iter(counts), [5]).to_json_dict() == whole
 
 
 def test_what_is_too_long_for_the_histogram_is_counted():
-    lengths = measure([10] * 995 + [0] + [100_000] * 4)
+    lengths = measure_lengths([10] * 995 + [0] + [100_000] * 4)
     shown = lengths.histogram()
     assert (shown.edges[-1], sum(shown.counts), shown.empty, shown.overflow) == (10, 995, 1, 4)
-    assert lengths.histogram(upto=100_000).overflow == 0
+    assert lengths.histogram(longest_shown=100_000).overflow == 0
 
 
 def test_bins_of_the_papers_figure_and_of_an_uneven_end():
-    lengths = measure([0, 80, 81, 4000, 4001])
+    lengths = measure_lengths([0, 80, 81, 4000, 4001])
     shown = lengths.histogram(50, 4000)
     assert shown.edges == tuple(range(0, 4001, 80))
     assert (shown.counts[0], shown.counts[1], shown.counts[-1], shown.empty, shown.overflow) == (1, 1, 1, 1, 1)
@@ -83,12 +83,14 @@ def test_bins_of_the_papers_figure_and_of_an_uneven_end():
     ("p99", "upto"), [(0, 1), (1, 1), (9, 9), (10, 10), (11, 15), (99, 100), (1390, 1500), (4001, 5000), (8001, 10_000)]
 )
 def test_the_axis_ends_at_a_round_number(p99, upto):
-    shown = measure([p99] * 100).histogram()
+    shown = measure_lengths([p99] * 100).histogram()
     assert shown.edges[-1] == upto and len(shown.counts) <= 50
 
 
 def test_mapping_is_json_and_says_all():
-    to_json_dict = measure([0, 3, 4, 900], trained=[3], unit="words").to_json_dict(bins=2, upto=4)
+    to_json_dict = measure_lengths([0, 3, 4, 900], training_lengths=[3], unit="words").to_json_dict(
+        bins=2, longest_shown=4
+    )
     assert json.loads(json.dumps(to_json_dict)) == to_json_dict
     assert to_json_dict["beyond"] == [{"trained": 3, "share": 0.5}]
     assert to_json_dict["histogram"] == {"edges": [0, 2, 4], "counts": [0, 2], "empty": 1, "overflow": 1}
@@ -97,20 +99,20 @@ def test_mapping_is_json_and_says_all():
 
 def test_mistakes_are_told():
     with pytest.raises(SpecError, match="no documents"):
-        measure([])
+        measure_lengths([])
     with pytest.raises(SpecError, match="cannot be negative, but one is -3"):
-        measure([1, -3])
+        measure_lengths([1, -3])
     with pytest.raises(SpecError, match="training length is 1 or more, not 0"):
-        measure([1], trained=[16, 0])
+        measure_lengths([1], training_lengths=[16, 0])
     for bins, upto in [(0, 10), (10, 0)]:
         with pytest.raises(SpecError, match=f"not {bins} bins up to {upto}"):
-            measure([1]).histogram(bins, upto)
+            measure_lengths([1]).histogram(bins, upto)
 
 
 def test_a_million_documents_take_a_second_or_so(figure):
     counts = np.random.default_rng(0).lognormal(6, 1, 1_000_000).astype(int).tolist()
     begun = time.perf_counter()
-    lengths = measure(iter(counts), [512])
+    lengths = measure_lengths(iter(counts), [512])
     lengths.histogram()
     taken = time.perf_counter() - begun
     figure(f"corpora: a million lengths measured in {taken:.2f} s")
@@ -121,4 +123,4 @@ def test_a_million_documents_take_a_second_or_so(figure):
 
 def test_from_a_file_to_its_lengths(tmp_path):
     (tmp_path / "a.txt").write_text("one\n\none two\none two three\n")
-    assert measure(map(count_words, texts(tmp_path / "a.txt"))).quantiles[50] == 2
+    assert measure_lengths(map(count_words, read_texts(tmp_path / "a.txt"))).quantiles[50] == 2

@@ -32,7 +32,7 @@ def _told(cls: type) -> dict[str, tuple[object, object]]:
 
 @pytest.mark.parametrize("text", [*ENCODINGS, *SPELLED])
 def test_the_one_spelling_is_the_same_with_and_without_torch(text):
-    assert canonical_encoding(Spec.of(text)) == canonical("encoding", ENCODINGS, Spec.of(text), arguments=1)
+    assert canonical_encoding(Spec.of(text)) == canonical("encoding", ENCODINGS, Spec.of(text), positional_count=1)
 
 
 @pytest.mark.parametrize("text", ["rope:thetas=2", "rope:fraction=wide", "alibi:buckets=3", "ropes"])
@@ -40,5 +40,5 @@ def test_what_is_refused_is_refused_in_the_same_words(text):
     with pytest.raises(SpecError) as without:
         canonical_encoding(Spec.of(text))
     with pytest.raises(SpecError) as with_torch:
-        canonical("encoding", ENCODINGS, Spec.of(text), arguments=1)
+        canonical("encoding", ENCODINGS, Spec.of(text), positional_count=1)
     assert str(without.value) == str(with_torch.value)

@@ -5,8 +5,8 @@ import torch
 
 from lengthwise.encoding import ENCODINGS, build_positions
 from lengthwise.evaluation import evaluate, evaluate_decoder
-from lengthwise.evaluation.cases import cases, grid
-from lengthwise.evaluation.onepass import one_pass
+from lengthwise.evaluation.cases import evaluation_cases, splits_and_lengths
+from lengthwise.evaluation.onepass import predict_in_one_pass
 from lengthwise.evaluation.result import NEAR, first_disagreement
 from lengthwise.model import Decoder, preset
 from lengthwise.spec import SpecError
@@ -38,8 +38,8 @@ def answering(task, answer):
     """A model from outside that says `answer(case's prompt ids, right answer)`, whatever it has said so far."""
     known = {
         tuple(case.ids[: case.prompt]): answer(case)
-        for split, length in grid(task)
-        for case in cases(task, split, length)
+        for split, length in splits_and_lengths(task)
+        for case in evaluation_cases(task, split, length)
     }
     size, end = len(task.vocabulary), task.vocabulary.eos
 
@@ -77,15 +77,17 @@ def test_one_pass_equals_decoding_on_ten_thousand_predictions(encodings, figure)
         for encoding in encodings:
             decoder, built = trained(task, encoding, steps=250)
             checked, real = (
-                evaluate_decoder(decoder, built, decoding=how, rows=rows)
+                evaluate_decoder(decoder, built, decoding=how, decoding_batch_rows=rows)
                 for how, rows in (("checked", 256), ("real", 64))
             )
             assert checked.checks.pass_agrees
-            everything = [case for split, length in grid(built) for case in cases(built, split, length)]
+            everything = [
+                case for split, length in splits_and_lengths(built) for case in evaluation_cases(built, split, length)
+            ]
             from lengthwise.evaluation.result import EvaluatedModel
 
             subject = EvaluatedModel.of(decoder, built, None, 64)
-            seen = one_pass(subject.logits, everything, built.vocabulary.eos, subject.positions, None)
+            seen = predict_in_one_pass(subject.logits, everything, built.vocabulary.eos, subject.positions, None)
             for one, judged in zip(seen, real.judged, strict=True):
                 at = first_disagreement(one, judged.said)
                 if at is not None:
@@ -138,9 +140,14 @@ def test_other_positions_decode_as_one_pass_says(task, positions, figure):
 @pytest.mark.slow
 def test_batch_sizes_agree():
     decoder, task = trained("copy:variant=random:longest=4:alphabet=10", "alibi")
-    found = [outcomes(evaluate_decoder(decoder, task, decoding="real", examples=24, rows=rows)) for rows in (1, 3, 32)]
+    found = [
+        outcomes(evaluate_decoder(decoder, task, decoding="real", examples=24, decoding_batch_rows=rows))
+        for rows in (1, 3, 32)
+    ]
     assert found[0] == found[1] == found[2]
-    one_by_one = [outcomes(evaluate_decoder(decoder, task, examples=24, tokens=tokens)) for tokens in (1, 100, 16_384)]
+    one_by_one = [
+        outcomes(evaluate_decoder(decoder, task, examples=24, tokens_per_batch=tokens)) for tokens in (1, 100, 16_384)
+    ]
     assert one_by_one[0] == one_by_one[1] == one_by_one[2] == found[0]
 
 
@@ -253,10 +260,12 @@ def test_a_token_with_the_pad_id_inside_the_content_changes_nothing():
     from lengthwise.evaluation.result import EvaluatedModel
 
     subject = EvaluatedModel.of(decoder, task, None, 16)
-    plain = cases(task, "test_seen", 3)[:12]
+    plain = evaluation_cases(task, "test_seen", 3)[:12]
     padded = [replace(one, ids=[one.ids[0], 0, *one.ids[2:]]) for one in plain]  # the pad's id as the first symbol
-    together = one_pass(subject.logits, [*padded, *cases(task, "test_unseen", 7)[:4]], 2, subject.positions, None)
-    alone = [one_pass(subject.logits, [one], 2, subject.positions, None)[0] for one in padded]
+    together = predict_in_one_pass(
+        subject.logits, [*padded, *evaluation_cases(task, "test_unseen", 7)[:4]], 2, subject.positions, None
+    )
+    alone = [predict_in_one_pass(subject.logits, [one], 2, subject.positions, None)[0] for one in padded]
     assert [one.chosen.tolist() for one in together[:12]] == [one.chosen.tolist() for one in alone]
     said = subject.decode(padded, [[]] * 12)
     assert said == [subject.decode([one], [[]])[0] for one in padded]
@@ -365,6 +374,6 @@ def test_where_there_is_nothing_to_test_it_says_so():
 
 
 def test_every_run_is_asked_the_same():
-    first = [case.ids for case in cases(build_task("addition"), "test_unseen", 9)]
-    assert first == [case.ids for case in cases(build_task("addition"), "test_unseen", 9)]
+    first = [case.ids for case in evaluation_cases(build_task("addition"), "test_unseen", 9)]
+    assert first == [case.ids for case in evaluation_cases(build_task("addition"), "test_unseen", 9)]
     assert len(first) == 256

@@ -12,7 +12,14 @@ from pathlib import Path
 
 from lengthwise.task import PUBLISHED, TASKS, build_task
 from lengthwise.task.block import training_block
-from lengthwise.task.sets import VERSION, evaluation_instances, instances, lengths_of, splits, training
+from lengthwise.task.sets import (
+    VERSION,
+    evaluation_instances,
+    instances,
+    lengths_of,
+    splits,
+    training_lengths_and_indices,
+)
 
 FILE = Path(__file__).parent / "tasks.json"
 NAMES = [
@@ -26,7 +33,7 @@ NAMES = [
 def pinned(name: str) -> dict[str, object]:
     """Version, text of the first example, and hashes of the first 1,000 training examples and the evaluation sets."""
     task = build_task(name)
-    lengths, indices = training(task, 0, 1000)
+    lengths, indices = training_lengths_and_indices(task, 0, 1000)
     made = [task.to_example(one) for one in instances(task, "train", lengths.tolist(), indices.tolist())]
     train = [[length, *map(list, example)] for length, example in zip(lengths.tolist(), made, strict=True)]
     held_out = [

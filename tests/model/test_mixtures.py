@@ -10,14 +10,14 @@ from lengthwise.model.decode import greedy
 from lengthwise.model.taps import Recorder
 from lengthwise.model.temperature import build_temperature
 from lengthwise.run.identity import Plan, encodings_of
-from lengthwise.spec import SpecError, specs
+from lengthwise.spec import SpecError, parse_specs
 
 FOUR = "3*local:window=4,nope"
 
 
 def model(encoding, layers=4, **changes) -> Decoder:
     config = preset("laptop", vocabulary=17, layers=layers, width=32, heads=2, head_width=8, sigma=0.3, **changes)
-    return Decoder(config, specs(encoding)).double().eval()
+    return Decoder(config, parse_specs(encoding)).double().eval()
 
 
 def ids(tokens: int, rows: int = 1) -> torch.Tensor:
@@ -37,9 +37,9 @@ def ids(tokens: int, rows: int = 1) -> torch.Tensor:
 )
 def test_a_list_may_repeat(short, long):
     if "given" not in short:
-        config = preset("laptop", vocabulary=17, layers=len(specs(long)), width=32, heads=2, head_width=8)
-        assert Decoder(config, short).specs == Decoder(config, specs(long)).specs
-    assert specs(short) == specs(long) and ",".join(map(str, specs(short))) == long
+        config = preset("laptop", vocabulary=17, layers=len(parse_specs(long)), width=32, heads=2, head_width=8)
+        assert Decoder(config, short).specs == Decoder(config, parse_specs(long)).specs
+    assert parse_specs(short) == parse_specs(long) and ",".join(map(str, parse_specs(short))) == long
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_list_may_repeat(short, long):
 )
 def test_what_does_not_repeat_is_refused(text, words):
     with pytest.raises(SpecError, match=words):
-        specs(text)
+        parse_specs(text)
 
 
 def test_a_list_must_have_an_entry_for_each_layer_however_it_is_written():

@@ -12,17 +12,17 @@ from lengthwise.cli import app
 from lengthwise.encoding import ENCODINGS as TABLE
 from lengthwise.publication import ENCODINGS, ROTARY, TOPICS
 from lengthwise.reporting.palette import colour, dash, marker
-from lengthwise.reporting.published import FIGURES, draw
+from lengthwise.reporting.published import FIGURES, redraw_published_figure
 from lengthwise.spec import SpecError
 from lengthwise.study.file import StudyFile
 
 
 @pytest.mark.parametrize("number", ["1", "2", "4", "6", "7", "A.1", "E.3", "E.10"])
 def test_a_figure_is_drawn_with_its_source_and_data_and_again_to_the_byte(number, tmp_path):
-    first = draw(number, tmp_path / "a")
+    first = redraw_published_figure(number, tmp_path / "a")
     assert [path.suffix for path in first] == [".svg", ".pdf", ".csv"]
     if number in {"1", "6"}:  # drawing is the same code for all of them, and slow
-        for one, other in zip(first, draw(number, tmp_path / "b"), strict=True):
+        for one, other in zip(first, redraw_published_figure(number, tmp_path / "b"), strict=True):
             assert one.read_bytes() == other.read_bytes()
     picture = first[0].read_text()
     assert "2305.19466" in picture and "<text" in picture  # words stay words, and the source is among them
@@ -37,7 +37,7 @@ def test_every_number_that_is_asked_for_can_be_drawn():
 
 
 def test_the_data_beside_a_figure_are_its_numbers(tmp_path):
-    with draw("1", tmp_path)[2].open() as file:
+    with redraw_published_figure("1", tmp_path)[2].open() as file:
         data = {row["encoding"]: float(row["mrr"]) for row in csv.DictReader(file)}
     assert data == dict(zip(ENCODINGS, (0.686928, 0.54902, 0.502288, 0.329739, 0.215359), strict=True))
 
@@ -45,7 +45,7 @@ def test_the_data_beside_a_figure_are_its_numbers(tmp_path):
 @pytest.mark.parametrize(("number", "hint"), [("3", "E.2, E.3 and E.4"), ("E.5", "draw 4"), ("99", "Available: 1, 2")])
 def test_an_unknown_figure_is_told_with_a_way_out(number, hint, tmp_path):
     with pytest.raises(SpecError, match=re.escape(hint)):
-        draw(number, tmp_path)
+        redraw_published_figure(number, tmp_path)
     assert not list(tmp_path.iterdir())
 
 

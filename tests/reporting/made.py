@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from lengthwise.evaluation.cases import grid
+from lengthwise.evaluation.cases import splits_and_lengths
 from lengthwise.evaluation.rows import COLUMNS
-from lengthwise.reporting.findings import Findings, labelled
+from lengthwise.reporting.findings import Findings, run_label_table
 from lengthwise.study.file import StudyFile
 from lengthwise.study.plan import Item, Planned, check_only_encoding_differs
 
@@ -39,7 +39,7 @@ def rows_of(
     known: dict[str, list[tuple[str, int]]] = {}
     for item in items:
         task = item.plan.task
-        tested = known.setdefault(item.point.task, grid(task))
+        tested = known.setdefault(item.point.task, splits_and_lengths(task))
         edge = task.longest * STRENGTH.get(item.point.encoding, 1.15) * dice.normal(1, 0.05)
         for split, length in tested:
             p = 0.999 / (1 + np.exp((length - edge) / (0.05 * task.longest + 0.1)))
@@ -74,7 +74,7 @@ def findings(made: StudyFile | None = None, items: Sequence[Item] | None = None,
         planned.study,
         items,
         len(items),
-        rows_of(items).join(labelled(items), on="run"),
+        rows_of(items).join(run_label_table(items), on="run"),
         proof=check_only_encoding_differs(items),
         source="nowhere",
         **more,

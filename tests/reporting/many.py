@@ -20,7 +20,7 @@ if __name__ == "__main__":
     assert len(found.items) == 10_000
     began = time.process_time()
     page = Page(found)
-    page.write(sys.argv[1], figures_too=False)
+    page.write(sys.argv[1], with_figures=False)
     took = time.process_time() - began
     size = Path(sys.argv[1], "index.html").stat().st_size
     print(took, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, size)

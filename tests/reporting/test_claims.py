@@ -2,15 +2,15 @@
 
 import pytest
 
-from lengthwise.reporting.claims import Claim, Rule, committed_on, judge, read_claims
-from lengthwise.reporting.numbers import numbers
+from lengthwise.reporting.claims import Claim, Rule, judge_claim, last_commit_date, read_claims
+from lengthwise.reporting.numbers import compute_numbers
 from lengthwise.spec import SpecError
 from lengthwise.statistics.estimate import Estimate
 from lengthwise.study.reading import recipes, shipped_file_path
 from tests.reporting.made import FIVE, TASKS, findings, study
 
 FOUND = findings(study(TASKS, FIVE, seeds=5))
-HERE = numbers(FOUND)
+HERE = compute_numbers(FOUND)
 
 
 def claim(measure="mean_unseen", encodings=("nope",), against=("sinusoidal",), tasks="all", **rule) -> Claim:
@@ -50,7 +50,7 @@ def claim(measure="mean_unseen", encodings=("nope",), against=("sinusoidal",), t
     ],
 )
 def test_each_verdict_can_be_had(made, word):
-    found = judge(made, FOUND, HERE)
+    found = judge_claim(made, FOUND, HERE)
     assert found.word == word, found
     assert found.ours
 
@@ -61,7 +61,7 @@ def test_a_claim_about_all_tasks_is_not_judged_on_some():
     made = study(TASKS, FIVE, seeds=3)
     some = [item for item in Planned(made).items({})[0] if item.point.task != TASKS[0]]
     found = findings(made, some)
-    assert judge(claim(), found, numbers(found)).ours == "only 2 of its 3 tasks are there"
+    assert judge_claim(claim(), found, compute_numbers(found)).ours == "only 2 of its 3 tasks are there"
 
 
 def test_an_interval_across_the_bound_settles_nothing():
@@ -70,7 +70,7 @@ def test_an_interval_across_the_bound_settles_nothing():
     alone = Estimate(0.5, None, None, None, 1, "seed", "t", "no seed interval")
     assert Rule(above=0).interval_verdict(alone) == 0
     one = findings(study(TASKS[:1], FIVE, seeds=1))
-    assert judge(claim(), one, numbers(one)).word == "not settled"
+    assert judge_claim(claim(), one, compute_numbers(one)).word == "not settled"
 
 
 def test_a_task_is_meant_by_its_name_and_the_options_that_are_written():
@@ -84,7 +84,7 @@ def test_the_claims_that_ship_are_sound():
     assert {f"C{n}" for n in range(1, 8)} <= {one.id for one in made} and len({one.id for one in made}) == len(made)
     for one in made:
         assert one.study is None or one.study in recipes()
-        assert judge(one, None, None).word == "not tested here"
+        assert judge_claim(one, None, None).word == "not tested here"
 
 
 def test_a_rule_is_one_rule(tmp_path):
@@ -97,7 +97,7 @@ def test_a_rule_is_one_rule(tmp_path):
 
 
 def test_the_day_of_a_rule_is_known_in_a_checkout(tmp_path):
-    assert committed_on(tmp_path / "no") is None
-    assert committed_on(shipped_file_path("claims.yaml")) is None or committed_on(
+    assert last_commit_date(tmp_path / "no") is None
+    assert last_commit_date(shipped_file_path("claims.yaml")) is None or last_commit_date(
         shipped_file_path("claims.yaml")
     ).startswith("20")

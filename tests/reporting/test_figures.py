@@ -5,18 +5,18 @@ import pytest
 
 from lengthwise.reporting import figures, overview
 from lengthwise.reporting.page import Page
-from lengthwise.statistics.table import learned
+from lengthwise.statistics.table import learned_cells
 from tests.reporting.made import FIVE, TASKS, findings, study
 
 FOUND = findings()
-LEARNED = learned(Page(FOUND).numbers.scores)
+LEARNED = learned_cells(Page(FOUND).numbers.scores)
 
 
 def drawings():
     return [
-        figures.curves(FOUND, TASKS[0]),
+        figures.study_accuracy_curves(FOUND, TASKS[0]),
         figures.answer_kinds_drawing(FOUND, TASKS[2]),
-        overview.heat(FOUND, LEARNED),
+        overview.accuracy_heat_map(FOUND, LEARNED),
         overview.reach_drawing(FOUND),
         overview.rank_share_drawing(FOUND, {"nope": [0.75, 0.25], "t5": [0.25, 0.75]}),
     ]
@@ -32,25 +32,25 @@ def test_a_figure_redraws_to_the_same_bytes_with_its_data_beside_it(drawing, tmp
 
 
 def test_words_in_a_figure_are_not_rounded():
-    text = overview.heat(FOUND, LEARNED).svg()
-    shown = {f"{value:.2f}" for value in overview.heat(FOUND, LEARNED).data["unseen"].to_list()}
+    text = overview.accuracy_heat_map(FOUND, LEARNED).svg()
+    shown = {f"{value:.2f}" for value in overview.accuracy_heat_map(FOUND, LEARNED).data["unseen"].to_list()}
     assert all(value in text for value in shown)
 
 
 def test_what_the_curve_shows_are_the_counts_of_the_rows():
-    data = figures.curves(FOUND, TASKS[0]).data
+    data = figures.study_accuracy_curves(FOUND, TASKS[0]).data
     assert (data["accuracy"] - data["correct"] / data["examples"]).abs().max() == 0
     last = FOUND.rows.filter((pl.col("checkpoint") == "last") & (pl.col("task") == TASKS[0]))
     assert data["correct"].sum() == last["correct"].sum()
 
 
 def test_latex_has_every_number_and_escapes_names(tmp_path):
-    from lengthwise.reporting.latex import latex, tex
+    from lengthwise.reporting.latex import escape_latex, write_latex_tables
 
     page = Page(findings(study(TASKS[:2], FIVE[:3])))
-    paths = latex(page, tmp_path)
+    paths = write_latex_tables(page, tmp_path)
     text = paths[0].read_text()
     assert text.count(r"\toprule") == text.count(r"\bottomrule") == 4 and "n = " in text
     assert all(line["unseen"].partition(" ")[0] in text for line in page.rank_table())
-    assert tex("a_b & 95 %") == r"a\_b \& 95 \%"
+    assert escape_latex("a_b & 95 %") == r"a\_b \& 95 \%"
     assert "AdamW" in paths[1].read_text()

@@ -64,7 +64,7 @@ def opened(browser, path: Path, width: int, scheme: str, shot: Path | None = Non
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1280], ids=["phone", "desktop"])
 def test_the_page_opens_anywhere(browser, tmp_path, width, scheme):
-    Page(findings(), command="lengthwise study run made").write(tmp_path, figures_too=False)
+    Page(findings(), command="lengthwise study run made").write(tmp_path, with_figures=False)
     shots = os.environ.get("LENGTHWISE_SHOTS")
     shot = Path(shots) / f"page-{width}-{scheme}.png" if shots else None
     found = opened(browser, tmp_path / "index.html", width, scheme, shot)
@@ -78,7 +78,7 @@ def test_the_page_opens_anywhere(browser, tmp_path, width, scheme):
 @pytest.mark.slow
 def test_planted_scripts_do_not_run(browser, tmp_path):
     page = Page(evil(SCRIPT), command=SCRIPT)
-    page.write(tmp_path, figures_too=False)
+    page.write(tmp_path, with_figures=False)
     text = (tmp_path / "index.html").read_text()
     assert "<script" not in text and "onerror='" not in text.replace("&#39;", "'").split("<main>")[0]
     assert "&lt;script&gt;" in text, "it is shown, as text"
@@ -239,8 +239,10 @@ def test_what_three_seeds_know_is_said():
 def test_curves_of_eight_are_a_map_and_legends_lie_outside(tmp_path):
     from lengthwise.reporting import figures
 
-    few = figures.curves(findings(study(TASKS[:1], [f"t5:buckets={n}" for n in range(4, 11)])), TASKS[0])
-    many = figures.curves(findings(study(TASKS[:1], [f"t5:buckets={n}" for n in range(4, 12)])), TASKS[0])
+    few = figures.study_accuracy_curves(findings(study(TASKS[:1], [f"t5:buckets={n}" for n in range(4, 11)])), TASKS[0])
+    many = figures.study_accuracy_curves(
+        findings(study(TASKS[:1], [f"t5:buckets={n}" for n in range(4, 12)])), TASKS[0]
+    )
     assert "colorbar" not in few.svg() and 'id="legend_1"' in few.svg()
     assert "trained up to 8, the white line" in many.svg() and 'id="legend_1"' not in many.svg()
     figure = few.figure()

@@ -367,11 +367,11 @@ def test_what_cannot_be_run_is_refused_before_anything_is_written(arguments, sai
 @pytest.mark.parametrize("task", ["copy:variant=same", "sort:variant=single:longest=8", "addition:longest=4", "parity"])
 def test_a_scaling_by_length_leaves_seen_lengths_alone(task):
     """`trained` is filled in as the budget of the longest trained sequence, not as its tokens, which are fewer."""
-    from lengthwise.evaluation.cases import cases
+    from lengthwise.evaluation.cases import evaluation_cases
     from lengthwise.run.run import with_trained_length
 
     plan = Plan.of(task, "rope")
-    budgets = [case.budget for case in cases(plan.task, "test_seen", plan.task.longest)]
+    budgets = [case.budget for case in evaluation_cases(plan.task, "test_seen", plan.task.longest)]
     assert plan.longest_budget() == max(budgets) > len(plan.longest_training_ids())
     asked = with_trained_length("rope:scaling=yarn", plan.longest_budget)
     assert asked == f"rope:scaling=yarn:trained={max(budgets)}"

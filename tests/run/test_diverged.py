@@ -78,7 +78,7 @@ def test_nobody_tries_it_again(place):
     key = next(iter(tally.failed))
     for again in (False, True):
         with pytest.raises(Diverged):
-            Lease.take(Folder(there / "store"), key, again=again)
+            Lease.take(Folder(there / "store"), key, retry_failed=again)
     retried = Driver(planned, store, InProcess(), retry=True).run()
     assert retried.failed.keys() == tally.failed.keys()
     assert len(list((there / "store/leases" / key).iterdir())) == 1, "no second attempt was begun"
@@ -110,9 +110,9 @@ def test_the_report_shows_it_as_diverged_and_never_as_zero(place, tmp_path):
     assert "diverged at step" in html and "Shrinks" in html
     plain = page.plain()
     assert len(plain["diverged"]) == 2 and plain["encodings"]["Shrinks"] == bad
-    from lengthwise.reporting.latex import latex
+    from lengthwise.reporting.latex import write_latex_tables
 
-    assert "diverged" in latex(page, tmp_path)[0].read_text()
+    assert "diverged" in write_latex_tables(page, tmp_path)[0].read_text()
 
 
 def test_a_bundle_keeps_it(place, tmp_path):
@@ -126,10 +126,10 @@ def test_a_bundle_keeps_it(place, tmp_path):
 
 
 def test_survivors_are_never_averaged_without_a_word():
-    from lengthwise.statistics.aggregates import aggregates, differences, task_difference
+    from lengthwise.statistics.aggregates import encoding_differences, mean_scores_over_tasks, task_difference
     from lengthwise.statistics.cells import score_cells
     from lengthwise.statistics.ranks import rank_statistics
-    from lengthwise.statistics.table import learned, scores
+    from lengthwise.statistics.table import learned_cells, score_table
     from tests.statistics.planted import made, named
 
     planted = {(task, name, seed): 0.5 if name == "a" else 0.8 for task in "xy" for name in "ab" for seed in range(3)}
@@ -137,19 +137,24 @@ def test_survivors_are_never_averaged_without_a_word():
         pl.when((pl.col("encoding") == "b") & (pl.col("seed") == 0)).then(430).alias("diverged").cast(pl.Int64)
     )
     lost = {key for key in planted if key[1] == "b" and key[2] == 0}
-    table = scores(made({key: None if key in lost else value for key, value in planted.items()}), labels)
+    table = score_table(made({key: None if key in lost else value for key, value in planted.items()}), labels)
     cell = score_cells(table)["x", "b"]
     assert cell.warning == "2 of 3 seeds; 1 diverged at step 430" and cell.median.words == cell.warning
     assert cell.median.value == pytest.approx(0.8) and cell.median.low is None, "the lowest of three has no value"
     assert cell.missing == 0 and cell.seeds == (0.8, 0.8)
-    assert aggregates(table)["b"].diverged == (("x", 0), ("y", 0)) and not aggregates(table)["b"].missing
-    (pair,) = differences(table)
+    assert (
+        mean_scores_over_tasks(table)["b"].diverged == (("x", 0), ("y", 0))
+        and not mean_scores_over_tasks(table)["b"].missing
+    )
+    (pair,) = encoding_differences(table)
     assert not pair.settled and pair.verdict_text == "not settled: 2 runs diverged"
     one = task_difference(table, "x", "b", "a")
     assert not one.settled and one.verdict_text == "not settled: b diverged in 1 seed"
     # In the two queries of seed 0 it ranks last although its survivors are ahead.
     assert rank_statistics(table).mean_rank["b"].value == pytest.approx((2 + 1 + 1) / 3)
-    told = {(task, name): got for task, name, got in learned(table).select("task", "encoding", "learned").iter_rows()}
+    told = {
+        (task, name): got for task, name, got in learned_cells(table).select("task", "encoding", "learned").iter_rows()
+    }
     assert told["x", "a"] and told["x", "b"], "2 of 3 is enough"
 
 

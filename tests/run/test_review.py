@@ -175,4 +175,4 @@ def test_what_a_task_asks_it_can_read(name):
     split = "validation" if task.protocol == "paper" else "test_seen"
     for length in (task.longest, task.longest - 1):
         for instance in evaluation_instances(task, split, length)[:20]:
-            assert task.asked(task.to_example(instance).prompt) == (length, instance)
+            assert task.parse_prompt(task.to_example(instance).prompt) == (length, instance)

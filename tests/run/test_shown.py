@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lengthwise import train
-from lengthwise.reporting.attention import heat_maps
+from lengthwise.reporting.attention import attention_heat_maps
 from lengthwise.run.ask import ask, attention
 from lengthwise.spec import SpecError
 from tests.run.test_cli_runs import cli
@@ -35,7 +35,7 @@ def test_the_heat_map_is_the_attention_of_prompt_and_answer(run):
     assert (layers, heads) == (2, 2) and queries == keys == len(found.tokens)
     assert np.allclose(found.weights_LHQK.sum(-1), 1, atol=1e-5)
     assert not found.weights_LHQK[..., np.triu_indices(queries, 1)[0], np.triu_indices(queries, 1)[1]].any()
-    drawing = heat_maps(found.tokens, found.prompt, found.weights_LHQK, found.title)
+    drawing = attention_heat_maps(found.tokens, found.prompt, found.weights_LHQK, found.title)
     assert drawing.data.height == layers * heads * queries * (queries + 1) // 2
     svg = drawing._repr_svg_()
     for words in ("layer 1, head 1", "layer 2, head 2", "&lt;bos&gt;", "RoPE, seed 0, length 3, as in training"):

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import polars as pl
 
-from lengthwise.evaluation.rows import frame
+from lengthwise.evaluation.rows import rows_to_frame
 
 L = 4
 """The longest length that was trained on."""
@@ -58,7 +58,7 @@ def made(
                     "chance": chance if isinstance(chance, float) else chance[key[0]],
                 }
             )
-    return frame(lines)
+    return rows_to_frame(lines)
 
 
 def predictions(right: Mapping[str, Mapping[int, np.ndarray]]) -> pl.DataFrame:

@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from lengthwise.spec import SpecError
-from lengthwise.statistics.aggregates import aggregates, differences, task_difference
+from lengthwise.statistics.aggregates import encoding_differences, mean_scores_over_tasks, task_difference
 from lengthwise.statistics.estimate import OTHER_TASKS, THESE_TASKS
-from lengthwise.statistics.flips import _VALUES, EXACT, _signs, holm, sign_flips_of_each
-from lengthwise.statistics.intervals import family, mean_over_families, mean_over_tasks
-from lengthwise.statistics.outcomes import example_variance, outcomes
-from lengthwise.statistics.table import scores
+from lengthwise.statistics.flips import _VALUES, EXACT, _signs, holm_correction, sign_flip_tests
+from lengthwise.statistics.intervals import mean_over_families, mean_over_tasks, task_family
+from lengthwise.statistics.outcomes import example_variance, read_outcomes
+from lengthwise.statistics.table import score_table
 from lengthwise.task import PUBLISHED
 from tests.statistics.planted import L, made, named, predictions, run
 
 
 def sign_flips(differences):
-    return sign_flips_of_each([differences])[0]
+    return sign_flip_tests([differences])[0]
 
 
 def table(values: dict[tuple[str, str, int], float | None]) -> pl.DataFrame:
@@ -74,13 +74,13 @@ def test_other_tasks_are_families():
     means = [0.8, 0.4, 0.6]
     assert one.value == pytest.approx(0.6) and (one.n, one.unit, one.words) == (3, "task families", OTHER_TASKS)
     assert one.half == pytest.approx(stats.t.ppf(0.975, 2) * np.std(means, ddof=1) / math.sqrt(3))
-    assert mean_over_families(values, of=str).n == 4
+    assert mean_over_families(values, family_of=str).n == 4
     assert mean_over_families({"copy:variant=same": 0.1, "copy": 0.2}).low is None
 
 
 def test_the_published_variants_are_of_ten_families():
-    assert len(PUBLISHED) == 17 and len({family(task) for task in PUBLISHED}) == 10
-    assert family("count") == "count" and family("my_task.py:Mine:alpha=2") == "my_task.py:Mine"
+    assert len(PUBLISHED) == 17 and len({task_family(task) for task in PUBLISHED}) == 10
+    assert task_family("count") == "count" and task_family("my_task.py:Mine:alpha=2") == "my_task.py:Mine"
 
 
 # --- the crossed term ------------------------------------------------------------------------------------------------
@@ -131,11 +131,11 @@ def answered():
 
 def test_outcomes_narrow_the_interval_and_say_so(answered):
     planted, right = answered
-    told, found = scores(made(planted, examples=40), named(planted)), outcomes(predictions(right))
-    for name, one in aggregates(told, outcomes=found).items():
-        without = aggregates(told)[name]
+    told, found = score_table(made(planted, examples=40), named(planted)), read_outcomes(predictions(right))
+    for name, one in mean_scores_over_tasks(told, outcomes=found).items():
+        without = mean_scores_over_tasks(told)[name]
         assert (one.seeds.examples, without.seeds.examples) == ("crossed", "binomial") and one.value == without.value
-    (one,), (without,) = differences(told, outcomes=found), differences(told)
+    (one,), (without,) = encoding_differences(told, outcomes=found), encoding_differences(told)
     assert (one.one, one.other, one.seeds.examples) == (
         "nope",
         "rope",
@@ -155,22 +155,22 @@ def test_outcomes_narrow_the_interval_and_say_so(answered):
 
 def test_outcomes_of_another_evaluation_are_refused(answered):
     planted, right = answered
-    told = scores(made(planted, examples=40), named(planted))
+    told = score_table(made(planted, examples=40), named(planted))
     name = run("copy", "nope", 0)
     wrong = {**right, name: {length: ~one for length, one in right[name].items()}}
     with pytest.raises(SpecError, match="two evaluations"):
-        aggregates(told, outcomes=outcomes(predictions(wrong)))
+        mean_scores_over_tasks(told, outcomes=read_outcomes(predictions(wrong)))
 
 
 def test_some_of_the_predictions_are_refused_and_none_fall_back(answered):
     planted, right = answered
-    told, lines = scores(made(planted, examples=40), named(planted)), predictions(right)
+    told, lines = score_table(made(planted, examples=40), named(planted)), predictions(right)
     with pytest.raises(SpecError, match="not all there"):
-        outcomes(lines.filter(pl.col("kind") != "right"))
+        read_outcomes(lines.filter(pl.col("kind") != "right"))
     with pytest.raises(SpecError, match="not all there"):
-        outcomes(pl.concat([lines, lines.head(1)]))
-    only_nope = outcomes(lines.filter(pl.col("run").str.contains("nope")))
-    found = aggregates(told, outcomes=only_nope)
+        read_outcomes(pl.concat([lines, lines.head(1)]))
+    only_nope = read_outcomes(lines.filter(pl.col("run").str.contains("nope")))
+    found = mean_scores_over_tasks(told, outcomes=only_nope)
     assert found["nope"].seeds.examples == "crossed" and found["rope"].seeds.examples == "binomial"
 
 
@@ -178,13 +178,13 @@ def test_outcomes_are_read_from_what_an_examination_stores():
     """A model that is right on some: what its predictions say is what its rows say."""
     import torch
 
-    from lengthwise.evaluation.cases import cases
+    from lengthwise.evaluation.cases import evaluation_cases
     from lengthwise.evaluation.result import evaluate_decoder
     from lengthwise.task import build_task
 
     task = build_task("parity")
     places = [("test_unseen", length) for length in (17, 20)]
-    first = cases(task, *places[0])[0]
+    first = evaluation_cases(task, *places[0])[0]
     *_, last = first.ids[: first.prompt]  # what asks for the answer
     said, end = first.answer
 
@@ -194,7 +194,7 @@ def test_outcomes_are_read_from_what_an_examination_stores():
 
     seen = evaluate_decoder(model, task, splits=places, labels={"run": "r"})
     lines = seen.predictions.with_columns(pl.lit("r").alias("run"))
-    found = outcomes(lines)
+    found = read_outcomes(lines)
     shares = seen.rows.sort("length").select(pl.col("correct") / pl.col("examples")).to_series().to_list()
     assert found.lengths["r"] == tuple(seen.rows.sort("length").select("length", "examples").iter_rows())
     assert found.mean("r") == pytest.approx(np.mean(shares)) and 0 < np.mean(shares) < 1
@@ -206,7 +206,7 @@ def test_outcomes_are_read_from_what_an_examination_stores():
 def test_a_task_that_one_encoding_lacks_is_left_out_of_all_and_listed():
     values = {(t, e, s): 0.5 for t in ("copy", "sort") for e in ("a", "b") for s in range(3)}
     values |= {("sort", "b", s): None for s in range(3)} | {("copy", "a", 1): None, ("copy", "a", 2): 0.8}
-    found = aggregates(table(values))
+    found = mean_scores_over_tasks(table(values))
     assert found["a"].value == pytest.approx(0.65) and set(found["a"].by_task) == {"copy"} == set(found["b"].by_task)
     assert found["a"].left_out == ("sort",) and found["a"].missing == (("copy", 1),) and found["a"].seeds.n == 2
     assert len(found["b"].missing) == 3
@@ -217,12 +217,12 @@ def test_differences_are_paired_by_task_and_seed():
     values = {
         (t, e, s): 0.2 * s + add for t in ("copy", "sort") for e, add in (("a", 0.1), ("b", 0.0)) for s in range(4)
     }
-    (one,) = differences(table(values))
+    (one,) = encoding_differences(table(values))
     assert (one.one, one.other) == ("a", "b") and one.seeds.value == pytest.approx(0.1) and one.seeds.half < 1e-9
     values["copy", "b", 3] = None
-    (one,) = differences(table(values))
+    (one,) = encoding_differences(table(values))
     assert one.seeds.n == 7 and one.missing == (("copy", 3),) and one.seeds.value == pytest.approx(0.1)
-    (turned,) = differences(table(values), pairs=[("b", "a")])
+    (turned,) = encoding_differences(table(values), pairs=[("b", "a")])
     assert turned.seeds.value == pytest.approx(-0.1) and turned.test == one.test
 
 
@@ -234,13 +234,13 @@ def test_settled_takes_the_interval_and_the_corrected_test():
         for e, add in (("a", 0.5), ("b", 0.3), ("c", 0.29))
         for s in range(5)
     }
-    found = {(one.one, one.other): one for one in differences(table(values))}
+    found = {(one.one, one.other): one for one in encoding_differences(table(values))}
     assert found["a", "b"].settled and "settled for these tasks" in found["a", "b"].verdict_text
     close = found.get(("b", "c")) or found["c", "b"]
     assert not close.settled and close.verdict_text.startswith("not settled for these tasks")
     assert all(one.corrected >= one.test.p for one in found.values())
     two_pairs = {(t, e, 0): 0.9 if e == "a" else 0.1 for t in ("copy", "sort") for e in ("a", "b")}
-    (few,) = differences(table(two_pairs))
+    (few,) = encoding_differences(table(two_pairs))
     assert not few.settled and few.test.p == 0.5
 
 
@@ -255,7 +255,7 @@ def test_a_single_task_has_an_interval_and_settled_but_no_p():
     more = {("copy", e, s): 0.8 + 0.01 * s if e == "a" else 0.1 for e in ("a", "b") for s in range(5)}
     assert task_difference(table(more), "copy", "a", "b").settled
     assert not {"p", "test", "corrected"} & set(dir(one))
-    (alone,) = differences(table(values))
+    (alone,) = encoding_differences(table(values))
     assert alone.test is None and alone.corrected is None and not alone.settled
     with pytest.raises(SpecError, match="two tasks"):
         sign_flips({"copy": [0.4, 0.3, 0.3]})
@@ -310,8 +310,8 @@ def test_many_pairs_are_drawn_in_bounded_memory():
 
 
 def test_holm():
-    assert holm([0.01, 0.04, 0.03]) == [pytest.approx(0.03), pytest.approx(0.06), pytest.approx(0.06)]
-    assert holm([0.5, 0.9]) == [1.0, 1.0] and holm([]) == []
+    assert holm_correction([0.01, 0.04, 0.03]) == [pytest.approx(0.03), pytest.approx(0.06), pytest.approx(0.06)]
+    assert holm_correction([0.5, 0.9]) == [1.0, 1.0] and holm_correction([]) == []
 
 
 # --- whatever the order ----------------------------------------------------------------------------------------------
@@ -331,6 +331,6 @@ SCORES = st.dictionaries(
 def test_listing_order_changes_no_number(values, seed):
     one = table(values)
     other = one.sample(fraction=1, shuffle=True, seed=seed)
-    assert aggregates(one) == aggregates(other)
-    assert differences(one) == differences(other)
-    assert differences(one, encodings=["a", "b"]) == differences(other, encodings=["b", "a"])
+    assert mean_scores_over_tasks(one) == mean_scores_over_tasks(other)
+    assert encoding_differences(one) == encoding_differences(other)
+    assert encoding_differences(one, encodings=["a", "b"]) == encoding_differences(other, encodings=["b", "a"])

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from lengthwise.statistics.cells import (
     LEVEL,
-    cell,
-    cells,
+    accuracy_cells,
     median_interval_rank,
     median_seed,
     reach_cells,
-    reaches,
     score_cells,
+    summarize_reaches,
+    summarize_seeds,
 )
 from lengthwise.statistics.reach import Reach, run_scores
-from lengthwise.statistics.table import accuracy, scores
+from lengthwise.statistics.table import accuracy_table, score_table
 from tests.statistics.planted import L, made, named
 
 
@@ -56,45 +56,45 @@ def test_a_median_has_its_interval_and_one_seed_has_none():
 
 
 def test_missing_seeds_are_missing():
-    one = cell([0.8, None, 0.2, 0.9], examples=100)
+    one = summarize_seeds([0.8, None, 0.2, 0.9], examples=100)
     assert one.seeds == (0.2, 0.8, 0.9) and one.missing == 1 and one.median.value == 0.8 and one.median.n == 3
     p = (0.8 + 0.2 + 0.9) / 3
     assert one.noise.value == pytest.approx(math.sqrt(p * (1 - p) / 100)) and one.noise.unit == "examples"
     assert one.mean.value == pytest.approx(p) and one.mean.low is None
-    assert cell([None, None]).median.value is None and cell([None]).mean.value is None
+    assert summarize_seeds([None, None]).median.value is None and summarize_seeds([None]).mean.value is None
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12), st.randoms())
 def test_the_order_of_seeds_changes_nothing(values, dice):
     shuffled = values[:]
     dice.shuffle(shuffled)
-    assert cell(values, 100) == cell(shuffled, 100)
+    assert summarize_seeds(values, 100) == summarize_seeds(shuffled, 100)
 
 
 # --- reach -----------------------------------------------------------------------------------------------------------
 
 
 def test_censored_reaches_stay_at_least():
-    found = reaches([Reach(48, True), Reach(20), Reach(24)])
+    found = summarize_reaches([Reach(48, True), Reach(20), Reach(24)])
     assert (str(found.median), str(found.low), str(found.high), found.level) == ("24", "20", "≥ 48", 0.75)
-    found = reaches([Reach(48, True), Reach(48, True), Reach(20)])
+    found = summarize_reaches([Reach(48, True), Reach(48, True), Reach(20)])
     assert str(found.median) == "≥ 48" and str(found) == "≥ 48 [20, ≥ 48] (75 %; n = 3 seeds)"
 
 
 def test_what_comes_after_a_censored_reach_is_at_least_so_much():
     """≥ 40 may be 70: the largest of ≥ 40, 50, 60 is at least 60, and so is only known to be at least that."""
-    found = reaches([Reach(60), Reach(40, True), Reach(50)])
+    found = summarize_reaches([Reach(60), Reach(40, True), Reach(50)])
     assert str(found.low) == "≥ 40" and str(found.median) == "≥ 50" and str(found.high) == "≥ 60"
 
 
 def test_a_seed_that_learned_nothing_is_below_all():
-    found = reaches([Reach(None), Reach(30), Reach(None), Reach(50, True), Reach(20)])
+    found = summarize_reaches([Reach(None), Reach(30), Reach(None), Reach(50, True), Reach(20)])
     assert (
         found.learned_seed_count == 3 and str(found.median) == "20" and str(found.low) == "not learned" and found.n == 5
     )
-    assert str(reaches([Reach(None)] * 3).median) == "not learned"
-    assert reaches([Reach(12)]).low is None and "no seed interval" in reaches([Reach(12)]).words
-    assert str(reaches([Reach(10), Reach(20)]).median) == "10"  # a length that was tested
+    assert str(summarize_reaches([Reach(None)] * 3).median) == "not learned"
+    assert summarize_reaches([Reach(12)]).low is None and "no seed interval" in summarize_reaches([Reach(12)]).words
+    assert str(summarize_reaches([Reach(10), Reach(20)]).median) == "10"  # a length that was tested
 
 
 @given(
@@ -104,7 +104,7 @@ def test_a_seed_that_learned_nothing_is_below_all():
 def test_at_least_is_always_true(pairs, dice):
     """Whatever the true reaches are: an order statistic that is told plain is exact, one told ≥ is a lower bound."""
     known = [Reach(min(true, tested), true >= tested) for true, tested in pairs]
-    found, truth = reaches(known), sorted(true for true, _ in pairs)
+    found, truth = summarize_reaches(known), sorted(true for true, _ in pairs)
     k, _ = median_interval_rank(len(pairs))
     for one, wanted in (
         (found.low, truth[k - 1]),
@@ -113,7 +113,7 @@ def test_at_least_is_always_true(pairs, dice):
     ):
         assert one.length <= wanted if one.beyond else one.length == wanted
     dice.shuffle(known)
-    again = reaches(known)
+    again = summarize_reaches(known)
     assert (again.median, again.low, again.high) == (found.median, found.low, found.high)
 
 
@@ -124,11 +124,11 @@ def test_cells_of_a_study():
     planted = {("copy", "nope", seed): [1.0, 0.9, 0.5, value] for seed, value in enumerate((0.1, 0.3, 0.2))}
     planted["copy", "nope", 3] = None
     rows, labels = made(planted), named(planted)
-    found = {(one["split"], one["length"]): one["cell"] for one in cells(accuracy(rows, labels), labels)}
+    found = {(one["split"], one["length"]): one["cell"] for one in accuracy_cells(accuracy_table(rows, labels), labels)}
     assert len(found) == 2 * L
     last = found["test_unseen", 2 * L]
     assert last.seeds == (0.1, 0.2, 0.3) and last.median.value == 0.2 and last.missing == 1
-    score = score_cells(scores(rows, labels))["copy", "nope"]
+    score = score_cells(score_table(rows, labels))["copy", "nope"]
     assert score.median.value == pytest.approx(0.65) and score.missing == 1 and score.noise.n == 800
     far = reach_cells(run_scores(rows), labels)["copy", "nope"]
     assert str(far.median) == str(L + 2)
@@ -140,5 +140,5 @@ def test_the_order_of_rows_changes_no_cell():
     planted = {("copy", "nope", seed): random.Random(seed).random() for seed in range(5)}
     rows, labels = made(planted), named(planted)
     mixed = rows.sample(fraction=1, shuffle=True, seed=1), labels.sample(fraction=1, shuffle=True, seed=2)
-    assert score_cells(scores(rows, labels)) == score_cells(scores(*mixed))
-    assert cells(accuracy(rows, labels)) == cells(accuracy(*mixed))
+    assert score_cells(score_table(rows, labels)) == score_cells(score_table(*mixed))
+    assert accuracy_cells(accuracy_table(rows, labels)) == accuracy_cells(accuracy_table(*mixed))

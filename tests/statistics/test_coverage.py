@@ -6,7 +6,7 @@ import pytest
 from lengthwise.statistics.cells import median_seed
 from lengthwise.statistics.intervals import mean_over_tasks
 from lengthwise.statistics.outcomes import example_variance
-from lengthwise.statistics.ranks import ranks
+from lengthwise.statistics.ranks import rank_encodings
 from tests.statistics import simulated as sim
 
 STUDIES = 2000
@@ -127,7 +127,7 @@ def test_mean_reciprocal_ranks_hold_the_truth(figure):
         z_SM = dice.standard_normal((STUDIES, sim.EXAMPLES), dtype=np.float32)
         own = [sim.answers(sim.accuracies(kind, dice, (STUDIES, 5)), z_SM, dice).mean(axis=2) for kind in sim.KINDS]
         steps_QE = np.round(np.stack(own, axis=-1) / 0.005).reshape(-1, 5)
-        found.append(ranks(steps_QE)[1].reshape(STUDIES, 5, 5))
+        found.append(rank_encodings(steps_QE)[1].reshape(STUDIES, 5, 5))
     wanted_E = np.mean(found, axis=(0, 1, 2))
     for n in (3, 5):
         hits_E = np.zeros(5)

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import lengthwise.statistics
-from lengthwise.statistics.aggregates import aggregates, differences
+from lengthwise.statistics.aggregates import encoding_differences, mean_scores_over_tasks
 from lengthwise.statistics.cells import score_cells
 from lengthwise.statistics.estimate import Estimate
-from lengthwise.statistics.ranks import mrr, rank_statistics
-from lengthwise.statistics.table import scores
+from lengthwise.statistics.ranks import mean_reciprocal_ranks, rank_statistics
+from lengthwise.statistics.table import score_table
 from tests.statistics.planted import made, named
 
 MODULES = [
@@ -46,7 +46,7 @@ def test_no_summary_of_a_cell_is_its_best_seed():
     """The luckiest seed moves by a lot: no value moves with it, but for the end of an interval that says min–max."""
     usual, lucky = [0.1, 0.2, 0.3, 0.4, 0.5], [0.1, 0.2, 0.3, 0.4, 1.0]
     one, other = (
-        score_cells(scores(made(planted), named(planted)))["copy", "nope"]
+        score_cells(score_table(made(planted), named(planted)))["copy", "nope"]
         for planted in ({("copy", "nope", seed): value for seed, value in enumerate(own)} for own in (usual, lucky))
     )
     assert one.median.value == other.median.value and other.mean.value < 1.0
@@ -77,9 +77,17 @@ def test_every_number_says_of_how_many_of_what_and_by_which_recipe():
     dice = np.random.default_rng(0)
     names = ("nope", "t5", "alibi", "rope:fraction=0.25", "sinusoidal")
     planted = {(t, e, s): float(dice.random()) for t in ("copy", "sort") for e in names for s in range(3)}
-    table = scores(made(planted), named(planted))
+    table = score_table(made(planted), named(planted))
     found = list(
-        numbers([aggregates(table), differences(table), score_cells(table), mrr(table), rank_statistics(table)])
+        numbers(
+            [
+                mean_scores_over_tasks(table),
+                encoding_differences(table),
+                score_cells(table),
+                mean_reciprocal_ranks(table),
+                rank_statistics(table),
+            ]
+        )
     )
     assert len(found) > 60
     for one in found:
@@ -91,7 +99,10 @@ def test_every_number_says_of_how_many_of_what_and_by_which_recipe():
 
 def test_one_seed_never_has_a_seed_interval():
     planted = {(t, e, 0): 0.5 for t in ("copy", "sort") for e in ("nope", "rope")}
-    table = scores(made(planted), named(planted))
-    told = [*(one.seeds for one in aggregates(table).values()), *(one.seeds for one in differences(table))]
+    table = score_table(made(planted), named(planted))
+    told = [
+        *(one.seeds for one in mean_scores_over_tasks(table).values()),
+        *(one.seeds for one in encoding_differences(table)),
+    ]
     told += [one.median for one in score_cells(table).values()]
     assert all(one.low is None and "no seed interval" in one.words for one in told)

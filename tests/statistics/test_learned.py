@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 from lengthwise.reporting.page import Page
-from lengthwise.statistics.learned import MEAN, RULE, WEAK, by_length, enough_runs_learned, learned_runs
+from lengthwise.statistics.learned import MEAN, RULE, WEAK, counts_by_length, enough_runs_learned, learned_runs
 from lengthwise.statistics.reach import run_scores
 from tests.reporting.made import TASKS, findings, study
 
@@ -27,7 +27,7 @@ def rows(*cells: tuple[int, int], chance: float = 0.0) -> pl.DataFrame:
 
 
 def learned(table: pl.DataFrame) -> bool:
-    return learned_runs(by_length(table))["learned"].item()
+    return learned_runs(counts_by_length(table))["learned"].item()
 
 
 def test_the_mean_and_each_length_decide():
@@ -55,7 +55,7 @@ def test_accuracy_is_counted_from_chance_where_guessing_gets_more_than_a_tenth()
 
 
 def test_exhausted_lengths_do_not_count_and_weak_ones_are_named():
-    table = by_length(rows((0, 7), (40, 40), (256, 256)))
+    table = counts_by_length(rows((0, 7), (40, 40), (256, 256)))
     assert table["length"].to_list() == [2, 3]
     (line,) = learned_runs(table).to_dicts()
     assert line == {"run": "r", "learned": True, "weak": [2]} and WEAK == 50

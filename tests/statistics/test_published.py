@@ -5,10 +5,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from lengthwise.statistics.aggregates import differences
+from lengthwise.statistics.aggregates import encoding_differences
 from lengthwise.statistics.cells import median_interval_rank
 from lengthwise.statistics.intervals import mean_over_families
-from lengthwise.statistics.ranks import QUARTER, mrr, paper_mrr
+from lengthwise.statistics.ranks import QUARTER, mean_reciprocal_ranks, paper_mean_reciprocal_ranks
 
 FOLDER = Path(__file__).parents[3] / "shared" / "published"
 NAMES = {"none": "nope", "t5_relative_bias": "t5", "alibi": "alibi", "rotary": "rope:fraction=0.25"}
@@ -58,7 +58,7 @@ def test_the_papers_recipe_gives_the_papers_numbers(per_seed, figure):
         "classic": {"NoPE": 0.5000, "T5": 0.7083, "ALiBi": 0.4583, "Rotary": 0.4167, "APE": 0.2000},
     }
     for name, values in wanted.items():
-        found = paper_mrr(category(per_seed, name))
+        found = paper_mean_reciprocal_ranks(category(per_seed, name))
         assert found.queries == QUERIES[name] and not found.dropped
         assert {who: round(value, 4) for who, value in found.values.items()} == values
         figure(f"published, {name}: " + ", ".join(f"{who} {value:.4f}" for who, value in found.values.items()))
@@ -67,7 +67,7 @@ def test_the_papers_recipe_gives_the_papers_numbers(per_seed, figure):
 def test_with_the_published_maths_it_is_the_papers_figure_1(per_seed):
     maths = pl.read_csv(FOLDER / "mrr.csv").select(pl.col("pe").replace_strict(NAMES), "math_21_queries_implied")
     known = dict(maths.iter_rows())
-    own = {name: paper_mrr(category(per_seed, name)).values for name in CATEGORIES}
+    own = {name: paper_mean_reciprocal_ranks(category(per_seed, name)).values for name in CATEGORIES}
     overall = {
         who: (24 * own["primitive"][who] + 21 * known[QUARTER[who]] + 6 * own["classic"][who]) / 51 for who in QUARTER
     }
@@ -78,12 +78,14 @@ def test_with_the_published_maths_it_is_the_papers_figure_1(per_seed):
 def test_the_listing_does_not_change_the_papers_numbers(per_seed):
     for seed in range(3):
         mixed = per_seed.sample(fraction=1, shuffle=True, seed=seed)
-        assert paper_mrr(category(mixed, "primitive")) == paper_mrr(category(per_seed, "primitive"))
+        assert paper_mean_reciprocal_ranks(category(mixed, "primitive")) == paper_mean_reciprocal_ranks(
+            category(per_seed, "primitive")
+        )
 
 
 def test_our_recipe_shares_the_ties_that_row_order_gave_to_rotary(per_seed, figure):
     table = category(per_seed, "primitive").with_columns(pl.col("micro").alias("unseen"))
-    ours, theirs = mrr(table).values, paper_mrr(table).values
+    ours, theirs = mean_reciprocal_ranks(table).values, paper_mean_reciprocal_ranks(table).values
     figure("primitive by our recipe: " + ", ".join(f"{who} {value:.4f}" for who, value in ours.items()))
     assert sum(ours.values()) == pytest.approx(sum(theirs.values()))
     assert ours["Rotary"] < theirs["Rotary"] and ours["APE"] > theirs["APE"]
@@ -96,7 +98,7 @@ def test_over_tasks_nope_and_t5_are_not_settled_and_nope_and_ape_are(per_task, f
             for line in per_task.iter_rows(named=True)
         }
 
-    t5, ape = (mean_over_families(apart(name), of=str) for name in ("t5_relative_bias", "abs_sinusoid"))
+    t5, ape = (mean_over_families(apart(name), family_of=str) for name in ("t5_relative_bias", "abs_sinusoid"))
     assert t5.n == 17 and round(t5.value, 3) == 0.031 and round(t5.half, 3) == 0.065 and not t5.excludes_zero
     assert ape.excludes_zero and ape.low > 0.2
     families = {name: mean_over_families(apart(name)) for name in ("t5_relative_bias", "abs_sinusoid")}
@@ -117,5 +119,5 @@ def test_three_seeds_settle_nothing_on_a_single_published_task(per_seed):
 
 
 def test_over_the_published_seeds_the_primitive_tasks_are_settled(per_seed):
-    found = {(one.one, one.other): one for one in differences(category(per_seed, "primitive"), "micro")}
+    found = {(one.one, one.other): one for one in encoding_differences(category(per_seed, "primitive"), "micro")}
     assert found["nope", "sinusoidal"].settled and found["nope", "sinusoidal"].seeds.n == 24

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from lengthwise.evaluation.rows import COLUMNS
-from lengthwise.statistics.learned import by_length
+from lengthwise.statistics.learned import counts_by_length
 from lengthwise.statistics.reach import reach, run_scores
 
 
@@ -47,7 +47,7 @@ def test_a_line_says_what_the_reach_of_the_run_is():
     for (run,), own in rows.filter(pl.col("checkpoint") == "last").partition_by("run", as_dict=True).items():
         wanted, line = reach(own), found[run]
         assert (line["reach"], line["beyond"] and line["reach"] is not None) == (wanted.length, wanted.beyond)
-        seen = by_length(own.filter(pl.col("seen")))["accuracy"].mean()
+        seen = counts_by_length(own.filter(pl.col("seen")))["accuracy"].mean()
         assert line["seen"] == seen or abs(line["seen"] - seen) < 1e-12
         kinds.add((wanted.length is None, wanted.beyond))
     assert kinds == {(True, False), (False, False), (False, True)}

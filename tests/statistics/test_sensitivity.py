@@ -6,11 +6,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from lengthwise.statistics.aggregates import aggregates, differences
-from lengthwise.statistics.cells import cells
-from lengthwise.statistics.ranks import mrr, rank_statistics
-from lengthwise.statistics.sensitivity import CHECKPOINTS, saturated, sensitivity
-from lengthwise.statistics.table import accuracy, scores
+from lengthwise.statistics.aggregates import encoding_differences, mean_scores_over_tasks
+from lengthwise.statistics.cells import accuracy_cells
+from lengthwise.statistics.ranks import mean_reciprocal_ranks, rank_statistics
+from lengthwise.statistics.sensitivity import CHECKPOINTS, alternative_rankings, saturated_tasks
+from lengthwise.statistics.table import accuracy_table, score_table
 from tests.statistics.planted import made, named
 
 TASKS = ("copy", "sort", "parity")
@@ -29,7 +29,7 @@ def by_name(found):
 
 def test_one_task_that_decides_is_found():
     planted = study(a=(1.0, 0.4, 0.4), b=(0.1, 0.5, 0.5))
-    found = by_name(sensitivity(made(planted), named(planted)))
+    found = by_name(alternative_rankings(made(planted), named(planted)))
     assert found["as it is"].order == (("a",), ("b",)) and not found["as it is"].changed
     assert found["without copy"].order == (("b",), ("a",)) and found["without copy"].leader_changed
     assert not found["without sort"].changed and found["without sort"].tasks == 2
@@ -40,7 +40,7 @@ def test_the_checkpoint_and_the_oracle_that_decide_are_found():
     rows = pl.concat([made(last, content=0.0), made(best, checkpoint="best", content=0.0)])
     told = pl.when(pl.col("run").str.contains("-b-")).then(pl.col("examples")).otherwise(pl.col("correct_content"))
     rows = rows.with_columns(told.alias("correct_content"))
-    found = by_name(sensitivity(rows, named(last)))
+    found = by_name(alternative_rankings(rows, named(last)))
     assert found["checkpoint best"].changed and found["told where to stop"].leader_changed
     assert "checkpoint earliest_best" not in found  # it is not in these rows
 
@@ -48,10 +48,10 @@ def test_the_checkpoint_and_the_oracle_that_decide_are_found():
 def test_only_tasks_that_all_learned():
     planted = study(a=(0.9, 0.1, 0.2), b=(0.2, 0.3, 0.3))
     seen = {key: 0.5 if key[:2] == ("copy", "b") else 1.0 for key in planted}
-    found = by_name(sensitivity(made(planted, seen=seen), named(planted)))
+    found = by_name(alternative_rankings(made(planted, seen=seen), named(planted)))
     learned = found["tasks that every encoding learned"]
     assert learned.tasks == 2 and learned.order == (("b",), ("a",)) and learned.changed
-    nobody = by_name(sensitivity(made(planted, seen=dict.fromkeys(planted, 0.1)), named(planted)))
+    nobody = by_name(alternative_rankings(made(planted, seen=dict.fromkeys(planted, 0.1)), named(planted)))
     empty = nobody["tasks that every encoding learned"]
     assert empty.tasks == 0 and empty.order == () and not empty.changed
 
@@ -59,10 +59,10 @@ def test_only_tasks_that_all_learned():
 def test_tasks_at_ceiling_or_floor_for_everybody_are_flagged():
     planted = study(a=(1.0, 0.0, 0.52), b=(0.99, 0.01, 0.49))
     rows, chance = made(planted, chance={"copy": 0.0, "sort": 0.0, "parity": 0.5}), named(planted)
-    assert saturated(scores(rows, chance)) == {"copy": "ceiling", "parity": "floor", "sort": "floor"}
+    assert saturated_tasks(score_table(rows, chance)) == {"copy": "ceiling", "parity": "floor", "sort": "floor"}
     one_is_better = study(a=(1.0, 0.0, 0.9), b=(0.99, 0.4, 0.49))
-    assert set(saturated(scores(made(one_is_better), named(one_is_better)))) == {"copy"}
-    found = by_name(sensitivity(made(one_is_better), named(one_is_better)))
+    assert set(saturated_tasks(score_table(made(one_is_better), named(one_is_better)))) == {"copy"}
+    found = by_name(alternative_rankings(made(one_is_better), named(one_is_better)))
     assert found["without tasks at ceiling or floor for everybody"].tasks == 2
 
 
@@ -75,7 +75,7 @@ def test_equal_encodings_stand_together_and_other_labels_are_a_choice():
     again = (pl.lit("slow ") + pl.col("run")).alias("run")
     rows = pl.concat([made(planted), made(slow).with_columns(again)])
     labels = named(slow).with_columns(again)
-    found = by_name(sensitivity(rows, named(planted), {"rate 1e-3": labels}))
+    found = by_name(alternative_rankings(rows, named(planted), {"rate 1e-3": labels}))
     assert found["as it is"].order == (("a", "b"), ("c",)) and found["rate 1e-3"].order == (("a", "c"), ("b",))
     assert found["rate 1e-3"].changed
 
@@ -83,8 +83,10 @@ def test_equal_encodings_stand_together_and_other_labels_are_a_choice():
 def test_the_order_of_rows_changes_nothing():
     planted = study(a=(0.3, 0.7, 0.5), b=(0.4, 0.6, 0.1))
     rows, labels = made(planted, content=0.1), named(planted)
-    again = sensitivity(rows.sample(fraction=1, shuffle=True, seed=1), labels.sample(fraction=1, shuffle=True, seed=2))
-    assert again == sensitivity(rows, labels)
+    again = alternative_rankings(
+        rows.sample(fraction=1, shuffle=True, seed=1), labels.sample(fraction=1, shuffle=True, seed=2)
+    )
+    assert again == alternative_rankings(rows, labels)
 
 
 @pytest.mark.slow
@@ -113,10 +115,17 @@ def test_ten_thousand_runs_are_worked_out_in_seconds(figure):
     )
     rows = pl.concat([one.with_columns(pl.lit(rule).alias("checkpoint")) for rule in CHECKPOINTS])
     began = time.perf_counter()
-    table = scores(rows, labels)
-    assert len(cells(accuracy(rows, labels), labels)) == 50 * 40 * lengths and len(aggregates(table)) == 40
-    assert len(differences(table)) == 780 and mrr(table).queries == 250 and rank_statistics(table).queries == 250
-    assert len(sensitivity(rows, labels)) == 55
+    table = score_table(rows, labels)
+    assert (
+        len(accuracy_cells(accuracy_table(rows, labels), labels)) == 50 * 40 * lengths
+        and len(mean_scores_over_tasks(table)) == 40
+    )
+    assert (
+        len(encoding_differences(table)) == 780
+        and mean_reciprocal_ranks(table).queries == 250
+        and rank_statistics(table).queries == 250
+    )
+    assert len(alternative_rankings(rows, labels)) == 55
     took = time.perf_counter() - began
     figure(f"statistics of {len(keys):,} runs, {rows.height:,} rows, 780 pairs of encodings in {took:.1f} s")
     assert took < 30

@@ -18,10 +18,10 @@ from lengthwise.encoding.positions import Consecutive
 from lengthwise.model import Decoder, attention, preset
 from lengthwise.run import Plan, train
 from lengthwise.spec import Spec, SpecError
-from lengthwise.study.cost import ACCELERATORS, ThisMachine, accelerator, cost_of, total
+from lengthwise.study.cost import ACCELERATORS, ThisMachine, accelerator, cost_of, total_cost
 from lengthwise.study.counting import DecoderCostModel, Workload
 from lengthwise.task.block import training_block
-from lengthwise.training.batches import Batch, batches, on_demand_blocks
+from lengthwise.training.batches import Batch, on_demand_blocks, training_batches
 from lengthwise.training.loop import Loop
 from lengthwise.training.settings import Seeds, training_preset
 
@@ -100,7 +100,7 @@ def test_tokens_are_those_that_are_fed(training):
     asked = plan("addition:longest=6", training=training, seed=3)
     supply = on_demand_blocks(lambda start, stop: training_block(asked.task, start, stop, asked.seeds.data))
     fed = counted = 0
-    for feed in batches(supply, asked.training, asked.positions, asked.seeds):
+    for feed in training_batches(supply, asked.training, asked.positions, asked.seeds):
         counted += int(feed.tokens_B.sum()) - len(feed.tokens_B)
         for rows in np.array_split(np.arange(len(feed.tokens_B)), asked.training.accumulation):
             fed += len(rows) * (int(feed.tokens_B[rows].max()) - 1)
@@ -158,17 +158,17 @@ def test_ten_thousand_runs_are_costed_in_seconds():
     costs = [cost_of(one, A100) for one in plans]
     assert time.process_time() - start < 6
     assert costs[0] == costs[99] != costs[100]
-    whole = total(costs, at_a_time=8)
+    whole = total_cost(costs, parallel_runs=8)
     assert whole.runs == 10_000 and whole.hours == pytest.approx(8 * whole.wall_hours)
     assert whole.memory_together == 8 * whole.memory == 8 * max(cost.memory for cost in costs)
 
 
 def test_a_run_is_never_shorter_for_having_company():
     cost = cost_of(plan(), A100)
-    assert total([cost], at_a_time=8).wall_hours == cost.hours
-    assert total([], at_a_time=8).runs == 0
+    assert total_cost([cost], parallel_runs=8).wall_hours == cost.hours
+    assert total_cost([], parallel_runs=8).runs == 0
     with pytest.raises(SpecError, match="at least one"):
-        total([cost], at_a_time=0)
+        total_cost([cost], parallel_runs=0)
 
 
 def test_a_step_is_timed_once_for_each_encoding_and_model(monkeypatch):

@@ -20,7 +20,7 @@ from lengthwise.study.executors import InProcess, Processes
 from lengthwise.study.plan import Planned, check_only_encoding_differs
 from lengthwise.study.status import status
 from lengthwise.study.store import Bundle, Store
-from lengthwise.study.work import Outcome, work
+from lengthwise.study.work import Outcome, do_job
 from tests.study.conftest import lengthwise, tiny
 
 ROOT = Path(__file__).parents[2]
@@ -76,10 +76,10 @@ def test_what_fails_is_recorded_and_does_not_stop_the_study(tmp_path, monkeypatc
             bad.append(job.key)
             monkeypatch.setattr("lengthwise.run.attempt.Attempt._validated", lambda *_: 1 / 0)
             try:
-                return work(job, watch)
+                return do_job(job, watch)
             finally:
                 monkeypatch.undo()
-        return work(job, watch)
+        return do_job(job, watch)
 
     planned, store = Planned(study), Store(tmp_path)
     tally = Driver(planned, store, InProcess(do)).run()
@@ -196,7 +196,7 @@ def test_an_evaluation_is_work_of_its_own_and_never_trains(tmp_path):
 
     def do(job, watch):
         jobs.append(job)
-        return work(job, watch)
+        return do_job(job, watch)
 
     tally = Driver(planned, store, InProcess(do)).run()
     assert len(tally.done) == 6 and len(jobs) == 4 and all(job.evaluation is not None for job in jobs)
@@ -271,7 +271,7 @@ def test_a_tuned_study_runs_from_end_to_end(tmp_path):
 
 def test_runs_whose_tuning_failed_wait_and_the_study_ends(tmp_path):
     def do(job, watch):
-        return Outcome(job.key, "failed", "no") if "-s1000-" in job.key and "alibi" in job.key else work(job, watch)
+        return Outcome(job.key, "failed", "no") if "-s1000-" in job.key and "alibi" in job.key else do_job(job, watch)
 
     planned = Planned(tiny(seeds=1, lr={"choose": [1e-3, 2e-3]}))
     tally = Driver(planned, Store(tmp_path), InProcess(do)).run()
@@ -329,7 +329,7 @@ def test_without_its_store_a_study_goes_on_from_a_bundle(undisturbed, tmp_path):
     fresh = Store(tmp_path / "fresh")
     tally = Driver(planned, fresh, InProcess(), given=bundle.summaries).run()
     assert tally.here == 2 and len(tally.done) == 4
-    assert fresh.export(tmp_path / "whole", keys, "tiny", given=bundle) == 4
+    assert fresh.export(tmp_path / "whole", keys, "tiny", bundle=bundle) == 4
     whole = Bundle(tmp_path / "whole")
     assert set(whole.records) == set(keys) and whole.rows.sort(ORDER).equals(rows_of(apart, keys))
     apart.export(tmp_path / "apart", keys, "tiny")
@@ -431,7 +431,7 @@ def test_an_added_name_may_be_written_in_any_order():
 def test_a_run_that_kills_its_worker_ends_also_when_it_is_tried_again(tmp_path, monkeypatch):
     """The deaths after a retry count, or it would be retried for ever."""
     code = "import sys, pickle, os; from lengthwise.run.lease import Lease; from lengthwise.folder import Folder\n"
-    code += "Lease.take(Folder(sys.argv[1]), sys.argv[2], again=sys.argv[3] == 'True'); os._exit(9)"
+    code += "Lease.take(Folder(sys.argv[1]), sys.argv[2], retry_failed=sys.argv[3] == 'True'); os._exit(9)"
     tried = []
 
     def dies(job, watch):
@@ -516,5 +516,5 @@ def test_a_worker_gets_the_code_it_does_not_have(tmp_path, monkeypatch):
     job = job_of(item, tiny(), Store(tmp_path / "s").folder)
     assert set(job.code["my_pe.py:Mine"]) == {"my_pe.py", "factor.py"}
     monkeypatch.chdir(elsewhere)
-    assert work(job).state == "done"
+    assert do_job(job).state == "done"
     assert (Path(tmp_path / "s") / "done" / item.key).exists()

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from lengthwise.run.lease import read
+from lengthwise.run.lease import read_lease
 from lengthwise.study.drive import Driver
 from lengthwise.study.executors import InProcess
 from lengthwise.study.file import StudyFile
@@ -126,7 +126,7 @@ class Seen:
         for key in (self.store.folder / "leases").names():
             home = self.store.folder / "leases" / key
             for number in (int(name) for name in home.names()):
-                content = read(home, number)
+                content = read_lease(home, number)
                 if content.get("process") in there:
                     self.owner[key, number] = there[content["process"]]
                 self.steps[key, number] = content.get("progress", {}).get("step", 0)

@@ -20,7 +20,7 @@ from lengthwise.run.lease import (
     StaleLeaseDetector,
     done_record,
     owner_is_dead,
-    read,
+    read_lease,
 )
 from lengthwise.spec import SpecError
 
@@ -59,7 +59,7 @@ def test_a_dead_owner_on_this_machine_is_known_at_once(store):
     code = "from lengthwise.folder import Folder; from lengthwise.run.lease import Lease\n"
     code += f"Lease.take(Folder({store.path!r}), {RUN!r})"
     subprocess.run([sys.executable, "-c", code], check=True)
-    content = read(store / "leases" / RUN, 1)
+    content = read_lease(store / "leases" / RUN, 1)
     assert content["state"] == "held" and owner_is_dead(content)
     assert Lease.take(store, RUN).number == 2
 
@@ -99,7 +99,7 @@ def test_an_owner_keeps_its_lease_alive_and_says_how_far_it_is(store):
     with Lease.take(store, RUN) as lease:
         lease.set_progress(step=3, steps=9)
         time.sleep(0.5)
-        content = read(store / "leases" / RUN, 1)
+        content = read_lease(store / "leases" / RUN, 1)
     assert content["beats"] >= 2 and content["progress"] == {"step": 3, "steps": 9}
 
 
@@ -158,14 +158,14 @@ def test_two_deaths_without_a_checkpoint_fail_a_run_and_progress_does_not(store)
         Lease.take(store, RUN, watch)
     with pytest.raises(Failed):  # and stays so
         Lease.take(store, RUN, watch)
-    assert Lease.take(store, RUN, watch, again=True).number == 5
+    assert Lease.take(store, RUN, watch, retry_failed=True).number == 5
 
 
 def test_a_failed_run_is_not_started_again_by_itself(store):
     Lease.take(store, RUN).fail("ValueError: no\nsecond line")
     with pytest.raises(Failed, match="ValueError: no second line"):
         Lease.take(store, RUN)
-    assert Lease.take(store, RUN, again=True).number == 2
+    assert Lease.take(store, RUN, retry_failed=True).number == 2
 
 
 def test_the_beat_must_be_a_number(store, monkeypatch):

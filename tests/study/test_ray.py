@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 
 from lengthwise.folder import Folder
-from lengthwise.run.lease import owner_is_dead, read
+from lengthwise.run.lease import owner_is_dead, read_lease
 from lengthwise.study.drive import Driver
 from lengthwise.study.executors import InProcess
 from lengthwise.study.file import RunResources
@@ -104,7 +104,7 @@ def holders(store: Path, spared: dict[str, int]) -> list[tuple[str, int]]:
         numbers = sorted(int(path.name) for path in home.iterdir() if path.name.isdigit())
         if not numbers:
             continue
-        content = read(Folder(home), numbers[-1])
+        content = read_lease(Folder(home), numbers[-1])
         if content.get("state") != "held" or owner_is_dead(content):
             continue
         advanced = any((store / "runs" / home.name).glob(f"{numbers[-1]}/checkpoints/*/manifest.json"))

@@ -154,7 +154,7 @@ def test_a_server_that_is_away_and_a_bucket_that_is_not_there_are_told_in_one_li
 
 def test_a_run_whose_record_cannot_be_written_has_failed_and_is_held_by_nobody(door, bucket, grid, monkeypatch):
     from lengthwise.run.lease import _OURS
-    from lengthwise.study.work import job_of, work
+    from lengthwise.study.work import do_job, job_of
 
     item = Planned(_read(grid[0])).items({})[0][0]
     real = Folder.create
@@ -166,7 +166,7 @@ def test_a_run_whose_record_cannot_be_written_has_failed_and_is_held_by_nobody(d
 
     monkeypatch.setattr(Folder, "create", away)
     store = Store(bucket)
-    outcome = work(job_of(item, _read(grid[0]), store.folder))
+    outcome = do_job(job_of(item, _read(grid[0]), store.folder))
     assert (outcome.state, outcome.why) == ("failed", "away") and not _OURS
     state = store.state()
     assert state.failed == {item.key: 1} and not state.leases
@@ -256,7 +256,7 @@ def test_whatever_a_server_does_to_what_is_written_no_half_a_run_counts_as_done(
 def test_both_stores_pass_the_probe(bucket, tmp_path):
     for store in (Store(bucket), Store(tmp_path)):
         assert store.supports_exclusive_create()
-        require_exclusive_create(store, alone=False)
+        require_exclusive_create(store, only_driver=False)
         assert (store.folder / "probes").names() == []
 
 
@@ -270,8 +270,8 @@ def test_a_store_that_lets_both_through_is_refused_for_more_than_one_driver(buck
     )
     assert not store.supports_exclusive_create()
     with pytest.raises(SpecError, match="lets two writers create the same file"):
-        require_exclusive_create(store, alone=False)
-    require_exclusive_create(store, alone=True)
+        require_exclusive_create(store, only_driver=False)
+    require_exclusive_create(store, only_driver=True)
 
 
 def test_what_a_lease_and_its_end_cost(door, bucket, tmp_path, figure):

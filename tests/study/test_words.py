@@ -12,7 +12,7 @@ import pytest
 import lengthwise as lw
 from lengthwise.spec import SpecError
 from lengthwise.study.cost import expected_seconds
-from lengthwise.study.drive import Driver, Tally, item_without_seed, remaining
+from lengthwise.study.drive import Driver, Tally, item_without_seed, remaining_seconds
 from lengthwise.study.executors import InProcess
 from lengthwise.study.file import StudyFile
 from lengthwise.study.plan import Planned, check_only_encoding_differs
@@ -104,12 +104,12 @@ def test_the_time_left_is_known_before_the_first_run_ends():
     seconds = expected_seconds([item.plan for item in items])
     assert seconds.keys() == {item.key for item in items} and all(0 < one < 60 for one in seconds.values())
     expected = {item_without_seed(item): seconds[item.key] for item in items}
-    whole = remaining(expected, items, 0)
+    whole = remaining_seconds(expected, items, 0)
     assert whole == pytest.approx(sum(seconds.values()))
-    assert remaining(expected, items[:2], 2) == pytest.approx(whole, rel=0.5)
+    assert remaining_seconds(expected, items[:2], 2) == pytest.approx(whole, rel=0.5)
     tally = Tally(total=4, remaining=240.0)
     assert tally.sentence(2) == "0 of 4 done, 2 running, about 2 min left"
-    assert tally.sentence(2, spent=100) == "0 of 4 done, 2 running, about 70 s left"
+    assert tally.sentence(2, running_seconds=100) == "0 of 4 done, 2 running, about 70 s left"
     tally.seconds, tally.foreseen = [30.0], 10.0  # the first took three times what was expected
     assert tally.sentence(2) == "0 of 4 done, 2 running, about 6 min left"
 

@@ -9,7 +9,7 @@ from lengthwise.spec import SpecError
 from lengthwise.task import PUBLISHED, TASKS, build_task
 from lengthwise.task.block import evaluation_block, materialise, training_block
 from lengthwise.task.sets import instance_factory, lengths_of
-from lengthwise.task.vocabulary import Vocabulary, text
+from lengthwise.task.vocabulary import Vocabulary, join_symbols
 
 NAMES = [
     *PUBLISHED,
@@ -106,7 +106,7 @@ def test_a_block_is_bounded():
 
 def test_progress_is_told_of_every_example():
     told = []
-    training_block(build_task("parity"), 0, 5000, progress=told.append)
+    training_block(build_task("parity"), 0, 5000, on_progress=told.append)
     assert sum(told) == 5000
     assert len(told) > 1
 
@@ -129,7 +129,7 @@ def test_a_symbol_twice_is_refused():
 
 
 def test_glued_symbols_are_glued():
-    assert text(("Sort", "[", "M", "##,", "E", "]", "##.")) == "Sort [ M, E ]."
+    assert join_symbols(("Sort", "[", "M", "##,", "E", "]", "##.")) == "Sort [ M, E ]."
 
 
 @pytest.mark.parametrize("name", ["addition", "multiplication"])

@@ -11,9 +11,9 @@ from lengthwise.spec import SpecError
 from lengthwise.task import build_task
 from lengthwise.task.audit import audit
 from lengthwise.task.block import training_block
-from lengthwise.task.export import export
+from lengthwise.task.export import write_task_dataset
 from lengthwise.task.sets import BUCKETS, evaluation_instances, instance_factory, lengths_of
-from lengthwise.task.vocabulary import text
+from lengthwise.task.vocabulary import join_symbols
 
 
 def rows(count=400):
@@ -165,7 +165,7 @@ def test_words_that_begin_with_hashes_survive(tmp_path):
     table = [{"prompt": prompt, "answer": answer, "length": 1}]
     task = build_task(f"file:path={written(tmp_path / 'a.jsonl', table)}:longest=1")
     example = task.to_example((prompt, answer))
-    assert (text(example.prompt), text(example.answer)) == (prompt, answer)
+    assert (join_symbols(example.prompt), join_symbols(example.answer)) == (prompt, answer)
     assert example.text == f"{prompt} {answer}"
     assert task.check((prompt, answer), example.target)
 
@@ -174,12 +174,12 @@ def test_words_that_begin_with_hashes_survive(tmp_path):
 @pytest.mark.parametrize("by", ["words", "characters"])
 def test_steps_of_an_export_are_written_before_the_answer(tmp_path, by):
     source = build_task("addition:scratchpad=full")
-    export(source, "addition", tmp_path / "there", 200)
+    write_task_dataset(source, "addition", tmp_path / "there", 200)
     task = build_task(f"file:path={tmp_path / 'there' / 'train.parquet'}:longest=8:by={by}")
     instance = instance_factory(task, "train", 3)(0)
     _, answer, steps = instance
     target = task.to_example(instance).target
-    shown = "".join(target).replace("␣", " ") if by == "characters" else text(target)
+    shown = "".join(target).replace("␣", " ") if by == "characters" else join_symbols(target)
     assert shown == f"{steps} {answer}"
     assert steps.endswith("Thus,")
     assert task.check(instance, target)

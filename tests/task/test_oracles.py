@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from lengthwise.task import PUBLISHED, TASKS, build_task
-from lengthwise.task.base import Example, Instance, Task, text
+from lengthwise.task.base import Example, Instance, Task, join_symbols
 from lengthwise.task.random_source import RandomSource, enumerate_draws
 from lengthwise.task.scratchpad import Stepwise
 from lengthwise.task.sets import (
@@ -27,9 +27,9 @@ from lengthwise.task.sets import (
     instance_factory,
     instances,
     lengths_of,
-    rows,
+    paper_split_rows,
     splits,
-    training,
+    training_lengths_and_indices,
 )
 from tests.task.oracles import FUNCTIONS, ORACLES, ORDER, answer, plain, target, values
 
@@ -70,7 +70,7 @@ def limit_of(task: Task, length: int) -> int:
 def damaged(task: Task, example: Example) -> tuple[str, ...]:
     """The target with one symbol of its answer dropped, changed or added; the content decides which, and where."""
     known, said = symbols_of(task)[0], list(example.answer)
-    dice = crc32(text(example.prompt).encode())
+    dice = crc32(join_symbols(example.prompt).encode())
     dice, how = divmod(dice, 3)
     dice, place = divmod(dice, len(said) + (how == 2))
     # From a number of its own: what is left of the dice is small, and most symbols would never be tried.
@@ -88,7 +88,7 @@ def damaged(task: Task, example: Example) -> tuple[str, ...]:
 def agrees(task: Task, instance: Instance, length: int) -> Example:
     """Fail unless the shown instance is what the oracle makes of its prompt, and `check` tells right from wrong."""
     example = task.to_example(instance)
-    prompt, said = text(example.prompt), text(example.target)
+    prompt, said = join_symbols(example.prompt), join_symbols(example.target)
     expected, units = target(variant_of(task), task.protocol, prompt, getattr(task, "scratchpad", "none"))
     assert said == expected, f"the oracle answers {expected!r} to {prompt!r}, not {said!r}"
     assert units == length, f"the oracle counts {units} {task.unit}, not {length}, in {prompt!r}"
@@ -98,7 +98,7 @@ def agrees(task: Task, instance: Instance, length: int) -> Example:
     assert len(example.target) + 1 <= limit_of(task, length), f"{said!r} is longer than answers of {length} may be"
     assert task.check(instance, example.target), f"check refuses the right answer {said!r} to {prompt!r}"
     wrong = damaged(task, example)
-    assert not task.check(instance, wrong), f"check accepts {text(wrong)!r} to {prompt!r}, not only {said!r}"
+    assert not task.check(instance, wrong), f"check accepts {join_symbols(wrong)!r} to {prompt!r}, not only {said!r}"
     return example
 
 
@@ -252,9 +252,9 @@ def drawn(task: Task, count: int) -> Iterator[tuple[int, Instance]]:
     """About `count` instances with their lengths: as trained on, as evaluated, and beyond."""
     if task.protocol == "paper":
         for split in splits(task):
-            yield from of_the_original(task, split, max(1, 3 * len(rows(task, split)[0]) // count))
+            yield from of_the_original(task, split, max(1, 3 * len(paper_split_rows(task, split)[0]) // count))
         return
-    length_N, index_N = training(task, 0, count // 2)
+    length_N, index_N = training_lengths_and_indices(task, 0, count // 2)
     yield from zip(length_N.tolist(), instances(task, "train", length_N.tolist(), index_N.tolist()), strict=True)
     evaluated = [(split, length) for split in splits(task) if split != "train" for length in lengths_of(task, split)]
     for split, length in evaluated:
@@ -269,7 +269,7 @@ def drawn(task: Task, count: int) -> Iterator[tuple[int, Instance]]:
 
 def of_the_original(task: Task, split: str, step: int) -> Iterator[tuple[int, Instance]]:
     """Every `step`-th row of a split, with its length."""
-    length_N, index_N = rows(task, split)
+    length_N, index_N = paper_split_rows(task, split)
     if split != "train":  # there an index is the place among the rows of its length
         index_N = np.zeros_like(length_N)
         for length in np.unique(length_N):
@@ -356,8 +356,8 @@ def test_numbers_in_any_format_say_what_the_plain_text_says(name):
         task = task_of(f"{name}:reversed={backwards}:padded={str(padded).lower()}:hints={hints}:spaces={spaces}")
         instance = bare.draw(RandomSource(key).seek(0), length)
         example, usual = task.to_example(instance), agrees(bare, instance, length)
-        shown = plain(text(example.prompt), text(example.target), backwards, padded, hints)
-        assert shown == (text(usual.prompt), text(usual.target))
+        shown = plain(join_symbols(example.prompt), join_symbols(example.target), backwards, padded, hints)
+        assert shown == (join_symbols(usual.prompt), join_symbols(usual.target))
         assert task.check(instance, example.target) and not task.check(instance, damaged(task, example))
         assert symbols_of(task)[1].issuperset((*example.prompt, *example.target))
         assert len(example.target) + 1 <= limit_of(task, length)
@@ -385,7 +385,9 @@ def test_check_refuses_every_answer_one_symbol_away_from_the_right_one(spec):
         # All symbols, or those at the ends of a long list, and those of the example.
         near = dict.fromkeys((*known[:40], *known[-40:], *example.prompt, *example.target))
         for wrong in edits(example.answer, tuple(near)):
-            assert not task.check(instance, (*example.steps, *wrong)), f"{text(example.prompt)}: {text(wrong)}"
+            assert not task.check(instance, (*example.steps, *wrong)), (
+                f"{join_symbols(example.prompt)}: {join_symbols(wrong)}"
+            )
 
 
 # --- distributions ---------------------------------------------------------------------------------------------------
@@ -405,7 +407,7 @@ def read(spec: str, length: int, count: int = 4_000) -> list:
     """What the prompts of fresh draws state, as the oracle reads them."""
     task, words = task_of(spec), RandomSource(2024)
     shown = (task.to_example(task.draw(words.seek(index), length)).prompt for index in range(count))
-    return [values(variant_of(task), task.protocol, text(prompt)) for prompt in shown]
+    return [values(variant_of(task), task.protocol, join_symbols(prompt)) for prompt in shown]
 
 
 # What T5's vocabulary is replaced by: its ASCII characters, then numbered words.
@@ -425,11 +427,14 @@ def test_copied_and_reversed_symbols_are_uniform():
 def pool(spec: str, length: int, count: int | None = None) -> list:
     """What the first prompts of a length state in the original's pool, which is its train and validation sets."""
     task = task_of(spec)
-    indices = [index_N[length_N == length] for length_N, index_N in (rows(task, "train"), rows(task, "validation"))]
+    indices = [
+        index_N[length_N == length]
+        for length_N, index_N in (paper_split_rows(task, "train"), paper_split_rows(task, "validation"))
+    ]
     whole = np.sort(np.concatenate(indices))
     assert (whole == np.arange(len(whole))).all()
     shown = (task.to_example(instance_factory(task, "train", length)(index)).prompt for index in whole[:count].tolist())
-    return [values(variant_of(task), "paper", text(prompt)) for prompt in shown]
+    return [values(variant_of(task), "paper", join_symbols(prompt)) for prompt in shown]
 
 
 def test_the_original_lists_each_repeated_symbol_and_each_pair_once():
@@ -454,14 +459,14 @@ def test_addition_has_operands_of_all_sizes():
 def test_spaces_come_behind_their_share_of_digits():
     task, words = task_of("addition:spaces=0.3"), RandomSource(4)
     drawn = (task.draw(words.seek(index), 8) for index in range(500))
-    shown = "".join(text(task.to_example(one).prompt) for one in drawn).replace(" ", "")
+    shown = "".join(join_symbols(task.to_example(one).prompt) for one in drawn).replace(" ", "")
     follows((gap == "_" for gap in re.findall(r"\d(_?)", shown)), {True: 0.3, False: 0.7})
 
 
 def test_the_original_adds_equally_often_by_each_pair_of_sizes():
     sizes = Counter(tuple(len(str(n)) for n in pair) for pair in pool("addition:protocol=paper", 3))
     assert sizes == dict.fromkeys([(3, 1), (3, 2), (3, 3), (1, 3), (2, 3)], 1_796)
-    length_N, _ = rows(task_of("addition:protocol=paper"), "test_unseen")
+    length_N, _ = paper_split_rows(task_of("addition:protocol=paper"), "test_unseen")
     assert Counter(length_N.tolist()) == {length: 52 * (2 * length - 1) for length in range(9, 17)}
 
 
@@ -539,7 +544,7 @@ def test_brackets_open_and_close_equally_often():
     task, words, choices, kinds = task_of("dyck"), RandomSource(7), [], []
     for index in range(1_000):
         depth = 0
-        for bracket in text(task.to_example(task.draw(words.seek(index), 15)).prompt).split()[:-1]:
+        for bracket in join_symbols(task.to_example(task.draw(words.seek(index), 15)).prompt).split()[:-1]:
             opens = bracket in "(["
             kinds += [bracket] * opens
             if depth > 1:  # the first bracket alone is open: it stays so
@@ -574,7 +579,7 @@ PCFG_FUNCTIONS = dict(enumerate((154, 1243, 1920, 1793, 1336, 994, 631, 480, 326
 def test_lengths_are_trained_on_equally_often_unless_the_task_has_a_histogram():
     for spec in VARIANTS:
         task = task_of(spec)
-        trained, _ = training(task, 0, 20_000)
+        trained, _ = training_lengths_and_indices(task, 0, 20_000)
         shares = dict.fromkeys(lengths_of(task, "train"), 1.0)
         if task.name == "scan":
             shares = {length: count for length, count in SCAN_COMMANDS.items() if length <= 25}
@@ -595,7 +600,7 @@ def test_the_original_sets_have_their_published_sizes():
     validation |= {"copy:variant=replace": 7_057, "addition": 7_472, "scan": 888, "pcfg": 4_050}
     for spec in PUBLISHED:
         size = {
-            split: len(rows(task_of(f"{spec}:protocol=paper"), split)[0])
+            split: len(paper_split_rows(task_of(f"{spec}:protocol=paper"), split)[0])
             for split in ("train", "validation", "test_unseen")
         }
         assert size["train"] == train[spec]
@@ -610,7 +615,7 @@ def corpus(count: int) -> list[str]:
     total = sum(PCFG_FUNCTIONS.values())
     each = [(length, round(count * share / total)) for length, share in PCFG_FUNCTIONS.items()]
     return [
-        text(task.to_example(task.draw(words.seek(index), length)).prompt).removesuffix(" [SEP]")
+        join_symbols(task.to_example(task.draw(words.seek(index), length)).prompt).removesuffix(" [SEP]")
         for length, many in each
         for index in range(many)
     ]
@@ -675,13 +680,13 @@ def zeros_counted(instance, example):
 
 
 def carry_dropped(instance, example):
-    a, b = text(example.prompt).removesuffix(" =").split(" + ")
+    a, b = join_symbols(example.prompt).removesuffix(" =").split(" + ")
     longer = len(example.answer) > max(len(a.split()), len(b.split()))
     return example.answer[longer:]
 
 
 def not_swapped(instance, example):
-    said = text(example.prompt).replace(" after ", " and ")
+    said = join_symbols(example.prompt).replace(" after ", " and ")
     return answer("scan", "ours", said).split()
 
 
@@ -691,7 +696,7 @@ def first_echoed(instance, example):
 
 
 def by_spelling(instance, example):
-    items = text(example.answer).split(" , ") if "," in example.answer else list(example.answer)
+    items = join_symbols(example.answer).split(" , ") if "," in example.answer else list(example.answer)
     return (" , " if "," in example.answer else " ").join(sorted(items)).split()
 
 

@@ -6,8 +6,8 @@ import pytest
 from lengthwise.spec import SpecError
 from lengthwise.task import PUBLISHED, build_task
 from lengthwise.task.pcfg import Pcfg, depth, published_depth_length_counts
-from lengthwise.task.sets import lengths_of, rows, splits
-from lengthwise.task.vocabulary import text
+from lengthwise.task.sets import lengths_of, paper_split_rows, splits
+from lengthwise.task.vocabulary import join_symbols
 
 CHAIN = (("f", "b", "q", "z"), (-1, 1, 1, -1), 2)
 TEXTS = {
@@ -90,7 +90,7 @@ def test_the_full_scratchpad_is_the_originals(name):
     ],
 )
 def test_the_second_step_of_the_other_scratchpads_is_the_originals(name, instance, step):
-    steps = text(build_task(f"{name}:protocol=paper:scratchpad=full").to_example(instance).steps)
+    steps = join_symbols(build_task(f"{name}:protocol=paper:scratchpad=full").to_example(instance).steps)
     assert steps.removeprefix("Thinking step by step: ").removesuffix(" . Thus,").split(" # ")[1] == step
 
 
@@ -112,7 +112,7 @@ COUNTS = {
 def test_the_splits_have_as_many_rows_as_the_originals(name):
     task = build_task(f"{name}:protocol=paper")
     train, half, test = COUNTS[name]
-    sizes = {split: len(rows(task, split)[0]) for split in splits(task)}
+    sizes = {split: len(paper_split_rows(task, split)[0]) for split in splits(task)}
     assert sizes["train"] == train
     assert sizes["test_unseen"] == test
     assert half is None or sizes["validation"] // 2 == half
@@ -138,7 +138,7 @@ def test_the_lengths_are_the_originals(name):
     for split, (low, high) in zip(("train", "test_unseen"), LENGTHS[name], strict=True):
         there = lengths_of(task, split)
         assert (there[0], there[-1]) == (low, high)
-        assert set(rows(task, split)[0].tolist()) == set(there)
+        assert set(paper_split_rows(task, split)[0].tolist()) == set(there)
 
 
 def test_scan_is_the_corpus():

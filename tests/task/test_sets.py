@@ -21,10 +21,10 @@ from lengthwise.task.sets import (
     instance_factory,
     instances,
     lengths_of,
-    missing,
+    missing_lengths,
     split_instances,
     trained_lengths,
-    training,
+    training_lengths_and_indices,
 )
 
 ORIGINAL = {name.partition(":")[0] for name in PUBLISHED}
@@ -122,7 +122,7 @@ def test_far_lengths_are_not_unseen_ones_again():
 )
 def test_missing_lengths_are_known(name, lacks):
     task = build_task(name)
-    assert {split: there for split in BUCKETS if (there := missing(task, split))} == lacks
+    assert {split: there for split in BUCKETS if (there := missing_lengths(task, split))} == lacks
 
 
 def test_an_audit_says_which_lengths_are_missing():
@@ -297,7 +297,7 @@ def test_any_worker_makes_any_example(tmp_path):
         shuffle = np.random.default_rng(processes)
         jobs = []
         for name in names:
-            lengths, indices = training(build_task(name), 0, 42, seed=5)
+            lengths, indices = training_lengths_and_indices(build_task(name), 0, 42, seed=5)
             order = shuffle.permutation(42)
             for part in np.array_split(order, processes):
                 jobs.append((name, lengths[part].tolist(), indices[part].tolist()))
@@ -317,11 +317,11 @@ def test_any_worker_makes_any_example(tmp_path):
 @pytest.mark.parametrize("name", ["copy", "scan", "lego:protocol=paper"])
 def test_training_is_the_same_asked_in_pieces(name):
     task = build_task(name)
-    whole = training(task, 65_000, 66_000, seed=2)
-    pieces = [training(task, start, start + 250, seed=2) for start in range(65_000, 66_000, 250)]
+    whole = training_lengths_and_indices(task, 65_000, 66_000, seed=2)
+    pieces = [training_lengths_and_indices(task, start, start + 250, seed=2) for start in range(65_000, 66_000, 250)]
     for part in (0, 1):
         assert (np.concatenate([piece[part] for piece in pieces]) == whole[part]).all()
-    assert not (training(task, 65_000, 66_000, seed=3)[0] == whole[0]).all()
+    assert not (training_lengths_and_indices(task, 65_000, 66_000, seed=3)[0] == whole[0]).all()
 
 
 def test_another_seed_is_another_training_set_and_the_same_evaluation():
@@ -340,7 +340,7 @@ def chi_square(observed, expected):
 @pytest.mark.parametrize("name", ["copy", "addition", "lego", "modular"])
 def test_training_lengths_are_uniform(name):
     task = build_task(name)
-    lengths, _ = training(task, 0, 20_000)
+    lengths, _ = training_lengths_and_indices(task, 0, 20_000)
     there = trained_lengths(task)
     counts = Counter(lengths.tolist())
     assert set(counts) == set(there)
@@ -352,7 +352,7 @@ def test_training_lengths_are_uniform(name):
 @pytest.mark.parametrize("name", ["scan", "pcfg"])
 def test_scan_and_pcfg_keep_their_own_histogram(name):
     task = build_task(name)
-    lengths, _ = training(task, 0, 20_000)
+    lengths, _ = training_lengths_and_indices(task, 0, 20_000)
     there = trained_lengths(task)
     counts, total = Counter(lengths.tolist()), sum(map(task.weight, there))
     k = len(there) - 1
@@ -412,7 +412,7 @@ def test_the_chance_of_a_product_is_counted_as_factors_are_drawn(by, length):
 
 def table_lookup(task, split, seed=0, examples=8_000):
     """Memorise training examples; elsewhere guess the answer that was commonest at that length. Right and expected."""
-    lengths, indices = training(task, 0, examples, seed)
+    lengths, indices = training_lengths_and_indices(task, 0, examples, seed)
     known, answers = {}, {}
     made = instances(task, "train", lengths.tolist(), indices.tolist(), seed)
     for length, instance in zip(lengths.tolist(), made, strict=True):

@@ -77,8 +77,8 @@ def test_a_draw_that_rejects_is_not_walked_for_ever():
     with pytest.raises(TooManyChoices):
         list(enumerate_draws(two))
     with pytest.raises(TooManyChoices):
-        list(enumerate_draws(lambda words: words.integers(0, 2, 10), most=1023))
-    assert len(list(enumerate_draws(lambda words: words.integers(0, 2, 10), most=1024))) == 1024
+        list(enumerate_draws(lambda words: words.integers(0, 2, 10), max_draws=1023))
+    assert len(list(enumerate_draws(lambda words: words.integers(0, 2, 10), max_draws=1024))) == 1024
 
 
 def test_a_constant_draw_has_one_outcome():

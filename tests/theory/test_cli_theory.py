@@ -37,11 +37,11 @@ def test_plain_json(verb):
 
 
 def test_a_figure_is_drawn_again_from_its_rows(tmp_path):
-    from lengthwise.reporting.theory import heads
+    from lengthwise.reporting.theory import head_drawing
 
     run("heads", "--tokens", "6", "--to", str(tmp_path))
     rows = json.loads((tmp_path / "heads.json").read_text())
-    assert heads(rows["maps"]).svg() == (tmp_path / "heads.svg").read_text()
+    assert head_drawing(rows["maps"]).svg() == (tmp_path / "heads.svg").read_text()
 
 
 @pytest.mark.parametrize(

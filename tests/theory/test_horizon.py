@@ -44,9 +44,9 @@ def test_fp32_ends_at_eleven_million_in_the_decoder_itself(figure):
 
 def test_the_cache_that_was_filled_is_the_cache_that_would_be():
     """The short cut to far positions, against a sequence that was really run."""
-    from lengthwise.theory.theorem1 import construct
+    from lengthwise.theory.theorem1 import construct_theorem1_decoder
 
-    made = construct(1, 4, heads=1, head_width=1, dtype=torch.float32)
+    made = construct_theorem1_decoder(1, 4, heads=1, head_width=1, dtype=torch.float32)
     run = made.head(made.draw(1, length=60))[0, 49:53]
     assert torch.equal(torch.tensor(horizon.head_outputs_from(torch.float32, 50, 4)), run)
 
@@ -74,4 +74,4 @@ def test_an_unknown_precision_is_said():
     with pytest.raises(SpecError, match="fp64, fp32, fp16, bf16"):
         horizon.dtype_named("int8")
     with pytest.raises(SpecError, match="beyond"):
-        rows.horizons(["fp64"])
+        rows.horizon_rows(["fp64"])

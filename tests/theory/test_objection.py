@@ -23,7 +23,7 @@ def test_a_second_layer_and_an_encoding_do_not(figure):
 @pytest.mark.parametrize("norm", ["none", "rms", "layer"])
 @pytest.mark.parametrize("beta", [0.5, 5.0, 20.0])
 def test_two_layers_make_a_diagonal_head(norm, beta, figure):
-    made = objection.diagonal(64, beta, norm=norm)
+    made = objection.diagonal_decoder(64, beta, norm=norm)
     found = objection.second_layer_weights(made, made.draw(2)).diagonal(dim1=1, dim2=2)
     wanted = torch.tensor([objection.diagonal_weight(beta, t) for t in range(1, 66)], dtype=torch.float64)
     error = float((found - wanted).abs().max())
@@ -41,7 +41,7 @@ def test_two_layers_make_a_previous_token_head(beta, figure):
     made = objection.previous_token_decoder(64, beta)
     alpha = objection.second_layer_weights(made, made.draw(2))
     found = alpha.diagonal(-1, dim1=1, dim2=2)
-    wanted = torch.tensor([objection.previous_weight(beta, t) for t in range(2, 66)], dtype=torch.float64)
+    wanted = torch.tensor([objection.previous_token_weight(beta, t) for t in range(2, 66)], dtype=torch.float64)
     error = float((found - wanted).abs().max())
     figure(f"previous-token head, β={beta:g}: at least {float(found.min()):.4f}, off by {error:.1e}")
     assert error < 1e-10
@@ -50,7 +50,7 @@ def test_two_layers_make_a_previous_token_head(beta, figure):
 
 def test_both_look_at_a_place_whatever_the_token():
     """The same map for other tokens, constant ones included."""
-    for made in (objection.diagonal(30), objection.previous_token_decoder(30)):
+    for made in (objection.diagonal_decoder(30), objection.previous_token_decoder(30)):
         same = torch.ones(1, 31, dtype=torch.long)
         same[:, 0] = 0
         a, b = objection.second_layer_weights(made, made.draw(1)), objection.second_layer_weights(made, same)

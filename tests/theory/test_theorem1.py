@@ -15,7 +15,7 @@ from lengthwise.theory.theorem1 import (
     FIRST,
     ONE,
     POSITION,
-    construct,
+    construct_theorem1_decoder,
     extrapolated_position,
     normed_reciprocal,
     position_state,
@@ -40,7 +40,7 @@ def places(n: int) -> torch.Tensor:
 
 
 def test_a_hundred_random_sequences_of_512_tokens_without_a_norm(figure):
-    table, _ = rows.theorem1(T, 64, norms=("none",), precisions=("fp64", "fp32", "bf16"), sequences=100)
+    table, _ = rows.theorem1_rows(T, 64, norms=("none",), precisions=("fp64", "fp32", "bf16"), sequences=100)
     for row in table:
         figure(
             f"theorem 1, T={T}, no norm, {row['precision']}: 1/t off by {row['error of 1/t']:.1e}, t by "
@@ -55,7 +55,7 @@ def test_a_hundred_random_sequences_of_512_tokens_without_a_norm(figure):
 
 @pytest.mark.parametrize("norm", ["rms", "layer"])
 def test_behind_real_norms_with_the_stated_error(norm, figure):
-    table, _ = rows.theorem1(T, 64, norms=(norm,), precisions=("fp64", "fp32"), sequences=20)
+    table, _ = rows.theorem1_rows(T, 64, norms=(norm,), precisions=("fp64", "fp32"), sequences=20)
     for row in table:
         figure(
             f"theorem 1, T={T}, {norm}, {row['precision']}: 1/t off by {row['error of 1/t']:.1e}, "
@@ -69,7 +69,7 @@ def test_behind_real_norms_with_the_stated_error(norm, figure):
 @pytest.mark.slow
 @pytest.mark.parametrize("norm", NORMS)
 def test_a_hundred_random_sequences_behind_each_norm(norm, figure):
-    table, _ = rows.theorem1(T, 64, norms=(norm,), sequences=100)
+    table, _ = rows.theorem1_rows(T, 64, norms=(norm,), sequences=100)
     for row in table:
         figure(
             f"theorem 1, T={T}, {norm}, {row['precision']}: t off by {row['error of t']:.1e}, "
@@ -83,7 +83,7 @@ def test_a_hundred_random_sequences_behind_each_norm(norm, figure):
 @pytest.mark.parametrize("width", [4, 5, 64])
 @pytest.mark.parametrize("tokens", [1, 2, 3, 40, 200])
 def test_any_width_from_four_and_any_number_of_tokens(norm, width, tokens):
-    made = construct(tokens, width, norm=norm)
+    made = construct_theorem1_decoder(tokens, width, norm=norm)
     ids = made.draw(3)
     assert float((made.positions(ids) - places(tokens + 1)).abs().max()) < 1e-10
     assert float((made.head(ids) - 1 / places(tokens + 1)).abs().max()) < 1e-14
@@ -95,7 +95,7 @@ def test_random_sizes_seeds_and_tokens():
         norm = draw.choice(NORMS)
         tokens, width, heads = draw.randint(1, 120), draw.randint(4, 40), draw.randint(1, 5)
         extra = draw.randint(0, 20) if norm == "none" else 0
-        made = construct(
+        made = construct_theorem1_decoder(
             tokens,
             width,
             norm=norm,
@@ -112,7 +112,7 @@ def test_random_sizes_seeds_and_tokens():
 
 def test_what_the_proof_leaves_to_chance_is_random_and_used():
     """Another seed changes W_Q, the other heads, the other coordinates and the spare units, but not the count."""
-    one, other = (construct(30, 16, units=50, seed=seed) for seed in (1, 2))
+    one, other = (construct_theorem1_decoder(30, 16, units=50, seed=seed) for seed in (1, 2))
     ids = one.draw(2)
     a, b = one.states(ids), other.states(ids)
     reserved = [ONE, BOS, POSITION]
@@ -126,14 +126,14 @@ def test_what_the_proof_leaves_to_chance_is_random_and_used():
 
 
 def test_the_state_is_that_of_equation_30():
-    made = construct(12, 8)
+    made = construct_theorem1_decoder(12, 8)
     state_TD = made.states(made.draw(1))[0]
     assert torch.equal(state_TD[:, ONE], torch.ones(13, dtype=torch.float64))
     assert state_TD[:, BOS].tolist() == [1.0, *[0.0] * 12]
 
 
 def test_the_weights_are_those_of_the_closed_form():
-    feed = construct(9, 4).decoder.layers[0].feed_forward
+    feed = construct_theorem1_decoder(9, 4).decoder.layers[0].feed_forward
     found = sorted(feed.down.weight[POSITION].tolist())
     assert found == pytest.approx([3, 4, 6, 8, 10, 12, 14, 16, 18], abs=1e-12)  # 2k, and 2 + 1 for the first
     assert min(found) > 0  # nothing cancels
@@ -166,7 +166,7 @@ def test_what_the_layer_sees_falls_and_is_convex(norm):
 
 
 def test_removing_bos_or_the_mask_breaks_it(figure):
-    found = {row["change"]: row["error of t"] for row in rows.changes(64)}
+    found = {row["change"]: row["error of t"] for row in rows.construction_change_rows(64)}
     for change, error in found.items():
         figure(f"theorem 1, T=64, {change}: t off by {error:.2g}")
     for harmless in ("as built", "W_Q 100 times as large", "RMSNorm, other heads silent"):
@@ -178,19 +178,19 @@ def test_removing_bos_or_the_mask_breaks_it(figure):
 
 
 def test_without_bos_or_mask_every_position_says_the_same():
-    made = construct(40, 8)
+    made = construct_theorem1_decoder(40, 8)
     ids = made.draw(2)
     headless = made.head(ids[:, 1:])
     assert headless.abs().max() == 0
     said = made.positions(ids[:, 1:])
     assert float((said - (1 + 2 * 40)).abs().max()) < 1e-10
-    open_ = construct(40, 8, mask="bidirectional")
+    open_ = construct_theorem1_decoder(40, 8, mask="bidirectional")
     assert float((open_.positions(ids) - 41).abs().max()) < 1e-10  # all see all 41
 
 
 @pytest.mark.parametrize("tokens", [20, 64, 300])
 def test_beyond_t_the_decoder_follows_the_closed_form(tokens, figure):
-    made = construct(tokens, 16)
+    made = construct_theorem1_decoder(tokens, 16)
     n = 4 * tokens
     said = made.positions(made.draw(2, length=n))
     wanted = extrapolated_position(tokens, places(n)[tokens:])
@@ -208,7 +208,7 @@ def test_the_worked_examples_of_beyond():
 
 @pytest.mark.parametrize("norm", NORMS)
 def test_behind_a_norm_every_state_has_one_norm(norm):
-    made = construct(50, 16, norm=norm)
+    made = construct_theorem1_decoder(50, 16, norm=norm)
     states = made.states(made.draw(3))
     size = states.norm(dim=-1)
     if norm == "none":
@@ -237,7 +237,7 @@ def test_the_perfect_state_for_a_probe():
 
 def test_it_is_the_real_decoder_that_says_it():
     """A tap that silences the head takes the count away."""
-    made = construct(20, 8)
+    made = construct_theorem1_decoder(20, 8)
     ids = made.draw(1)
     recorder = Recorder()
     silence = {"layers.0.heads": lambda name, x: x * 0, "layers.0.residual": recorder}
@@ -257,13 +257,13 @@ def test_it_is_the_real_decoder_that_says_it():
         ({"tokens": 8, "units": 7}, "8 units"),
         ({"tokens": 8, "norm": "rms", "units": 9}, "8 units"),
         ({"vocabulary": 1}, "2 or more"),
-        ({"tokens": 2, "norm": "rms", "written": [[1.0, 2.0, 3.0]]}, "without a norm"),
-        ({"tokens": 3, "width": 8, "written": [[1.0, 2.0, 3.0]]}, "4 values"),
+        ({"tokens": 2, "norm": "rms", "extra_functions": [[1.0, 2.0, 3.0]]}, "without a norm"),
+        ({"tokens": 3, "width": 8, "extra_functions": [[1.0, 2.0, 3.0]]}, "4 values"),
     ],
 )
 def test_what_cannot_be_built_is_said(arguments, words):
     with pytest.raises(SpecError, match=words):
-        construct(**arguments)
+        construct_theorem1_decoder(**arguments)
 
 
 @pytest.mark.parametrize("norm", ["rms", "layer"])
@@ -271,8 +271,15 @@ def test_a_large_anchor_buys_the_other_heads_freedom_back(norm, figure):
     """The error falls as 1/N², until the digits are used up."""
     errors = []
     for anchor in (10, 100, 1000, 10_000):
-        assert float((construct(40, 16, norm=norm, anchor=anchor).positions(IDS) - places(41)).abs().max()) < 1e-5
-        said = construct(40, 16, norm=norm, anchor=anchor, others=1.0).positions(IDS)
+        assert (
+            float(
+                (construct_theorem1_decoder(40, 16, norm=norm, anchor_size=anchor).positions(IDS) - places(41))
+                .abs()
+                .max()
+            )
+            < 1e-5
+        )
+        said = construct_theorem1_decoder(40, 16, norm=norm, anchor_size=anchor, other_heads_scale=1.0).positions(IDS)
         errors.append(float((said - places(41)).abs().max()))
     figure(
         f"{norm}, other heads speak, anchor 10, 100, 1,000, 10,000: t off by {', '.join(f'{e:.1e}' for e in errors)}"
@@ -281,4 +288,4 @@ def test_a_large_anchor_buys_the_other_heads_freedom_back(norm, figure):
         assert 50 < before / after < 200
 
 
-IDS = construct(40, 4).draw(3)
+IDS = construct_theorem1_decoder(40, 4).draw(3)

@@ -10,7 +10,7 @@ from lengthwise.cli import app
 from lengthwise.model import preset
 from lengthwise.spec import Spec, SpecError
 from lengthwise.timing import encodings as bench
-from lengthwise.timing.alone import CallCost, alone
+from lengthwise.timing.alone import CallCost, run_in_new_process
 from lengthwise.timing.encodings import Row, time_encodings
 
 CONFIG = preset("laptop", vocabulary=32)
@@ -34,14 +34,14 @@ def turns(monkeypatch):
     monkeypatch.setattr(bench, "Work", Fake)
     monkeypatch.setattr(bench, "WHAT", ("forward",))
     monkeypatch.setattr(
-        bench, "alone", lambda config, spec, *rest: CallCost(SECONDS[str(spec)], 10 * SECONDS[str(spec)])
+        bench, "run_in_new_process", lambda config, spec, *rest: CallCost(SECONDS[str(spec)], 10 * SECONDS[str(spec)])
     )
     return order
 
 
 def test_rounds_are_interleaved_and_ratios_are_those_of_a_round(turns, monkeypatch):
     monkeypatch.setattr(bench, "SMALLEST", 0.5)
-    rows = time_encodings(CONFIG, [Spec("t5"), Spec("rope")], [16], repeat=3)
+    rows = time_encodings(CONFIG, [Spec("t5"), Spec("rope")], [16], rounds=3)
     assert turns == [*["nope", "t5", "rope"] * 2, "rope", "t5", "nope", "nope", "t5", "rope"]
     assert [row.encoding for row in rows] == ["nope", "t5", "rope"]  # nope although it was not asked for
     # The second round was slow for all: ratios are those of the round, times the median of rounds.
@@ -53,26 +53,30 @@ def test_rounds_are_interleaved_and_ratios_are_those_of_a_round(turns, monkeypat
 
 def test_what_is_quick_is_done_several_times_and_what_is_slow_not_at_all(turns, monkeypatch):
     monkeypatch.setitem(SECONDS, "nope", 0.005)
-    rows = {row.encoding: row for row in time_encodings(CONFIG, [Spec("t5"), Spec("alibi")], [16], repeat=2, limit=1.0)}
+    rows = {
+        row.encoding: row
+        for row in time_encodings(CONFIG, [Spec("t5"), Spec("alibi")], [16], rounds=2, seconds_limit=1.0)
+    }
     assert turns.count("nope") == turns.count("alibi") == 1 + 2 * 4  # 4 × 5 ms in each round
     assert "t5" not in turns
     assert rows["t5"].ms is None and rows["t5"].ratio is None and rows["t5"].rounds == 0
     assert rows["t5"].skipped == "3 calls of about 0.5 s are more than the limit, 1 s"
     assert rows["t5"].peak_mib == 5.0
     turns.clear()
-    rows = {row.encoding: row for row in time_encodings(CONFIG, [Spec("alibi")], [16], repeat=2, limit=0.01)}
+    rows = {row.encoding: row for row in time_encodings(CONFIG, [Spec("alibi")], [16], rounds=2, seconds_limit=0.01)}
     assert turns == []
     assert rows["alibi"].skipped.startswith("3 calls of about 0.05 s")
 
 
 def test_models_that_do_not_fit_together_take_turns_with_nope(turns, monkeypatch):
     monkeypatch.setattr(bench, "TOGETHER", 1)
-    time_encodings(CONFIG, [Spec("t5"), Spec("rope")], [16], repeat=1)
+    time_encodings(CONFIG, [Spec("t5"), Spec("rope")], [16], rounds=1)
     assert turns == ["nope", "t5"] * 2 + ["nope", "rope"] * 2
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"batch": 0}, {"repeat": 0}, {"threads": 0}, {"limit": 0.0}, {"lengths": []}, {"lengths": [1]}]
+    "wrong",
+    [{"batch_size": 0}, {"rounds": 0}, {"threads": 0}, {"seconds_limit": 0.0}, {"lengths": []}, {"lengths": [1]}],
 )
 def test_what_cannot_be_measured_is_refused(wrong):
     with pytest.raises(SpecError, match=r"not"):
@@ -82,28 +86,30 @@ def test_what_cannot_be_measured_is_refused(wrong):
 @pytest.mark.slow
 def test_the_peak_is_that_of_the_call_alone(figure):
     held = bytearray(2**27)  # what we hold is not inherited
-    flat, square = (alone(CONFIG, Spec(name), "forward", 1024, 1, 1, 60.0) for name in ("nope", "t5"))
+    flat, square = (run_in_new_process(CONFIG, Spec(name), "forward", 1024, 1, 1, 60.0) for name in ("nope", "t5"))
     figure(f"peak of a forward pass at 1,024 tokens: nope {flat.peak_mib:.0f} MiB, t5 {square.peak_mib:.0f} MiB")
     assert 0 < flat.peak_mib < 16 < square.peak_mib < len(held) / 2**20  # t5: 4 heads × 1024² × 4 bytes
     assert flat.seconds > 0
 
 
 def test_what_does_not_end_or_dies_is_said(tmp_path):
-    assert alone(CONFIG, Spec("nope"), "train", 4096, 4, 1, 0.05).failed == "not done after 0.05 s"
+    assert run_in_new_process(CONFIG, Spec("nope"), "train", 4096, 4, 1, 0.05).failed == "not done after 0.05 s"
     mine = tmp_path / "mine.py"
     mine.write_text(
         "from lengthwise.encoding.base import Encoding\n"
         "class Mine(Encoding):\n    def embed(self, x, positions):\n"
         "        raise TypeError('no such thing,\\non two lines')\n"
     )
-    told = alone(CONFIG, Spec(f"{mine}:Mine"), "forward", 16, 1, 1, 60.0).failed
+    told = run_in_new_process(CONFIG, Spec(f"{mine}:Mine"), "forward", 16, 1, 1, 60.0).failed
     assert told == "TypeError: no such thing, on two lines"
-    assert "past the last one" in alone(CONFIG, Spec.of("learned:limit=8"), "forward", 16, 1, 1, 60.0).failed
+    assert (
+        "past the last one" in run_in_new_process(CONFIG, Spec.of("learned:limit=8"), "forward", 16, 1, 1, 60.0).failed
+    )
     (tmp_path / "my_pe.py").write_text(
         "import os\nfrom lengthwise.encoding.base import Encoding\n"
         "class Fatal(Encoding):\n    def embed(self, x, positions):\n        os._exit(3)\n"
     )
-    dead = alone(CONFIG, Spec(f"{tmp_path}/my_pe.py:Fatal"), "forward", 16, 1, 1, 60.0)
+    dead = run_in_new_process(CONFIG, Spec(f"{tmp_path}/my_pe.py:Fatal"), "forward", 16, 1, 1, 60.0)
     assert dead.failed == "its process ended (exit code 3): out of memory?"
 
 

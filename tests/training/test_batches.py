@@ -17,7 +17,7 @@ from lengthwise.encoding import build_positions
 from lengthwise.task import build_task
 from lengthwise.task.block import training_block
 from lengthwise.task.prefetch import Prefetcher
-from lengthwise.training.batches import batches, on_demand_blocks, windows
+from lengthwise.training.batches import on_demand_blocks, training_batches, windows
 from lengthwise.training.settings import Seeds, training_preset
 
 CONSECUTIVE = build_positions("consecutive")
@@ -33,7 +33,7 @@ def rows(feed):
 
 def fed(task, training, seeds=None, positions=CONSECUTIVE, first=0, last=None):
     seeds = seeds or Seeds.of(0)
-    return list(batches(supply(task, seeds.data), training, positions, seeds, first, last))
+    return list(training_batches(supply(task, seeds.data), training, positions, seeds, first, last))
 
 
 @pytest.mark.parametrize("name", ["addition", "scan", "copy:variant=same:longest=16"])

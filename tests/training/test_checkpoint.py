@@ -5,7 +5,7 @@ import torch
 
 from lengthwise.folder import Folder
 from lengthwise.spec import SpecError
-from lengthwise.training.checkpoint import MANIFEST, STATE, newest, save
+from lengthwise.training.checkpoint import MANIFEST, STATE, newest_checkpoint, save_checkpoint
 
 
 def tensors(step):
@@ -16,13 +16,13 @@ def tensors(step):
 def place(tmp_path):
     folder = Folder(tmp_path) / "checkpoints"
     for step in (10, 20, 30):
-        save(folder, step, tensors(step), {"step": step})
+        save_checkpoint(folder, step, tensors(step), {"step": step})
     return folder
 
 
 def test_the_newest_is_found_and_two_are_kept(place):
     assert place.names() == ["000000020", "000000030"]
-    found, torn = newest([place])
+    found, torn = newest_checkpoint([place])
     assert found.step == 30 and found.notes == {"step": 30} and torn == []
     assert torch.equal(found.tensors(dict)["model.a"], tensors(30)["model.a"])
 
@@ -44,22 +44,22 @@ def test_a_torn_checkpoint_is_detected_and_the_previous_one_used(place, how):
         state.unlink()
     else:
         state.write_bytes(b"")
-    found, torn = newest([place])
+    found, torn = newest_checkpoint([place])
     assert found.step == 20 and [name.endswith("000000030") for name in torn] == [True]
 
 
 def test_the_newest_of_several_attempts_counts(tmp_path):
     places = [Folder(tmp_path) / name for name in ("1", "2")]
-    save(places[0], 50, tensors(50), {})
-    save(places[1], 40, tensors(40), {})
-    assert newest(places)[0].step == 50
-    assert newest([Folder(tmp_path) / "none"]) == (None, [])
+    save_checkpoint(places[0], 50, tensors(50), {})
+    save_checkpoint(places[1], 40, tensors(40), {})
+    assert newest_checkpoint(places)[0].step == 50
+    assert newest_checkpoint([Folder(tmp_path) / "none"]) == (None, [])
 
 
 def test_any_fsspec_path(tmp_path):
     folder = Folder("memory://checkpoints-test")
-    save(folder, 5, tensors(5), {"a": 1})
-    found, _ = newest([folder])
+    save_checkpoint(folder, 5, tensors(5), {"a": 1})
+    found, _ = newest_checkpoint([folder])
     assert found.step == 5 and torch.equal(found.tensors(dict)["model.a"], tensors(5)["model.a"])
     folder.fs.rm(folder.path, recursive=True)
 

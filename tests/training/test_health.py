@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from lengthwise.encoding.base import Encoding
-from lengthwise.training.health import Diverged, on_plateau, spikes
+from lengthwise.training.health import Diverged, is_on_plateau, loss_spikes
 from tests.training.test_loop import loop
 
 
@@ -68,14 +68,14 @@ def test_weights_that_the_last_update_made_infinite_are_found():
 
 def test_a_spike_is_found_and_noise_is_none():
     calm = [[step, 3.0 * 0.97**step + 0.05 * (step % 2)] for step in range(1, 100)]
-    assert spikes(calm) == []
-    assert spikes([*calm[:50], [51, 2.5], [52, 2.4], *calm[52:]]) == [51]
-    assert spikes([*calm[:50], [51, math.nan], *calm[51:]]) == [51], "what is no number is a spike"
-    assert spikes(calm[:3]) == []
+    assert loss_spikes(calm) == []
+    assert loss_spikes([*calm[:50], [51, 2.5], [52, 2.4], *calm[52:]]) == [51]
+    assert loss_spikes([*calm[:50], [51, math.nan], *calm[51:]]) == [51], "what is no number is a spike"
+    assert loss_spikes(calm[:3]) == []
 
 
 def test_a_plateau_is_a_loss_that_never_fell():
-    assert on_plateau([[step, 2.3] for step in range(10, 1010, 10)])
-    assert not on_plateau([[step, 2.3 * 0.995**step] for step in range(10, 1010, 10)])
+    assert is_on_plateau([[step, 2.3] for step in range(10, 1010, 10)])
+    assert not is_on_plateau([[step, 2.3 * 0.995**step] for step in range(10, 1010, 10)])
     late = [[step, 2.3 if step < 900 else 0.1] for step in range(10, 1010, 10)]
-    assert not on_plateau(late), "it left late, but it left"
+    assert not is_on_plateau(late), "it left late, but it left"

@@ -4,7 +4,7 @@ import pytest
 
 from lengthwise.run import Plan
 from lengthwise.task import TASKS, build_task
-from lengthwise.training.laptop import LAPTOP, laptop
+from lengthwise.training.laptop import LAPTOP, laptop_overrides
 from tests.run.test_cli_runs import cli
 
 UNLEARNED = [name for name, setting in LAPTOP.items() if setting.unlearned]
@@ -12,7 +12,7 @@ UNLEARNED = [name for name, setting in LAPTOP.items() if setting.unlearned]
 
 @pytest.mark.parametrize("name", [name for name in TASKS if name != "file"])
 def test_every_task_has_a_setting_at_its_default(name):
-    setting = laptop(build_task(name))
+    setting = laptop_overrides(build_task(name))
     assert setting.longest and setting.model and setting.training
     plan = Plan.of(name, check=False)
     assert plan.task.longest == setting.longest and plan.training.steps == setting.training["steps"]

@@ -12,7 +12,7 @@ from lengthwise.model import Decoder, preset
 from lengthwise.spec import SpecError
 from lengthwise.task import build_task
 from lengthwise.task.block import training_block
-from lengthwise.training.batches import batches, on_demand_blocks
+from lengthwise.training.batches import on_demand_blocks, training_batches
 from lengthwise.training.loggers import Loggers
 from lengthwise.training.loop import Loop, total_loss
 from lengthwise.training.settings import Seeds, training_preset
@@ -78,7 +78,7 @@ def test_a_training_that_cannot_be_is_refused(spec, said):
 
 def test_the_loss_is_that_of_all_logits_where_there_are_targets():
     one = loop()
-    feed = next(batches(one.supply, one.training, one.positions, one.seeds))
+    feed = next(training_batches(one.supply, one.training, one.positions, one.seeds))
     logits_BTV = one.decoder(feed.ids_BT[:, :-1], lengths=(feed.tokens_B - 1).tolist())
     targets_BT = torch.where(feed.loss_BT, feed.ids_BT, -100)[:, 1:]
     whole = F.cross_entropy(logits_BTV.flatten(0, 1), targets_BT.flatten(), ignore_index=-100, reduction="sum")
@@ -155,7 +155,7 @@ def test_encodings_see_the_same_batches_in_the_same_order():
     seen = []
     for name in ENCODINGS:
         one = loop(encoding=name, steps=6)
-        seen.append([feed.ids_BT for feed in batches(one.supply, one.training, one.positions, one.seeds)])
+        seen.append([feed.ids_BT for feed in training_batches(one.supply, one.training, one.positions, one.seeds)])
     for other in seen[1:]:
         assert all(torch.equal(a, b) for a, b in zip(seen[0], other, strict=True))
 

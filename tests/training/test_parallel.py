@@ -14,7 +14,7 @@ import torch
 from lengthwise.folder import Folder
 from lengthwise.run import Plan, Run
 from lengthwise.training.batches import on_demand_blocks
-from lengthwise.training.checkpoint import newest, unpack
+from lengthwise.training.checkpoint import newest_checkpoint, unpack
 from lengthwise.training.loop import Loop
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -67,7 +67,7 @@ def test_two_processes_train_what_one_trains(one, tmp_path, more, figure):
     figure(f"2 processes, {more or 'DDP'}: weights within {apart:.1e}, losses within {max(losses):.1e} of one process")
     assert apart < WITHIN and max(losses) < 1e-4
     # A checkpoint of theirs is read by one process, and what it holds is what they ended with.
-    checkpoint, torn = newest([two.folder / "checkpoints"])
+    checkpoint, torn = newest_checkpoint([two.folder / "checkpoints"])
     assert checkpoint.step == STEPS and not torn
     plan = Plan.read(two.run_json["options"])
     loop = Loop(plan.decoder(), on_demand_blocks(lambda *_: None), plan.training, plan.positions, plan.seeds)

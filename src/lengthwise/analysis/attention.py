@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lengthwise.encoding.base import Encoding
 from lengthwise.encoding.positions import Consecutive, Positions
-from lengthwise.evaluation.cases import Case, cases, grid
+from lengthwise.evaluation.cases import Case, evaluation_cases, splits_and_lengths
 from lengthwise.evaluation.onepass import stack_positions
 from lengthwise.model import Decoder
 from lengthwise.model.taps import QueryBlockTap, tap_names
@@ -67,8 +67,8 @@ class AttentionSource(Protocol):
         """For each layer, whether a query's weights sum to 1."""
         ...
 
-    def visit_attention_weights(self, batch: Batch, see: See, rows: int = ROWS) -> None:
-        """Call `see` with each layer's weights in turn, in blocks of `rows` queries; keys end at the last query."""
+    def visit_attention_weights(self, batch: Batch, on_weights: See, queries_per_block: int = ROWS) -> None:
+        """Call `on_weights` with each layer's weights in turn, `queries_per_block` at a time; keys end with them."""
         ...
 
 
@@ -97,7 +97,7 @@ class DecoderSource:
         parts = [part for part in self.decoder.encodings if isinstance(part, Encoding)]
         return [parts[which].complete for which in self.decoder.which]
 
-    def visit_attention_weights(self, batch: Batch, see: See, rows: int = ROWS) -> None:
+    def visit_attention_weights(self, batch: Batch, on_weights: See, queries_per_block: int = ROWS) -> None:
         """Run one forward pass without logits; a block's weights are freed before the next block is computed."""
         layer_of = {f"layers.{layer}.weights": layer for layer in range(self.layers)}
         assert set(layer_of) <= set(tap_names(self.layers))
@@ -115,27 +115,27 @@ class DecoderSource:
                 budget=budget_B,
                 taps={
                     "layers.*.weights": QueryBlockTap(
-                        lambda name, weights, start: see(layer_of[name], weights, start), rows
+                        lambda name, weights, start: on_weights(layer_of[name], weights, start), queries_per_block
                     )
                 },
                 only_BT=torch.zeros_like(batch.ids_BT, dtype=torch.bool),
             )
 
 
-def batches(
-    task: Task, lengths: Sequence[int] | str | None = None, examples: int = 10, limit: int | None = None
+def task_batches(
+    task: Task, lengths: Sequence[int] | str | None = None, examples: int = 10, max_tokens: int | None = None
 ) -> list[Batch]:
     """Return the first examples of each tested length, with correct answers; queries that predict the answer count.
 
-    The end token is not an input. Sequences longer than `limit`, the encoding's, are left out.
+    The end token is not an input. Sequences longer than `max_tokens`, the encoding's, are left out.
     """
     found: list[Batch] = []
-    for split, length in grid(task, lengths):
+    for split, length in splits_and_lengths(task, lengths):
         groups: dict[int, list[Case]] = {}
-        for case in cases(task, split, length, examples):
+        for case in evaluation_cases(task, split, length, examples):
             groups.setdefault(len(case.ids) - 1, []).append(case)
         for tokens, alike in sorted(groups.items()):
-            if limit is not None and tokens > limit:
+            if max_tokens is not None and tokens > max_tokens:
                 continue
             together = max(1, TOKENS // tokens)
             for start in range(0, len(alike), together):
@@ -183,10 +183,10 @@ class HeadStatistics:
         self.least_L = torch.full((self.layers,), math.inf, dtype=torch.float64)
         self.most_L, self.future_L = (torch.zeros(self.layers, dtype=torch.float64) for _ in range(2))
 
-    def add(self, layer: int, weights_BHRK: Tensor, start: int, counted_BT: Tensor | None = None) -> None:
+    def add(self, layer: int, weights_BHRK: Tensor, first_query: int, counted_BT: Tensor | None = None) -> None:
         """Add the statistics of a block of queries."""
         batch, _, rows, keys = weights_BHRK.shape
-        query_R, key_K = torch.arange(start, start + rows), torch.arange(keys)
+        query_R, key_K = torch.arange(first_query, first_query + rows), torch.arange(keys)
         back_RK = query_R[:, None] - key_K
         later_RK = back_RK < 0
         total_BHR = weights_BHRK.sum(-1, dtype=torch.float64)
@@ -197,12 +197,14 @@ class HeadStatistics:
             future = weights_BHRK[..., first:].masked_fill(~later_RK[:, first:], 0).max()
             self.future_L[layer] = torch.maximum(self.future_L[layer], future.double())
         counted_BR = (
-            torch.ones(batch, rows, dtype=torch.bool) if counted_BT is None else counted_BT[:, start : start + rows]
+            torch.ones(batch, rows, dtype=torch.bool)
+            if counted_BT is None
+            else counted_BT[:, first_query : first_query + rows]
         )
         if not bool(counted_BR.any()):
             return
         if layer == 0:
-            self.count_T[start : start + rows] += counted_BR.sum(0)
+            self.count_T[first_query : first_query + rows] += counted_BR.sum(0)
         weights_BHRK = weights_BHRK * counted_BR[:, None, :, None]
         largest_BHRK = _largest(weights_BHRK, later_RK) * counted_BR[:, None, :, None]
         # Multiply by the vector of key positions, which is cheaper than by a matrix of distances.
@@ -227,22 +229,22 @@ class HeadStatistics:
             "total": kept_BHR,
         }
         for name, value_BHR in found.items():
-            self.sums[name][layer, :, start : start + rows] += value_BHR.sum(0)
+            self.sums[name][layer, :, first_query : first_query + rows] += value_BHR.sum(0)
         bins_RK = (BINS * back_RK.clamp(min=0)) // (query_R[:, None] + 1)  # in integers, so that edges are exact
         for held_LHN, each_BHRK in ((self.weight_LHN, weights_BHRK), (self.argmax_LHN, largest_BHRK)):
             held_LHN[layer].index_add_(1, bins_RK.flatten(), each_BHRK.sum(0).flatten(1).double())
 
-    def mean_LH(self, name: str) -> Tensor:
+    def mean_LH(self, statistic: str) -> Tensor:
         """Return the mean of a statistic over all counted queries."""
-        return self.sums[name].sum(-1) / self.count_T.sum()
+        return self.sums[statistic].sum(-1) / self.count_T.sum()
 
-    def near_share_LH(self, how: str = "weight") -> Tensor:
+    def near_share_LH(self, histogram: str = "weight") -> Tensor:
         """Return the share of distances below .125, of all weights or of the largest weights (`argmax`)."""
-        return _share(self.weight_LHN if how == "weight" else self.argmax_LHN, slice(0, NEAR))
+        return _share(self.weight_LHN if histogram == "weight" else self.argmax_LHN, slice(0, NEAR))
 
-    def far_share_LH(self, how: str = "weight") -> Tensor:
+    def far_share_LH(self, histogram: str = "weight") -> Tensor:
         """Return the share of distances of .875 and more."""
-        return _share(self.weight_LHN if how == "weight" else self.argmax_LHN, slice(FAR, BINS))
+        return _share(self.weight_LHN if histogram == "weight" else self.argmax_LHN, slice(FAR, BINS))
 
 
 MEANS = {
@@ -272,15 +274,17 @@ def _share(counts_LHN: Tensor, part: slice) -> Tensor:
     return counts_LHN[..., part].sum(-1) / counts_LHN.sum(-1)
 
 
-def attention_statistics(source: AttentionSource, given: Sequence[Batch], rows: int = ROWS) -> HeadStatistics:
+def attention_statistics(
+    source: AttentionSource, batches: Sequence[Batch], queries_per_block: int = ROWS
+) -> HeadStatistics:
     """Return the statistics of all heads over some batches, e.g. of `DecoderSource(decoder)` and `[Batch(ids_BT)]`."""
-    if not given:
+    if not batches:
         raise SpecError("there is nothing to look at: no example has room, or no length was given")
-    heads = HeadStatistics(source.layers, source.heads, max(batch.ids_BT.shape[1] for batch in given))
-    for batch in given:
+    heads = HeadStatistics(source.layers, source.heads, max(batch.ids_BT.shape[1] for batch in batches))
+    for batch in batches:
 
         def see(layer: int, weights_BHRK: Tensor, start: int, counted_BT: Tensor | None = batch.counted_BT) -> None:
             heads.add(layer, weights_BHRK, start, counted_BT)
 
-        source.visit_attention_weights(batch, see, rows)
+        source.visit_attention_weights(batch, see, queries_per_block)
     return heads

@@ -43,15 +43,17 @@ def _with_rest(weights_BHRK: Tensor) -> Tensor:
     return torch.cat([weights_BHRK, (1 - weights_BHRK.sum(-1, keepdim=True)).clamp(min=0)], -1)
 
 
-def head_divergences(p_BARK: Tensor, q_BBRK: Tensor, start: int, rest: bool = False) -> dict[str, Tensor]:
+def head_divergences(
+    p_BARK: Tensor, q_BBRK: Tensor, first_query: int, sums_below_one: bool = False
+) -> dict[str, Tensor]:
     """Return the divergence of each pair of heads, summed over a block of queries: definition → (batch, A, B), float64.
 
-    Only keys up to the query count. `rest` says that some weights sum to less than 1.
+    Only keys up to the query count. `sums_below_one` says that some weights sum to less than 1.
     """
     p, q = p_BARK.double(), q_BBRK.double()
     rows, keys = p.shape[2:]
-    visible_RK = torch.arange(keys) <= torch.arange(start, start + rows)[:, None]
-    if rest:
+    visible_RK = torch.arange(keys) <= torch.arange(first_query, first_query + rows)[:, None]
+    if sums_below_one:
         p, q = _with_rest(p), _with_rest(q)
         visible_RK = torch.cat([visible_RK, torch.ones(rows, 1, dtype=torch.bool)], 1)
     own_p, own_q = _information(p).sum((-1, -2)), _information(q).sum((-1, -2))
@@ -75,25 +77,27 @@ def head_divergences(p_BARK: Tensor, q_BBRK: Tensor, start: int, rest: bool = Fa
     return {"true": true, "as_published": published}
 
 
-def layer_divergence(costs_NAB: np.ndarray, how: str, matching: tuple[np.ndarray, np.ndarray] | None = None) -> float:
+def layer_divergence(
+    costs_NAB: np.ndarray, head_pairing: str, matching: tuple[np.ndarray, np.ndarray] | None = None
+) -> float:
     """Return the divergence of two layers from the divergences of their heads over N examples, by one of `HEADS`.
 
     e.g. costs [[0, 1], [1, 3]] of one example: minimum 0, matching 1 (the mean of 1 and 1), as_published 1, same 1.5.
     """
-    if how == "same":
+    if head_pairing == "same":
         return float(np.diagonal(costs_NAB, axis1=1, axis2=2).mean())
-    if how == "matching":
-        chosen_A, chosen_B = best_matching(costs_NAB) if matching is None else matching
+    if head_pairing == "matching":
+        chosen_A, chosen_B = best_head_matching(costs_NAB) if matching is None else matching
         return float(costs_NAB.mean(0)[chosen_A, chosen_B].mean())
-    if how == "minimum":
+    if head_pairing == "minimum":
         return _least(costs_NAB.reshape(len(costs_NAB), -1))
-    if how == "as_published":
+    if head_pairing == "as_published":
         listed = list(combinations(range(min(costs_NAB.shape[1:])), 2))
         if not listed:
             return math.nan  # a single head has no pair i < j
         first, second = zip(*listed, strict=True)
         return _least(costs_NAB[:, list(first), list(second)])
-    raise SpecError(f"heads are paired by {', '.join(HEADS)}, not by {how!r}")
+    raise SpecError(f"heads are paired by {', '.join(HEADS)}, not by {head_pairing!r}")
 
 
 def _least(costs_NP: np.ndarray) -> float:
@@ -102,7 +106,7 @@ def _least(costs_NP: np.ndarray) -> float:
     return float(least_N.mean()) if len(least_N) else math.nan
 
 
-def best_matching(costs_NAB: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def best_head_matching(costs_NAB: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the one-to-one matching of heads with the smallest mean divergence over all examples."""
     from scipy.optimize import linear_sum_assignment
 
@@ -136,7 +140,7 @@ class HeadDivergences:
         pairwise_divergences = {definition: self.pairwise_divergences(definition) for definition in DEFINITIONS}
         for layer in range(pairwise_divergences["true"].shape[1]):
             own = {definition: costs_NLAB[:, layer] for definition, costs_NLAB in pairwise_divergences.items()}
-            matching = {definition: best_matching(costs_NAB) for definition, costs_NAB in own.items()}
+            matching = {definition: best_head_matching(costs_NAB) for definition, costs_NAB in own.items()}
             for length in np.unique(lengths):
                 here = lengths == length
                 row: dict[str, object] = {
@@ -154,35 +158,37 @@ class HeadDivergences:
                 found.append(row)
         return found
 
-    def mean_over_layers(self, definition: str = "true", how: str = "minimum") -> float:
+    def mean_over_layers(self, definition: str = "true", head_pairing: str = "minimum") -> float:
         """Return the mean over layers and examples."""
         costs_NLAB = self.pairwise_divergences(definition)
-        return float(np.mean([layer_divergence(costs_NLAB[:, layer], how) for layer in range(costs_NLAB.shape[1])]))
+        return float(
+            np.mean([layer_divergence(costs_NLAB[:, layer], head_pairing) for layer in range(costs_NLAB.shape[1])])
+        )
 
 
-def divergences(
+def attention_divergences(
     sources: Sequence[AttentionSource],
     pairs: Sequence[tuple[int, int]],
-    given: Sequence[Batch],
-    rows: int = 32,
-    tell: Callable[[str], None] | None = None,
+    batches: Sequence[Batch],
+    queries_per_block: int = 32,
+    on_progress: Callable[[str], None] | None = None,
 ) -> list[HeadDivergences]:
-    """Compute the divergence of each pair of sources, e.g. `divergences([a, b], [(0, 1)], batches)[0].total()`.
+    """Compute the divergence of each pair of sources, e.g. `attention_divergences([a, b], [(0, 1)], batches)[0]`.
 
     Every model runs once on each batch, all in lockstep, so that only one block of each is in memory.
     """
-    if not given:
+    if not batches:
         raise SpecError("there is nothing to look at: no example has room, or no length was given")
     layers = {source.layers for source in sources}
     if len(layers) != 1:
         raise SpecError(f"layers are compared one by one, so models need equally many; these have {sorted(layers)}")
     found = [HeadDivergences(parts={definition: [] for definition in DEFINITIONS}) for _ in pairs]
-    for number, batch in enumerate(given):
-        if tell is not None:
-            tell(f"comparing {len(pairs)} pairs of {len(sources)} models: batch {number + 1} of {len(given)}")
+    for number, batch in enumerate(batches):
+        if on_progress is not None:
+            on_progress(f"comparing {len(pairs)} pairs of {len(sources)} models: batch {number + 1} of {len(batches)}")
         count, tokens = batch.ids_BT.shape
         sums: list[dict[str, list[Tensor]]] = [{name: [] for name in DEFINITIONS} for _ in pairs]
-        with closing(lockstep(sources, batch, rows)) as steps:
+        with closing(lockstep_attention_blocks(sources, batch, queries_per_block)) as steps:
             for layer, start, weights in steps:
                 for place, (a, b) in enumerate(pairs):
                     rest = not (sources[a].weights_sum_to_one[layer] and sources[b].weights_sum_to_one[layer])
@@ -204,8 +210,8 @@ class _Left(Exception):
     """Raised in a worker thread when the consumer has stopped."""
 
 
-def lockstep(
-    sources: Sequence[AttentionSource], batch: Batch, rows: int = ROWS
+def lockstep_attention_blocks(
+    sources: Sequence[AttentionSource], batch: Batch, queries_per_block: int = ROWS
 ) -> Generator[tuple[int, int, list[Tensor]]]:
     """Yield (layer, first query, weights of each source), one block of all models at a time.
 
@@ -225,7 +231,7 @@ def lockstep(
     def work(source: AttentionSource, line: queue.Queue) -> None:
         try:
             source.visit_attention_weights(
-                batch, lambda layer, weights, start: put(line, (layer, start, weights)), rows
+                batch, lambda layer, weights, start: put(line, (layer, start, weights)), queries_per_block
             )
             put(line, None)
         except _Left:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lengthwise.encoding.positions import Consecutive, Positions
-from lengthwise.evaluation.cases import Case, cases
+from lengthwise.evaluation.cases import Case, evaluation_cases
 from lengthwise.evaluation.onepass import stack_positions, usable_input_tokens
 from lengthwise.spec import SpecError, digest
 from lengthwise.task.base import Task
@@ -69,11 +69,11 @@ class Batch:
         return self.token_indices_BT < torch.tensor(self.lengths)[:, None]
 
 
-def batches(documents: Sequence[Document], tokens: int = BATCH_TOKENS) -> Iterator[Batch]:
-    """Yield batches of at most about `tokens` tokens, short documents first, so that there is little padding."""
+def document_batches(documents: Sequence[Document], max_tokens: int = BATCH_TOKENS) -> Iterator[Batch]:
+    """Yield batches of at most about `max_tokens` tokens, short documents first, so that there is little padding."""
     group: list[Document] = []
     for document in sorted(documents, key=lambda one: len(one.ids)):
-        if group and len(document.ids) * (len(group) + 1) > tokens:
+        if group and len(document.ids) * (len(group) + 1) > max_tokens:
             yield _batch(group)
             group = []
         group.append(document)
@@ -89,10 +89,10 @@ def _batch(group: list[Document]) -> Batch:
     return Batch(tuple(group), torch.from_numpy(ids_BT), counts)
 
 
-def drop_training_documents(trained: Sequence[Document], tested: Iterable[Document]) -> list[Document]:
+def drop_training_documents(train_documents: Sequence[Document], test_documents: Iterable[Document]) -> list[Document]:
     """Return the distinct tested documents that are not among the trained ones, whatever their split."""
-    known = {one.ids for one in trained}
-    found = {one.ids: one for one in tested if one.ids not in known}
+    known = {one.ids for one in train_documents}
+    found = {one.ids: one for one in test_documents if one.ids not in known}
     return list(found.values())
 
 
@@ -101,7 +101,7 @@ def task_documents(
     lengths: Sequence[int] | None = None,
     *,
     positions: Positions | None = None,
-    limit: int | None = None,
+    max_tokens: int | None = None,
     examples: int = EXAMPLES,
 ) -> tuple[list[Document], dict[str, list[Document]]]:
     """Return documents to train a probe on, and documents to test it on, at `seen` and at `unseen` lengths.
@@ -118,8 +118,8 @@ def task_documents(
         found = []
         for length in lengths_of(task, split):
             if only is None or length in only:
-                for case in cases(task, split, length)[start::step][:examples]:
-                    if (count := usable_input_tokens(case, kind, limit)) >= case.prompt:
+                for case in evaluation_cases(task, split, length)[start::step][:examples]:
+                    if (count := usable_input_tokens(case, kind, max_tokens)) >= case.prompt:
                         found.append(_document(case, kind, count))
         return found
 
@@ -154,36 +154,38 @@ def _document(case: Case, positions: Positions, count: int) -> Document:
 
 
 def random_documents(
-    symbols: Sequence[int], tokens: int, count: int, *, first: int | None = None, key: object = 0
+    token_ids: Sequence[int], length: int, count: int, *, first_token: int | None = None, seed: object = 0
 ) -> list[Document]:
-    """Return `count` documents of `tokens` tokens drawn from `symbols`; `first` is the token they begin with, if any.
+    """Return `count` documents of `length` tokens drawn from `token_ids`; `first_token` is what they begin with.
 
-    `random_documents(range(3, 100), 64, 256, first=1)` are 256 documents of 64 tokens of which the first is 1.
+    `random_documents(range(3, 100), 64, 256, first_token=1)` are 256 documents of 64 tokens of which the first is 1.
     """
-    if not symbols or tokens < 2 or count < 1:
-        raise SpecError(f"random documents have symbols and at least two tokens, not {len(symbols)} and {tokens}")
-    words = np.random.Philox(key=digest("documents", tokens, first, key)).random_raw(count * tokens)
-    ids_NT = np.asarray(symbols)[(words % np.uint64(len(symbols))).astype(np.int64)].reshape(count, tokens)
-    if first is not None:
-        ids_NT[:, 0] = first
-    return [Document(tuple(row), tokens, tokens) for row in ids_NT.tolist()]
+    if not token_ids or length < 2 or count < 1:
+        raise SpecError(f"random documents have symbols and at least two tokens, not {len(token_ids)} and {length}")
+    words = np.random.Philox(key=digest("documents", length, first_token, seed)).random_raw(count * length)
+    ids_NT = np.asarray(token_ids)[(words % np.uint64(len(token_ids))).astype(np.int64)].reshape(count, length)
+    if first_token is not None:
+        ids_NT[:, 0] = first_token
+    return [Document(tuple(row), length, length) for row in ids_NT.tolist()]
 
 
-def random_sets(
-    symbols: Sequence[int],
-    tokens: int,
+def random_document_sets(
+    token_ids: Sequence[int],
+    length: int,
     *,
-    first: int | None = None,
+    first_token: int | None = None,
     count: int = 4 * EXAMPLES,
-    limit: int | None = None,
+    max_tokens: int | None = None,
 ) -> tuple[list[Document], dict[str, list[Document]]]:
-    """Like `task_documents`, with random tokens: `seen` documents have `tokens` tokens, `unseen` twice as many."""
-    trained = random_documents(symbols, tokens, count, first=first, key="train")
+    """Like `task_documents`, with random tokens: `seen` documents have `length` tokens, `unseen` twice as many."""
+    trained = random_documents(token_ids, length, count, first_token=first_token, seed="train")
     tested = {
-        "seen": drop_training_documents(trained, random_documents(symbols, tokens, count, first=first, key="test"))
+        "seen": drop_training_documents(
+            trained, random_documents(token_ids, length, count, first_token=first_token, seed="test")
+        )
     }
-    if limit is None or 2 * tokens <= limit:
+    if max_tokens is None or 2 * length <= max_tokens:
         tested["unseen"] = drop_training_documents(
-            trained, random_documents(symbols, 2 * tokens, count, first=first, key="test")
+            trained, random_documents(token_ids, 2 * length, count, first_token=first_token, seed="test")
         )
     return trained, tested

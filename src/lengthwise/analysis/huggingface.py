@@ -48,8 +48,8 @@ class HuggingFaceSource:
         """For each layer, True: the weights of a softmax sum to 1."""
         return [True] * self.layers
 
-    def visit_attention_weights(self, batch: Batch, see: See, rows: int = ROWS) -> None:
-        """Run one forward pass, then call `see` with each layer's weights, cut into blocks."""
+    def visit_attention_weights(self, batch: Batch, on_weights: See, queries_per_block: int = ROWS) -> None:
+        """Run one forward pass, then call `on_weights` with each layer's weights, cut into blocks."""
         ids_BT = batch.ids_BT.to(next(self.model.parameters()).device)
         with torch.no_grad():
             told = self.model(ids_BT, output_attentions=True, use_cache=False)
@@ -58,8 +58,8 @@ class HuggingFaceSource:
             raise SpecError(f"{type(self.model).__name__} returned no attention weights for its {self.layers} layers")
         tokens = ids_BT.shape[1]
         for layer, weights_BHTT in enumerate(given):
-            for start in range(0, tokens, rows):
-                end = min(start + rows, tokens)
+            for start in range(0, tokens, queries_per_block):
+                end = min(start + queries_per_block, tokens)
                 if bool(weights_BHTT[:, :, start:end, end:].any()):
                     raise SpecError(f"layer {layer} looks ahead; analyses of attention are of causal models")
-                see(layer, weights_BHTT[:, :, start:end, :end].float().cpu(), start)
+                on_weights(layer, weights_BHTT[:, :, start:end, :end].float().cpu(), start)

@@ -50,10 +50,10 @@ class ModelPair:
         }
 
 
-def pairings(there: Sequence[tuple[str, int]], reference: str = "nope") -> list[ModelPair]:
+def pairings(encodings_and_seeds: Sequence[tuple[str, int]], reference: str = "nope") -> list[ModelPair]:
     """Return all comparisons among these (encoding, seed), e.g. 6 + 6 `record` for three seeds of nope and t5."""
     seeds: dict[str, list[int]] = {}
-    for encoding, seed in there:
+    for encoding, seed in encodings_and_seeds:
         seeds.setdefault(encoding, []).append(seed)
     if reference not in seeds:
         raise SpecError(f"nothing to compare with: no run has the encoding {reference!r}; there are {', '.join(seeds)}")

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lengthwise.analysis.documents import Document
-from lengthwise.analysis.states import TOKENS, Read, States, collect
+from lengthwise.analysis.states import TOKENS, Read, States, collect_states
 from lengthwise.spec import SpecError, digest
 
 RIDGE = 1e-6
@@ -39,9 +39,9 @@ Predict = Callable[[Tensor], Tensor]
 """States (N, D) → places (N), in float64."""
 
 
-def fit_linear(state_ND: Tensor, place_N: Tensor, ridge: float = RIDGE) -> Predict:
+def fit_linear(state_ND: Tensor, position_N: Tensor, ridge: float = RIDGE) -> Predict:
     """Fit ridge regression in closed form, in float64; it recovers a place that a coordinate holds."""
-    x_ND, y_N = state_ND.double(), place_N.double()
+    x_ND, y_N = state_ND.double(), position_N.double()
     mean_D, centre = x_ND.mean(0), y_N.mean()
     x_ND = x_ND - mean_D
     gram_DD = x_ND.T @ x_ND
@@ -52,10 +52,10 @@ def fit_linear(state_ND: Tensor, place_N: Tensor, ridge: float = RIDGE) -> Predi
 
 
 @torch.no_grad()
-def fit_mlp(states: Sequence[Tensor], place_N: Tensor, *, key: object = 0, steps: int = STEPS) -> list[Predict]:
-    """Fit a two-layer ReLU network to each of several (N, D), by Adam on the absolute error; `key` is the seed."""
-    stream = torch.Generator().manual_seed(digest("probe", key, bits=64) % 2**63)
-    x_MND, y_N = torch.stack([state_ND.float() for state_ND in states]), place_N.float()
+def fit_mlp(states: Sequence[Tensor], position_N: Tensor, *, seed: object = 0, steps: int = STEPS) -> list[Predict]:
+    """Fit a two-layer ReLU network to each of several (N, D), by Adam on the absolute error; `seed` is the seed."""
+    stream = torch.Generator().manual_seed(digest("probe", seed, bits=64) % 2**63)
+    x_MND, y_N = torch.stack([state_ND.float() for state_ND in states]), position_N.float()
     mean_M1D, std_M1D = x_MND.mean(1, keepdim=True), x_MND.std(1, keepdim=True).clamp(min=1e-6)
     centre, spread = y_N.mean(), y_N.std().clamp(min=1e-6)
     x_MND, y_N = (x_MND - mean_M1D) / std_M1D, (y_N - centre) / spread
@@ -105,13 +105,13 @@ def _network(x_MND: Tensor, parameters: Sequence[Tensor]) -> Tensor:
 KINDS = ("linear", "mlp")
 
 
-def fit(kind: str, states: Sequence[Tensor], place_N: Tensor, key: object) -> list[Predict]:
+def fit_probes(probe_kind: str, states: Sequence[Tensor], position_N: Tensor, seed: object) -> list[Predict]:
     """Fit a probe of this kind to each of several (N, D)."""
-    if kind == "linear":
-        return [fit_linear(state_ND, place_N) for state_ND in states]
+    if probe_kind == "linear":
+        return [fit_linear(state_ND, position_N) for state_ND in states]
     found = []
     for start in range(0, len(states), TOGETHER):
-        found += fit_mlp(states[start : start + TOGETHER], place_N, key=key)
+        found += fit_mlp(states[start : start + TOGETHER], position_N, seed=seed)
     return found
 
 
@@ -131,31 +131,31 @@ class Baselines:
     """L/4."""
 
 
-def baselines(trained: States, tested: States) -> Baselines:
+def baselines(train_states: States, test_states: States) -> Baselines:
     """Return the baselines of a test set, exact for its places."""
-    y_N = tested.places_N.double()
-    longest = int(tested.places_N.max()) + 1
+    y_N = test_states.places_N.double()
+    longest = int(test_states.places_N.max()) + 1
     return Baselines(
         random=random_guess_error(y_N),
         constant=best_constant_error(y_N),
-        token=float((_by_token(trained, tested) - y_N).abs().mean()),
+        token=float((_by_token(train_states, test_states) - y_N).abs().mean()),
         third=longest / 3,
         quarter=longest / 4,
     )
 
 
-def random_guess_error(place_N: Tensor) -> float:
+def random_guess_error(position_N: Tensor) -> float:
     """Return E|t − t′| of two places drawn from these: `random_guess_error(arange(6))` is 35/18, nearly 6/3."""
-    y_N = place_N.double().sort().values
+    y_N = position_N.double().sort().values
     n = len(y_N)
     # In sorted order, the k-th of n is the larger one of k pairs and the smaller one of n − 1 − k.
     weight_N = 2 * torch.arange(n, dtype=torch.float64) - (n - 1)
     return float(2 * (weight_N * y_N).sum() / n**2)
 
 
-def best_constant_error(place_N: Tensor) -> float:
+def best_constant_error(position_N: Tensor) -> float:
     """Return E|t − median|: `best_constant_error(arange(8))` is 2, which is 8/4."""
-    y_N = place_N.double()
+    y_N = position_N.double()
     return float((y_N - y_N.median()).abs().mean())
 
 
@@ -180,9 +180,9 @@ class Score:
     tokens: int
 
 
-def score(predicted_N: Tensor, place_N: Tensor) -> Score:
+def score_predictions(predicted_N: Tensor, position_N: Tensor) -> Score:
     """Compare predicted with true places."""
-    y_N = place_N.double()
+    y_N = position_N.double()
     error_N = predicted_N - y_N
     total = float((y_N - y_N.mean()).square().sum())
     return Score(
@@ -193,78 +193,83 @@ def score(predicted_N: Tensor, place_N: Tensor) -> Score:
     )
 
 
-def shuffled(place_N: Tensor, key: object = 0) -> Tensor:
+def shuffle_positions(position_N: Tensor, seed: object = 0) -> Tensor:
     """Permute the places at random: a probe trained on these can learn no more than a constant."""
-    stream = torch.Generator().manual_seed(digest("shuffled", key, bits=64) % 2**63)
-    return place_N[torch.randperm(len(place_N), generator=stream)]
+    stream = torch.Generator().manual_seed(digest("shuffled", seed, bits=64) % 2**63)
+    return position_N[torch.randperm(len(position_N), generator=stream)]
 
 
-def add_beyond_set(trained: States, tested: dict[str, States]) -> dict[str, States]:
+def add_beyond_set(train_states: States, test_sets: dict[str, States]) -> dict[str, States]:
     """Return the test sets, and `beyond`: the tokens of unseen lengths at places that no training document has."""
-    found = dict(tested)
-    if "unseen" in tested:
-        beyond_N = tested["unseen"].places_N > trained.places_N.max()
+    found = dict(test_sets)
+    if "unseen" in test_sets:
+        beyond_N = test_sets["unseen"].places_N > train_states.places_N.max()
         if bool(beyond_N.any()):
-            found["beyond"] = tested["unseen"].select_tokens(beyond_N)
+            found["beyond"] = test_sets["unseen"].select_tokens(beyond_N)
     return found
 
 
 def probe(
-    trained: States,
-    tested: dict[str, States],
+    train_states: States,
+    test_sets: dict[str, States],
     *,
-    kinds: Sequence[str] = ("linear", "mlp"),
-    key: object = 0,
-    control: bool = False,
+    probe_kinds: Sequence[str] = ("linear", "mlp"),
+    seed: object = 0,
+    shuffle_train_positions: bool = False,
 ) -> list[dict[str, object]]:
     """Train a probe on each layer and test it on each set: one row for each layer, kind and set, with its baselines.
 
-    `probe(collect(read, some), {"seen": collect(read, others)})`; `drop_training_documents` makes them disjoint.
-    `control` permutes the training places, so that any remaining success is chance.
+    `probe(collect_states(read, some), {"seen": collect_states(read, others)})`; the two must be disjoint.
+    `shuffle_train_positions` permutes the training places, so that any remaining success is chance.
     """
-    if unknown := [kind for kind in kinds if kind not in KINDS]:
+    if unknown := [kind for kind in probe_kinds if kind not in KINDS]:
         raise SpecError(f"there is no probe {unknown[0]!r}; there are {', '.join(KINDS)}")
-    sets = add_beyond_set(trained, tested)
-    known = {name: asdict(baselines(trained, states)) for name, states in sets.items()}
-    places_N = shuffled(trained.places_N, key) if control else trained.places_N
+    sets = add_beyond_set(train_states, test_sets)
+    known = {name: asdict(baselines(train_states, states)) for name, states in sets.items()}
+    places_N = shuffle_positions(train_states.places_N, seed) if shuffle_train_positions else train_states.places_N
     rows: list[dict[str, object]] = []
-    for kind in kinds:
-        fitted = fit(kind, list(trained.layers.values()), places_N, key)
-        for layer, predict in zip(trained.layers, fitted, strict=True):
+    for kind in probe_kinds:
+        fitted = fit_probes(kind, list(train_states.layers.values()), places_N, seed)
+        for layer, predict in zip(train_states.layers, fitted, strict=True):
             for name, states in sets.items():
-                found = score(predict(states.layers[layer]), states.places_N)
+                found = score_predictions(predict(states.layers[layer]), states.places_N)
                 rows.append({"layer": layer, "probe": kind, "tested": name, **asdict(found), **known[name]})
     return rows
 
 
 def probe_all(
-    reads: Mapping[tuple[str, str], Read],
-    trained: Sequence[Document],
-    tested: Mapping[str, Sequence[Document]],
+    state_readers: Mapping[tuple[str, str], Read],
+    train_documents: Sequence[Document],
+    test_documents: Mapping[str, Sequence[Document]],
     *,
-    kinds: Sequence[str] = ("linear", "mlp"),
-    tokens: int = TOKENS,
-    key: object = 0,
-    progress: Callable[[str], None] | None = None,
+    probe_kinds: Sequence[str] = ("linear", "mlp"),
+    max_tokens: int = TOKENS,
+    seed: object = 0,
+    on_progress: Callable[[str], None] | None = None,
 ) -> list[dict[str, object]]:
     """Probe several models on the same tokens, and the trained one also with shuffled places.
 
-    `reads` maps (model, change) to its `Read`: ("trained", "none"), ("untrained", "none"), ("trained", "root_m").
+    `state_readers` has the `Read` of each (model, change): ("trained", "none"), ("untrained", "none"), ...
     A `constructed` model holds the place in a coordinate, so only a linear probe is fitted to it.
     """
     rows = []
-    for (model, change), read in reads.items():
-        if progress is not None:
-            progress(f"{model}, {change}")
-        known = collect(read, trained, tokens=tokens, key=(key, "train"))
-        others = {name: collect(read, found, tokens=tokens, key=(key, name)) for name, found in tested.items()}
+    for (model, change), read in state_readers.items():
+        if on_progress is not None:
+            on_progress(f"{model}, {change}")
+        known = collect_states(read, train_documents, max_tokens=max_tokens, seed=(seed, "train"))
+        others = {
+            name: collect_states(read, found, max_tokens=max_tokens, seed=(seed, name))
+            for name, found in test_documents.items()
+        }
         if change != "none":  # a change does not affect layer 0, so it is left out
             known = _above(known)
             others = {name: _above(states) for name, states in others.items()}
         for control in ("none", "shuffled") if (model, change) == ("trained", "none") else ("none",):
-            seed = (key, model, change, control)
-            fitting = [kind for kind in kinds if kind == "linear" or model != "constructed"]
-            found = probe(known, others, kinds=fitting, key=seed, control=control == "shuffled")
+            own_seed = (seed, model, change, control)
+            fitting = [kind for kind in probe_kinds if kind == "linear" or model != "constructed"]
+            found = probe(
+                known, others, probe_kinds=fitting, seed=own_seed, shuffle_train_positions=control == "shuffled"
+            )
             rows += [{"model": model, "change": change, "control": control, **row} for row in found]
     return rows
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from lengthwise.analysis.documents import Batch, Document, batches
-from lengthwise.analysis.states import forward
+from lengthwise.analysis.documents import Batch, Document, document_batches
+from lengthwise.analysis.states import run_forward_for_taps
 from lengthwise.model import Decoder
 from lengthwise.model.decoder import Layer
 from lengthwise.model.taps import Tap
@@ -74,14 +74,14 @@ def _plus(old: Tensor, new: Tensor) -> Tensor:
     return whole
 
 
-def spread(decoder: Decoder, documents: Sequence[Document], *, heads: Tap | None = None) -> list[dict[str, object]]:
+def spread(decoder: Decoder, documents: Sequence[Document], *, head_tap: Tap | None = None) -> list[dict[str, object]]:
     """Return rows of layer (from 1), quantity and position m (from 1), with variance, power and uneven.
 
-    The tap `heads` may first change each head's output, as `states.times_root_m` does.
+    The tap `head_tap` may first change each head's output, as `states.times_root_m` does.
     """
     found: dict[tuple[int, str], Moments] = defaultdict(Moments)
-    for batch in batches(documents):
-        _look(decoder, batch, found, heads)
+    for batch in document_batches(documents):
+        _look(decoder, batch, found, head_tap)
     return [
         {"layer": layer, "quantity": quantity, **row}
         for (layer, quantity), moments in sorted(found.items(), key=lambda item: item[0])
@@ -105,12 +105,12 @@ def _look(decoder: Decoder, batch: Batch, found: Mapping[tuple[int, str], Moment
         found[number + 1, "normalised"].add(layer.feed_forward_norm(before[0] + out_BTD), real_BT)
         return changed
 
-    forward(decoder, batch, {"embeddings": state, "layers.*.residual": state, "layers.*.heads": output})
+    run_forward_for_taps(decoder, batch, {"embeddings": state, "layers.*.residual": state, "layers.*.heads": output})
 
 
-def exponent(rows: Iterable[Mapping[str, object]], value: str = "variance") -> float | None:
+def power_law_exponent(rows: Iterable[Mapping[str, object]], value_column: str = "variance") -> float | None:
     """Return the least-squares slope of log value against log m: −1 if it falls as 1/m, 0 if it is constant."""
-    found = [(float(str(row["m"])), float(str(row[value])), float(str(row["power"]))) for row in rows]
+    found = [(float(str(row["m"])), float(str(row[value_column])), float(str(row["power"]))) for row in rows]
     # If all documents have the same token (the first), the variance is only rounding error.
     pairs = [(m, v) for m, v, power in found if v > 1e-9 * power]
     if len(pairs) < 3:

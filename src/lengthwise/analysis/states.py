@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lengthwise.analysis.documents import Batch, Document, batches
+from lengthwise.analysis.documents import Batch, Document, document_batches
 from lengthwise.model import Decoder
 from lengthwise.model.decoder import Layer
 from lengthwise.model.taps import Tap
@@ -51,20 +51,22 @@ class States:
 
 
 @torch.no_grad()
-def collect(read: Read, documents: Sequence[Document], *, tokens: int = TOKENS, key: object = 0) -> States:
-    """Return the states of at most `tokens` tokens, sampled with seed `key` from all tokens of all documents.
+def collect_states(
+    state_reader: Read, documents: Sequence[Document], *, max_tokens: int = TOKENS, seed: object = 0
+) -> States:
+    """Return the states of at most `max_tokens` tokens, sampled with seed `seed` from all tokens of all documents.
 
     Memory is tokens × layers × width numbers plus one batch: other states are freed after each layer.
     """
     if not documents:
         raise SpecError("there are no documents to look at")
     total = sum(len(one.ids) for one in documents)
-    order_N = np.argsort(np.random.Philox(key=digest("tokens", total, key)).random_raw(total), kind="stable")
+    order_N = np.argsort(np.random.Philox(key=digest("tokens", total, seed)).random_raw(total), kind="stable")
     wanted_N = np.zeros(total, dtype=bool)
-    wanted_N[order_N[:tokens]] = True
+    wanted_N[order_N[:max_tokens]] = True
     parts: dict[int, list[Tensor]] = {}
     places, ids, at = [], [], 0
-    for batch in batches(documents):
+    for batch in document_batches(documents):
         real_BT = batch.real_BT
         here_BT = torch.zeros_like(real_BT)
         count = int(real_BT.sum())
@@ -76,15 +78,15 @@ def collect(read: Read, documents: Sequence[Document], *, tokens: int = TOKENS, 
         def keep(layer: int, state_BTD: Tensor, here_BT: Tensor = here_BT) -> None:
             parts.setdefault(layer, []).append(state_BTD[here_BT.to(state_BTD.device)].detach().cpu())
 
-        read(batch, keep)
+        state_reader(batch, keep)
         places.append(batch.token_indices_BT[here_BT])
         ids.append(batch.ids_BT[here_BT])
     layers = {layer: torch.cat(found) for layer, found in sorted(parts.items())}
     return States(layers, torch.cat(places), torch.cat(ids), len(documents))
 
 
-def decoder_state_reader(decoder: Decoder, *, heads: Tap | None = None, normalised: bool = True) -> Read:
-    """Return the `Read` of our decoder; the tap `heads` may change each head's output, as `times_root_m` does."""
+def decoder_state_reader(decoder: Decoder, *, head_tap: Tap | None = None, normalised: bool = True) -> Read:
+    """Return the `Read` of our decoder; the tap `head_tap` may change each head's output, as `times_root_m` does."""
     layers = [layer for layer in decoder.layers if isinstance(layer, Layer)]
     norms = [*(layer.attention_norm for layer in layers), decoder.norm]
 
@@ -93,12 +95,12 @@ def decoder_state_reader(decoder: Decoder, *, heads: Tap | None = None, normalis
             layer = 0 if name == "embeddings" else int(name.split(".")[1]) + 1
             keep(layer, norms[layer](state_BTD) if normalised else state_BTD)
 
-        forward(decoder, batch, {"embeddings": seen, "layers.*.residual": seen}, heads)
+        run_forward_for_taps(decoder, batch, {"embeddings": seen, "layers.*.residual": seen}, head_tap)
 
     return read
 
 
-def forward(decoder: Decoder, batch: Batch, taps: dict[str, Tap], heads: Tap | None = None) -> None:
+def run_forward_for_taps(decoder: Decoder, batch: Batch, taps: dict[str, Tap], head_tap: Tap | None = None) -> None:
     """Run a forward pass only for its taps; logits are computed at a single token."""
     nowhere_BT = torch.zeros(batch.ids_BT.shape, dtype=torch.bool)
     nowhere_BT[0, 0] = True
@@ -110,7 +112,7 @@ def forward(decoder: Decoder, batch: Batch, taps: dict[str, Tap], heads: Tap | N
             budget=batch.budget_B,
             prefix=[one.prompt for one in batch.documents] if decoder.config.mask == "prefix" else None,
             only_BT=nowhere_BT,
-            taps=taps if heads is None else {**taps, "layers.*.heads": heads},
+            taps=taps if head_tap is None else {**taps, "layers.*.heads": head_tap},
         )
 
 
@@ -121,7 +123,7 @@ def equalise_output_norm(decoder: Decoder, documents: Sequence[Document]) -> Tap
     position information: multiplying by √m does, if the output has a mean that does not shrink with m.
     """
     sums: dict[str, list[float]] = {}
-    for batch in batches(documents):
+    for batch in document_batches(documents):
         real_BT = batch.real_BT
 
         def add(name: str, heads_BHQE: Tensor, real_BT: Tensor = real_BT) -> None:
@@ -130,7 +132,7 @@ def equalise_output_norm(decoder: Decoder, documents: Sequence[Document]) -> Tap
             both[0] += float(square_BT[real_BT.to(square_BT.device)].sum())
             both[1] += float(real_BT.sum())
 
-        forward(decoder, batch, {"layers.*.heads": add})
+        run_forward_for_taps(decoder, batch, {"layers.*.heads": add})
     sizes = {name: (total / count) ** 0.5 for name, (total, count) in sums.items()}
 
     def change(name: str, heads_BHQE: Tensor) -> Tensor:
@@ -140,11 +142,13 @@ def equalise_output_norm(decoder: Decoder, documents: Sequence[Document]) -> Tap
     return change
 
 
-def times_root_m(name: str, heads_BHQE: Tensor) -> Tensor:
+def times_root_m(tap_name: str, head_outputs_BHQE: Tensor) -> Tensor:
     """Multiply attention's output at the m-th token by √m, which cancels the 1/m of the variance of a mean of m values.
 
     If this variance were the only source of position information (Chi et al. 2023), none would be left. What remains
     has another source, e.g. the share of the first token in the average, which becomes 1/√m.
     """
-    m_Q1 = torch.arange(1, heads_BHQE.shape[2] + 1, dtype=heads_BHQE.dtype, device=heads_BHQE.device)[:, None]
-    return heads_BHQE * m_Q1.sqrt()
+    m_Q1 = torch.arange(
+        1, head_outputs_BHQE.shape[2] + 1, dtype=head_outputs_BHQE.dtype, device=head_outputs_BHQE.device
+    )[:, None]
+    return head_outputs_BHQE * m_Q1.sqrt()

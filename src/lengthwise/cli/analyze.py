@@ -88,8 +88,9 @@ def probe(
     root_m: Annotated[
         bool, typer.Option("--scale-by-root-m", help="probe again with attention's output multiplied by √m")
     ] = False,
-    one_size: Annotated[
-        bool, typer.Option("--one-size", help="probe again with attention's output of one size at every token")
+    equalise_output_norm: Annotated[
+        bool,
+        typer.Option("--equalise-output-norm", help="probe again with attention's output of one size at every token"),
     ] = False,
     spread: Annotated[bool, typer.Option("--spread", help="variance of attention's output by position")] = False,
     checkpoint: Checkpoint = "last",
@@ -118,7 +119,7 @@ def probe(
             lengths=lengths,
             documents=[one.strip() for one in documents.split(",")],
             root_m=root_m,
-            one_size=one_size,
+            equalise_output_norm=equalise_output_norm,
             spread=spread,
             checkpoint=checkpoint,
             store=store,

@@ -10,7 +10,7 @@ import typer
 
 import lengthwise as lw
 from lengthwise.cli.terminal import Json, app, print_table, say, show
-from lengthwise.spec import SpecError, did_you_mean, specs
+from lengthwise.spec import SpecError, did_you_mean, parse_specs
 
 
 @app.command("list")
@@ -43,7 +43,7 @@ def verify(
 
     The checks cover padding, cache, precision, formulas, gradients, claims and a short training run.
     """
-    named = specs(encoding)
+    named = parse_specs(encoding)
     if not named:
         raise SpecError("name an encoding, e.g. lengthwise verify rope")
     chosen = [id for text in only or () for id in text.replace(",", " ").split()] or None
@@ -121,6 +121,6 @@ def bench_encodings(
         sizes = [int(part) for part in lengths.replace(",", " ").split()]
     except ValueError:
         raise SpecError(f"--lengths are whole numbers, e.g. 64,256,1024, not {lengths!r}") from None
-    chosen = None if encodings is None else specs(encodings)
+    chosen = None if encodings is None else parse_specs(encodings)
     how = {"batch": batch, "repeat": repeat, "threads": threads}
     show(lw.bench(chosen, sizes, model=model, limit=limit, **how), as_json)

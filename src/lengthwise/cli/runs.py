@@ -13,7 +13,7 @@ import lengthwise as lw
 from lengthwise.cli.terminal import Json, app, progress_callback, say, show
 from lengthwise.folder import OUTPUT
 from lengthwise.progress import progress
-from lengthwise.spec import SpecError, specs
+from lengthwise.spec import SpecError, parse_specs
 
 TaskName = Annotated[str, typer.Argument(help="a task, e.g. copy:variant=same or my_task.py:Mine")]
 RunName = Annotated[str, typer.Argument(help="a run: its folder, its id, or the beginning of its id")]
@@ -112,7 +112,7 @@ def compare(
             f"compare cannot take a mixture of layers, as {mixed[1]!r} begins one in {encodings!r}: a name is for all "
             "layers. A study can: write vary: {encoding: [nope, '3*rope,nope']} into its file"
         )
-    named = specs(encodings)
+    named = parse_specs(encodings)
     if not named:
         raise SpecError("name encodings, e.g. --encodings nope,rope")
     if len(set(named)) < len(named):

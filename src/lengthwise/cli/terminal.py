@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer.core import TyperGroup
 
-from lengthwise.display import cell
+from lengthwise.display import format_cell
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -83,23 +83,23 @@ def print_table(rows: Rows) -> None:
     from rich.table import Table
 
     screen = console()
-    wide = sum(max(len(cell(row.get(column))) for row in rows) + 2 for column in rows[0])
+    wide = sum(max(len(format_cell(row.get(column))) for row in rows) + 2 for column in rows[0])
     if wide > 1.6 * screen.width:  # columns would break inside words: a paragraph for each row instead
         for row in rows:
             first, *rest = row
-            screen.print(f"[bold]{escape(cell(row[first]))}[/]")
+            screen.print(f"[bold]{escape(format_cell(row[first]))}[/]")
             for column in rest:
-                if cell(row[column]):
-                    screen.print(f"  {column}: {escape(cell(row[column]))}")
+                if format_cell(row[column]):
+                    screen.print(f"  {column}: {escape(format_cell(row[column]))}")
         return
     table = Table(box=None, pad_edge=False)
     for column in rows[0]:
         right = all(
-            isinstance(row.get(column), int | float) or _NUMBER.fullmatch(cell(row.get(column))) for row in rows
+            isinstance(row.get(column), int | float) or _NUMBER.fullmatch(format_cell(row.get(column))) for row in rows
         )
         table.add_column(column, overflow="fold", justify="right" if right else "left")
     for row in rows:
-        table.add_row(*(escape(cell(row.get(column))) for column in rows[0]))
+        table.add_row(*(escape(format_cell(row.get(column))) for column in rows[0]))
     screen.print(table)
 
 

@@ -20,7 +20,7 @@ CHANGED = 1e-6
 
 @check("T07", "Claim `relative`: a common shift of all positions changes nothing, or it does, as claimed.")
 @torch.no_grad()
-def relative(subject: Subject) -> Iterator[CheckCase]:
+def check_relative(subject: Subject) -> Iterator[CheckCase]:
     n = subject.sequence_lengths(9)[-1]
     decoder, ids, places = subject.decoder(), subject.ids(n), subject.places(n)
     room = 1000 if subject.encoding.limit is None else min(1000, subject.encoding.limit - 1 - int(places.max()))
@@ -43,7 +43,7 @@ def relative(subject: Subject) -> Iterator[CheckCase]:
 
 @check("T08", "With an encoding positions matter, or order alone if claimed `ordinal`; without one they do not.")
 @torch.no_grad()
-def does_something(subject: Subject) -> Iterator[CheckCase]:
+def check_has_an_effect(subject: Subject) -> Iterator[CheckCase]:
     n = subject.sequence_lengths(9)[-1]
     decoder, ids, places = subject.decoder(), subject.ids(n), subject.places(n)
     if not subject.encoding.acts():
@@ -96,7 +96,7 @@ def does_something(subject: Subject) -> Iterator[CheckCase]:
 
 @check("T09", "Claim `limit`: the last position works, the next is a clear error, never a clamp or a wrap.")
 @torch.no_grad()
-def limit(subject: Subject) -> Iterator[CheckCase]:
+def check_position_limit(subject: Subject) -> Iterator[CheckCase]:
     decoder, ids = subject.decoder(), subject.ids(2)
     end = subject.encoding.limit
     if end is None:
@@ -156,7 +156,7 @@ def _refuses(subject: Subject, asked: int, end: int) -> bool:
 
 @check("C01", "Claim `prefix_stable`: appending tokens never changes earlier logits, or it does, as claimed.")
 @torch.no_grad()
-def prefix_stable(subject: Subject) -> Iterator[CheckCase]:
+def check_prefix_stable(subject: Subject) -> Iterator[CheckCase]:
     moved, sequence_lengths = 0.0, subject.lengths_and_one_beyond(2, 9, 40)
     for n in sequence_lengths:
         decoder, ids, places = subject.decoder(), subject.ids(n), subject.places(n)
@@ -179,7 +179,7 @@ def prefix_stable(subject: Subject) -> Iterator[CheckCase]:
 
 @check("C02", "Claim `static_keys`: a key is turned the same way whatever comes after it, or not, as claimed.")
 @torch.no_grad()
-def static_keys(subject: Subject) -> Iterator[CheckCase]:
+def check_static_keys(subject: Subject) -> Iterator[CheckCase]:
     encoding = subject.encoding
     if not encoding.overrides("rotate"):
         if encoding.static_keys or encoding.overrides("prepare"):
@@ -206,7 +206,7 @@ def static_keys(subject: Subject) -> Iterator[CheckCase]:
 
 @check("T21", "Claim `shared`: one instance for all layers that name it, or one for each, as claimed; each is used.")
 @torch.no_grad()
-def shared(subject: Subject) -> Iterator[CheckCase]:
+def check_shared_across_layers(subject: Subject) -> Iterator[CheckCase]:
     decoder = subject.fresh_decoder(layers=3)
     wanted = 1 if subject.encoding.shared else 3
     yield CheckCase(f"instances in 3 layers, {wanted} wanted", abs(len(decoder.encodings) - wanted), 0)
@@ -224,7 +224,7 @@ def shared(subject: Subject) -> Iterator[CheckCase]:
 
 
 @check("T28", "Every option is read back from the module as it was asked.")
-def options_are_attributes(subject: Subject) -> Iterator[CheckCase]:
+def check_options_are_attributes(subject: Subject) -> Iterator[CheckCase]:
     known = options(type(subject.encoding))
     if not known:
         raise NotApplicable("it has no options")
@@ -277,7 +277,7 @@ def _with(subject: Subject, name: str, value: object) -> object:
 
 @check("T29", "In a list with one entry per layer it acts in its own layer alone; on embeddings, only for all layers.")
 @torch.no_grad()
-def per_layer(subject: Subject) -> Iterator[CheckCase]:
+def check_encodings_per_layer(subject: Subject) -> Iterator[CheckCase]:
     if not subject.encoding.acts():
         raise NotApplicable("it acts nowhere")
     if subject.encoding.overrides("embed"):

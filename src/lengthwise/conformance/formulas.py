@@ -17,21 +17,21 @@ def alibi_slopes(heads: int) -> list[float]:
     return alibi_slopes(below) + alibi_slopes(2 * below)[0::2][: heads - below]
 
 
-def alibi_slopes_text(heads: int) -> list[float]:
+def alibi_slopes_by_paper_text(heads: int) -> list[float]:
     """The formula in the paper's text, for any number of heads."""
     return [2.0 ** (-8.0 * h / heads) for h in range(1, heads + 1)]
 
 
-def t5_bucket(distance: int, buckets: int, furthest: int) -> int | None:
+def t5_bucket(distance: int, buckets: int, max_distance: int) -> int | None:
     """The bucket of a distance ≥ 0 by exact integer comparison; none on a boundary, where rounding decides."""
     exact = buckets // 2
     if distance < exact:
         return distance
     log_buckets, n = buckets - exact, 0
     # Bucket exact + n begins where (distance / exact)^log_buckets reaches (furthest / exact)^n.
-    while n < log_buckets and distance**log_buckets * exact**n >= furthest**n * exact**log_buckets:
+    while n < log_buckets and distance**log_buckets * exact**n >= max_distance**n * exact**log_buckets:
         n += 1
-    boundary = distance**log_buckets * exact ** (n - 1) == furthest ** (n - 1) * exact**log_buckets
+    boundary = distance**log_buckets * exact ** (n - 1) == max_distance ** (n - 1) * exact**log_buckets
     if boundary and n > 1:
         return None
     return min(exact + n - 1, buckets - 1)
@@ -55,10 +55,10 @@ class RopeVariant:
     """From this distance on a key is hidden."""
 
     @classmethod
-    def of(cls, port: object) -> RopeVariant:
+    def of(cls, encoding: object) -> RopeVariant:
         """Read the variant from an encoding's attributes; missing ones are as in plain RoPE."""
         known = [field.name for field in fields(cls)]
-        return cls(**{name: getattr(port, name) for name in known if hasattr(port, name)})
+        return cls(**{name: getattr(encoding, name) for name in known if hasattr(encoding, name)})
 
     def stretch(self, length: int) -> float:
         """The stretch factor s: how many times slower the slowest pair turns."""
@@ -115,7 +115,7 @@ def _yarn(wavelength: float, s: float, k: int, turned: int, variant: RopeVariant
     return 1 / (share / (s * wavelength) + (1 - share) / wavelength)
 
 
-def rope_turned(
+def rotate_by_rope(
     x: Sequence[float], position: int, frequencies: Sequence[float], magnitude: float, interleaved: bool
 ) -> list[float]:
     """Rotate the first coordinates of a vector pair by pair, as complex numbers."""

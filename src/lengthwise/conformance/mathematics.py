@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lengthwise.conformance.check import CheckCase, NotApplicable, check
-from lengthwise.conformance.formulas import alibi_slopes, alibi_slopes_text, sinusoid, t5_bucket
+from lengthwise.conformance.formulas import alibi_slopes, alibi_slopes_by_paper_text, sinusoid, t5_bucket
 from lengthwise.conformance.reference import reference_logits
 from lengthwise.conformance.subject import SMALL, TOLERANCE, Subject, relative_error
 from lengthwise.encoding.base import Encoding
@@ -32,7 +32,7 @@ def _vectors(tokens: int, head_width: int) -> Tensor:
 
 @check("T13", "In a bf16 model positions are still used in fp32: exact to 2^-8, and neighbours stay apart.")
 @torch.no_grad()
-def short_precision(subject: Subject) -> Iterator[CheckCase]:
+def check_short_precision(subject: Subject) -> Iterator[CheckCase]:
     # bf16 rounds parameters, but must not round what is computed from positions. So both models share the parameters.
     short = copy.deepcopy(subject.encoding).to(torch.bfloat16)
     exact = copy.deepcopy(short).double()
@@ -95,9 +95,9 @@ def _apart(got: Tensor, wanted: Tensor) -> float:
 
 @check("T15", "ALiBi has the authors' slopes (or the text's, if it says so) for 1–17 and 40 heads.")
 @torch.no_grad()
-def alibi_formula(subject: Subject) -> Iterator[CheckCase]:
+def check_alibi_formula(subject: Subject) -> Iterator[CheckCase]:
     _claims(subject, "alibi")
-    rule = alibi_slopes_text if getattr(subject.encoding, "slopes", "authors") == "text" else alibi_slopes
+    rule = alibi_slopes_by_paper_text if getattr(subject.encoding, "slopes", "authors") == "text" else alibi_slopes
     for heads in (1, 2, 4, 8, *range(1, 18), 40):
         encoding = subject.build(SMALL.model_copy(update={"heads": heads}).geometry).double()
         for distance in (0, 1, 2, 100):
@@ -159,7 +159,7 @@ def _weights_from_bias(subject: Subject, n: int, scale: float | None, head_width
 
 @check("T18", "The bias is added as it is, whatever the attention scale and the head width.")
 @torch.no_grad()
-def unscaled_bias(subject: Subject) -> Iterator[CheckCase]:
+def check_unscaled_bias(subject: Subject) -> Iterator[CheckCase]:
     if not subject.biased:
         raise NotApplicable("it adds no bias")
     for n in subject.sequence_lengths(2, 9):
@@ -194,7 +194,7 @@ def _fast_differs(subject: Subject, n: int, scale: float | None, head_width: int
 
 @check("T19", "Logits are those of attention written out in float64, at any attention scale and on every path.")
 @torch.no_grad()
-def written_out(subject: Subject) -> Iterator[CheckCase]:
+def check_against_loop_reference(subject: Subject) -> Iterator[CheckCase]:
     for scale in (None, 1.0, 0.3):
         # At 520 tokens a bias with columns uses them.
         for n in subject.sequence_lengths(2, 9, *([520] if scale is None else [])):
@@ -213,7 +213,7 @@ def written_out(subject: Subject) -> Iterator[CheckCase]:
     "T20", "T5's buckets: one distance each up to half, then logarithmic to the furthest, then the last; none unused."
 )
 @torch.no_grad()
-def t5_formula(subject: Subject) -> Iterator[CheckCase]:
+def check_t5_formula(subject: Subject) -> Iterator[CheckCase]:
     _claims(subject, "t5")
     encoding = subject.build(SMALL.geometry).double()  # a separate instance: its table is overwritten below
     buckets, furthest = int(getattr(encoding, "buckets", 32)), int(getattr(encoding, "distance", 128))
@@ -241,7 +241,7 @@ def t5_formula(subject: Subject) -> Iterator[CheckCase]:
 
 
 @check("T22", "Gradients are finite, reach every parameter of the encoding, and equal those written out in float64.")
-def gradients(subject: Subject) -> Iterator[CheckCase]:
+def check_gradients(subject: Subject) -> Iterator[CheckCase]:
     for n in subject.sequence_lengths(3, 9):
         ids, places = subject.ids(n), subject.places(n)
         exact = subject.fresh_decoder()
@@ -298,7 +298,7 @@ def _slopes(subject: Subject, n: int) -> Iterator[CheckCase]:
 
 @check("T23", "A hidden key gets exactly no weight, even where real scores are −1e6.")
 @torch.no_grad()
-def hidden(subject: Subject) -> Iterator[CheckCase]:
+def check_hidden_keys_have_no_effect(subject: Subject) -> Iterator[CheckCase]:
     decoder = subject.decoder(torch.float32, layers=1)
     # Visible keys get scores near −1e6, hidden ones near +1e6: only a mask of −inf passes.
     for n in subject.sequence_lengths(2, 9):
@@ -333,7 +333,7 @@ def hidden(subject: Subject) -> Iterator[CheckCase]:
 
 @check("T24", "Changing a token changes no logit before it, on the fast path and on the dense one.")
 @torch.no_grad()
-def causal(subject: Subject) -> Iterator[CheckCase]:
+def check_causal(subject: Subject) -> Iterator[CheckCase]:
     for dtype, tolerance in TOLERANCE.items():
         decoder = subject.decoder(dtype)
         for n in subject.sequence_lengths(2, 9):
@@ -351,7 +351,7 @@ def causal(subject: Subject) -> Iterator[CheckCase]:
 
 @check("T30", "Sinusoids have the published frequencies and layout, at the amplitude it names.")
 @torch.no_grad()
-def sinusoid_formula(subject: Subject) -> Iterator[CheckCase]:
+def check_sinusoid_formula(subject: Subject) -> Iterator[CheckCase]:
     _claims(subject, "sinusoidal")
     encoding = subject.encoding
     amplitude = getattr(encoding, "amplitude", None)
@@ -367,7 +367,7 @@ def sinusoid_formula(subject: Subject) -> Iterator[CheckCase]:
 
 @check("T57", "Asking for weights changes no logit; rows sum to 1 (if `complete`; else to less), none on the future.")
 @torch.no_grad()
-def weights_on_demand(subject: Subject) -> Iterator[CheckCase]:
+def check_weights_on_demand(subject: Subject) -> Iterator[CheckCase]:
     for dtype, tolerance in TOLERANCE.items():
         decoder = subject.decoder(dtype)
         for n in subject.sequence_lengths(2, 9):

@@ -22,7 +22,7 @@ def _pad_left(ids_T: Tensor, pads: int, pad_id: int = 0) -> Tensor:
 
 @check("T01", "Padding on either side changes no logit of a real token.")
 @torch.no_grad()
-def padding(subject: Subject) -> Iterator[CheckCase]:
+def check_padding(subject: Subject) -> Iterator[CheckCase]:
     for dtype, tolerance in TOLERANCE.items():
         decoder = subject.decoder(dtype)
         for n in subject.sequence_lengths(2, 9):
@@ -75,7 +75,7 @@ def _fill(ids_T: Tensor, tokens: int, side: str) -> Tensor:
 
 @check("T03", "Padding is known from lengths: the pad's id inside the content, or another pad id, changes nothing.")
 @torch.no_grad()
-def pad_ids(subject: Subject) -> Iterator[CheckCase]:
+def check_pad_ids(subject: Subject) -> Iterator[CheckCase]:
     decoder = subject.decoder()
     for n in subject.sequence_lengths(2, 9):
         ids = subject.ids(n).clone()
@@ -96,7 +96,7 @@ def pad_ids(subject: Subject) -> Iterator[CheckCase]:
 
 
 @check("T04", "A padded batch has finite logits and finite gradients, padding included.")
-def finite(subject: Subject) -> Iterator[CheckCase]:
+def check_finite(subject: Subject) -> Iterator[CheckCase]:
     for dtype in (torch.float64, torch.float32):
         for side in ("left", "right"):
             most = subject.sequence_lengths(40)[-1]
@@ -131,7 +131,7 @@ def finite(subject: Subject) -> Iterator[CheckCase]:
     "T05", "The cache gives the logits of one pass: token by token, in chunks of 1, 3, n − 1, and after left padding."
 )
 @torch.no_grad()
-def cached(subject: Subject) -> Iterator[CheckCase]:
+def check_cache(subject: Subject) -> Iterator[CheckCase]:
     if not subject.encoding.prefix_stable:
         yield CheckCase(
             "later tokens change earlier states, and yet a cache is made", _made(subject.decoder().cache, 9), 0
@@ -178,7 +178,7 @@ def _in_chunks(
 
 @check("T06", "In a cached step the bias of the one query is the last row of the whole bias.")
 @torch.no_grad()
-def bias_row(subject: Subject) -> Iterator[CheckCase]:
+def check_bias_row(subject: Subject) -> Iterator[CheckCase]:
     if not subject.biased:
         raise NotApplicable("it adds no bias")
     encoding = subject.encoding
@@ -214,7 +214,7 @@ def check_call_independence(subject: Subject) -> Iterator[CheckCase]:
 
 @check("T11", "Packed documents, each from position 0, equal the documents alone.")
 @torch.no_grad()
-def packed(subject: Subject) -> Iterator[CheckCase]:
+def check_packed_documents(subject: Subject) -> Iterator[CheckCase]:
     if not subject.encoding.prefix_stable:
 
         def pack() -> object:
@@ -242,7 +242,7 @@ def packed(subject: Subject) -> Iterator[CheckCase]:
 
 
 @check("T25", "Positions are a pure function of the example: prefixes agree, and all are below the limit.")
-def places_contract(subject: Subject) -> Iterator[CheckCase]:
+def check_positions_contract(subject: Subject) -> Iterator[CheckCase]:
     kind = subject.positions
     for tokens in subject.sequence_lengths(1, 9, 40):
         budget = max(subject.sequence_lengths(subject.budget)[0], tokens)

@@ -16,7 +16,7 @@ from lengthwise.spec import SpecError
 
 @check("F01", "Weights, and what else is read, are those of the published formula, written again in plain Python.")
 @torch.no_grad()
-def published_weights(subject: Subject) -> Iterator[CheckCase]:
+def check_published_weights(subject: Subject) -> Iterator[CheckCase]:
     if subject.formula not in WEIGHTS:
         raise NotApplicable("it claims no formula of weights")
     encoding = subject.encoding

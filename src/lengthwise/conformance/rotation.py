@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import torch
 
 from lengthwise.conformance.check import CheckCase, check
-from lengthwise.conformance.formulas import RopeVariant, rope_frequencies, rope_turned
+from lengthwise.conformance.formulas import RopeVariant, rope_frequencies, rotate_by_rope
 from lengthwise.conformance.mathematics import _claims, _vectors
 from lengthwise.conformance.subject import BUDGET, SMALL, Subject, relative_error
 
 
 @check("T12", "RoPE turns each pair by position × its frequency, scaled as it says at any length, in its layout.")
 @torch.no_grad()
-def rope_formula(subject: Subject) -> Iterator[CheckCase]:
+def check_rope_formula(subject: Subject) -> Iterator[CheckCase]:
     _claims(subject, "rope")
     variant = RopeVariant.of(subject.encoding)
     said = ", ".join(f"{key}={value}" for key, value in vars(variant).items() if value is not None)
@@ -36,7 +36,7 @@ def rope_formula(subject: Subject) -> Iterator[CheckCase]:
             for position in (0, 1, 2, 100, 4095):
                 places = torch.tensor([[position]], dtype=torch.float64)
                 state = encoding.prepare(places, places, torch.tensor([length]))
-                wanted = [rope_turned(h, position, frequencies, magnitude, variant.interleaved) for h in heads]
+                wanted = [rotate_by_rope(h, position, frequencies, magnitude, variant.interleaved) for h in heads]
                 wanted = torch.tensor(wanted, dtype=torch.float64)
                 for name, got in zip(("query", "key"), encoding.rotate(x, x, state), strict=True):
                     # Phases in fp32 are allowed; their error is about position × 2^-24.

@@ -20,7 +20,7 @@ INTERNAL = ("_parameters", "_buffers", "_modules")
 
 @check("S01", "It keeps no constants: no buffer and no tensor but its parameters, before and after a forward pass.")
 @torch.no_grad()
-def no_constants(subject: Subject) -> Iterator[CheckCase]:
+def check_no_constants(subject: Subject) -> Iterator[CheckCase]:
     decoder = subject.fresh_decoder()
     for when in ("when built", "after a forward pass"):
         for index, part in enumerate(decoder.encodings):
@@ -43,7 +43,7 @@ def _holds_tensor(value: object) -> bool:
 
 @check("S02", "Its parameters are all of its state: a model built anew and given them has the same logits.")
 @torch.no_grad()
-def reloads(subject: Subject) -> Iterator[CheckCase]:
+def check_reloads(subject: Subject) -> Iterator[CheckCase]:
     n = subject.sequence_lengths(9)[-1]
     ids, places = subject.ids(n), subject.places(n)
     saved = subject.fresh_decoder(seed=0)

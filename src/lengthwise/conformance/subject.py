@@ -200,9 +200,9 @@ def _pad(row_T: Tensor, tokens: int, padding: str) -> Tensor:
     return torch.cat([room, row_T] if padding == "left" else [row_T, room])
 
 
-def randomise_zero_parameters(part: nn.Module, *key: object) -> None:
+def randomise_zero_parameters(module: nn.Module, *key: object) -> None:
     """Fill parameters that are initialized to 0 with N(0, 1): an encoding without effect would hide bugs."""
-    for name, parameter in part.named_parameters():
+    for name, parameter in module.named_parameters():
         if not bool(parameter.any()):
             normal_(parameter, 1.0, torch.Generator().manual_seed(digest("awake", *key, name, bits=32)))
 
@@ -216,16 +216,16 @@ def unit_scale(decoder: Decoder) -> Decoder:
     return decoder
 
 
-def relative_error(got: Tensor, wanted: Tensor) -> float:
+def relative_error(actual: Tensor, expected: Tensor) -> float:
     """The largest difference, relative to the largest wanted value; NaN if there is a NaN."""
-    if got.shape != wanted.shape:
+    if actual.shape != expected.shape:
         return float("inf")
-    if not got.numel():
+    if not actual.numel():
         return 0.0
-    got, wanted = got.detach().double(), wanted.detach().double()
-    hidden = (got == wanted) & got.isinf()
-    got, wanted = got.masked_fill(hidden, 0), wanted.masked_fill(hidden, 0)
-    return float((got - wanted).abs().max() / wanted.abs().max().clamp(min=1e-30))
+    actual, expected = actual.detach().double(), expected.detach().double()
+    hidden = (actual == expected) & actual.isinf()
+    actual, expected = actual.masked_fill(hidden, 0), expected.masked_fill(hidden, 0)
+    return float((actual - expected).abs().max() / expected.abs().max().clamp(min=1e-30))
 
 
 def _refused(named: Spec | type[Encoding], geometry: Geometry, error: SpecError) -> SpecError:

@@ -23,7 +23,7 @@ ROWS = 16
     "Trained for 50 steps at the laptop's learning rate, values, logits and gradients stay finite; ten times the rate, "
     "or ten times as far, may warn.",
 )
-def trained(subject: Subject) -> Iterator[CheckCase]:
+def check_trains(subject: Subject) -> Iterator[CheckCase]:
     most = subject.sequence_lengths(24)[-1]
     if most < 2:
         raise NotApplicable("it has room for one token only")

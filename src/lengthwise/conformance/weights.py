@@ -192,7 +192,7 @@ def stick_breaking(head: Head) -> Rows:
     return rows
 
 
-def shaw_read(head: Head, weights: Rows) -> Rows:
+def shaw_value_term(head: Head, weights: Rows) -> Rows:
     """Σ_j weight_ij · b[clip(i − j)]."""
     clip, width = int(head.option("distance", 16)), len(head.q[0])
     if not getattr(head.encoding, "values", True):
@@ -204,7 +204,7 @@ def shaw_read(head: Head, weights: Rows) -> Rows:
     return out
 
 
-READS: dict[str, Callable[[Head, Rows], Rows]] = {"shaw": shaw_read}
+READS: dict[str, Callable[[Head, Rows], Rows]] = {"shaw": shaw_value_term}
 """The term added to a head's output, for formulas that have one."""
 
 WEIGHTS: dict[str, Callable[[Head], Rows]] = {

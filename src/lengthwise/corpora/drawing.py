@@ -13,7 +13,7 @@ _EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 _LEAST_BAR = 8  # if notes leave fewer columns than this for a bar, all notes are dropped
 
 
-def bars(lengths: LengthStatistics, width: int = 80, upto: int | None = None) -> list[str]:
+def histogram_bars(length_statistics: LengthStatistics, width: int = 80, longest_shown: int | None = None) -> list[str]:
     """Return the histogram as rows of at most `width` characters: range of lengths, number of documents, bar, notes.
 
     There are at most twenty bins, a row for empty documents and one for longer ones. A bin with documents never looks
@@ -25,8 +25,8 @@ def bars(lengths: LengthStatistics, width: int = 80, upto: int | None = None) ->
             3          0
             4          1  ████████████▌ ← trained 4
     """
-    shown = lengths.histogram(_ROWS, upto)
-    notes = _notes(lengths, shown)
+    shown = length_statistics.histogram(_ROWS, longest_shown)
+    notes = _notes(length_statistics, shown)
     rows = [("0", shown.empty, notes[0])]
     rows += [
         (_range(low, high), count, note)
@@ -38,7 +38,7 @@ def bars(lengths: LengthStatistics, width: int = 80, upto: int | None = None) ->
     ranges, counts = [row[0] for row in kept], [row[1] for row in kept]
     said = [f" ← {', '.join(note)}" if note else "" for _, _, note in kept]
 
-    unit = lengths.unit or "length"
+    unit = length_statistics.unit or "length"
     first = max(map(len, [unit, *ranges]))
     second = max(len("documents"), len(f"{max(counts):,}"))
     room = width - first - second - 4
@@ -69,7 +69,9 @@ def _notes(lengths: LengthStatistics, shown: Histogram) -> list[list[str]]:
     return notes
 
 
-def figure(lengths: LengthStatistics, path: Path, title: str, bins: int = 50, upto: int | None = None) -> None:
+def write_histogram_figure(
+    length_statistics: LengthStatistics, path: Path, title: str, bins: int = 50, longest_shown: int | None = None
+) -> None:
     """Write the histogram as SVG or PNG, by the file's suffix, with the median and the training lengths marked.
 
     Documents that are empty or too long for the axis are counted below it. The same lengths give the same bytes.
@@ -81,7 +83,7 @@ def figure(lengths: LengthStatistics, path: Path, title: str, bins: int = 50, up
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
-    shown = lengths.histogram(bins, upto)
+    shown = length_statistics.histogram(bins, longest_shown)
     end = shown.edges[-1]
     drawn = Figure(figsize=(7.2, 4.2), dpi=160, layout="constrained")
     FigureCanvasAgg(drawn)
@@ -92,21 +94,27 @@ def figure(lengths: LengthStatistics, path: Path, title: str, bins: int = 50, up
     def named(name: str, length: int) -> str:
         return f"{name} {length:,}{' (right of the axis)' if length > end else ''}"
 
-    axes.axvline(lengths.median, color="#222222", linewidth=1.4, label=named("median", lengths.median))
+    axes.axvline(
+        length_statistics.median, color="#222222", linewidth=1.4, label=named("median", length_statistics.median)
+    )
     dashes = [(0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)), (0, (9, 3)), (0, (3, 1, 1, 1, 1, 1))]
-    for index, (length, share) in enumerate(lengths.beyond.items()):
-        label = f"{named('trained', length)}: {percent(share)} longer"
+    for index, (length, share) in enumerate(length_statistics.beyond.items()):
+        label = f"{named('trained', length)}: {format_percent(share)} longer"
         axes.axvline(length, color=f"C{index % 9 + 1}", linewidth=1.4, linestyle=dashes[index % 5], label=label)
     axes.set_xlim(0, end)
     axes.set_ylim(0, max(*shown.counts, 1) * 1.08)
-    below = [f"length in {lengths.unit}" if lengths.unit else "length"]
+    below = [f"length in {length_statistics.unit}" if length_statistics.unit else "length"]
     if shown.empty:
-        below.append(f"not drawn: {shown.empty:,} ({percent(shown.empty / lengths.documents)}) that are empty")
+        below.append(
+            f"not drawn: {shown.empty:,} ({format_percent(shown.empty / length_statistics.documents)}) that are empty"
+        )
     if shown.overflow:
-        share = percent(shown.overflow / lengths.documents)
-        below.append(f"not drawn: {shown.overflow:,} ({share}) longer than {end:,}, the longest {lengths.max:,}")
+        share = format_percent(shown.overflow / length_statistics.documents)
+        below.append(
+            f"not drawn: {shown.overflow:,} ({share}) longer than {end:,}, the longest {length_statistics.max:,}"
+        )
     axes.set_xlabel("\n".join(below), parse_math=False)
-    axes.set_ylabel(f"documents (of {lengths.documents:,})")
+    axes.set_ylabel(f"documents (of {length_statistics.documents:,})")
     axes.set_title(title, loc="left", fontsize=11, parse_math=False, wrap=True)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
@@ -124,7 +132,7 @@ def figure(lengths: LengthStatistics, path: Path, title: str, bins: int = 50, up
             raise SpecError(f"the figure cannot be written to '{path}': {error.strerror or error}") from error
 
 
-def percent(share: float) -> str:
+def format_percent(share: float) -> str:
     """Format a share as percent with one digit; it is never rounded to 0% or 100%, but to e.g. `under 0.1%`."""
     if 0 < share < 0.0005:
         return "under 0.1%"

@@ -66,19 +66,21 @@ class LengthStatistics:
         """The 50 percent quantile: for an even number of documents the lower of the two in the middle."""
         return self.quantiles[50]
 
-    def histogram(self, bins: int = 50, upto: int | None = None) -> Histogram:
-        """Return at most `bins` bins of equal integer width from 0 to `upto`, and the number of longer documents.
+    def histogram(self, bins: int = 50, longest_shown: int | None = None) -> Histogram:
+        """Return at most `bins` bins of equal integer width up to `longest_shown`, and the number of longer documents.
 
         Lengths are integers, so bins of width 2.4 would hold 2 or 3 of them and show a spurious comb pattern.
-        The last edge is the first multiple of the width that reaches `upto`: for 50 bins up to 4,000 the width is 80;
-        up to 101 it is 3, and 34 bins end at 102. `upto` is the 99 percent quantile rounded up (1,390 to 1,500)
-        unless given.
+        The last edge is the first multiple of the width that reaches `longest_shown`: for 50 bins up to 4,000 the width
+        is 80; up to 101 it is 3, and 34 bins end at 102. `longest_shown` is the 99 percent quantile rounded up (1,390
+        to 1,500) unless given.
         """
-        upto = _nice(self.quantiles[99]) if upto is None else upto
-        if bins < 1 or upto < 1:
-            raise SpecError(f"a histogram needs a bin and a length of 1 at least, not {bins} bins up to {upto}")
-        width = -(-upto // bins)
-        edges = np.arange(0, upto + width, width)
+        longest_shown = _nice(self.quantiles[99]) if longest_shown is None else longest_shown
+        if bins < 1 or longest_shown < 1:
+            raise SpecError(
+                f"a histogram needs a bin and a length of 1 at least, not {bins} bins up to {longest_shown}"
+            )
+        width = -(-longest_shown // bins)
+        edges = np.arange(0, longest_shown + width, width)
         # The number of documents up to each edge; at the first edge, 0, these are the empty ones.
         at_most = np.append(0, np.cumsum(self.times_N))[np.searchsorted(self.lengths_N, edges, side="right")]
         return Histogram(
@@ -88,9 +90,9 @@ class LengthStatistics:
             overflow=self.documents - int(at_most[-1]),
         )
 
-    def to_json_dict(self, bins: int = 50, upto: int | None = None) -> dict[str, object]:
+    def to_json_dict(self, bins: int = 50, longest_shown: int | None = None) -> dict[str, object]:
         """Return plain data for JSON: {"documents": 4, ..., "quantiles": {"p50": 2, ...}, "histogram": {...}}."""
-        shown = self.histogram(bins, upto)
+        shown = self.histogram(bins, longest_shown)
         return {
             "unit": self.unit or None,
             "documents": self.documents,
@@ -109,16 +111,16 @@ class LengthStatistics:
         }
 
 
-def measure(counts: Iterable[int], trained: Sequence[int] = (), unit: str = "") -> LengthStatistics:
+def measure_lengths(lengths: Iterable[int], training_lengths: Sequence[int] = (), unit: str = "") -> LengthStatistics:
     """Summarise a stream of lengths, with the share of documents longer than each training length.
 
-    The stream is read once, in chunks, and only distinct lengths are kept. `measure([1, 2, 2, 9], trained=[2])` has
-    median 2 and beyond {2: 0.25}.
+    The stream is read once, in chunks, and only distinct lengths are kept.
+    `measure_lengths([1, 2, 2, 9], training_lengths=[2])` has median 2 and beyond {2: 0.25}.
     """
-    for length in trained:
+    for length in training_lengths:
         if length < 1:
             raise SpecError(f"a training length is 1 or more, not {length}")
-    lengths_N, times_N = _distinct(counts)
+    lengths_N, times_N = _distinct(lengths)
     at_most_N = np.cumsum(times_N)
     documents, total = int(at_most_N[-1]), int(lengths_N @ times_N)
 
@@ -136,7 +138,7 @@ def measure(counts: Iterable[int], trained: Sequence[int] = (), unit: str = "") 
         min=int(lengths_N[0]),
         quantiles={percent: quantile(percent) for percent in PERCENTS},
         max=int(lengths_N[-1]),
-        beyond={length: longer(length) for length in sorted(trained)},
+        beyond={length: longer(length) for length in sorted(training_lengths)},
         unit=unit,
         lengths_N=lengths_N,
         times_N=times_N,

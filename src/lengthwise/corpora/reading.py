@@ -35,7 +35,7 @@ OnFields = Callable[[tuple[str, ...]], None] | None
 _ROWS = 8192  # rows of a parquet file read at once: half a gigabyte if a document has 10,000 words
 
 
-def texts(path: Path, fields: Sequence[str] | None = None, on_fields: OnFields = None) -> Iterator[str]:
+def read_texts(path: Path, fields: Sequence[str] | None = None, on_fields: OnFields = None) -> Iterator[str]:
     """Yield the text of each document of a file.
 
     `.jsonl`, `.ndjson` and `.json` hold an object or a string per line, `.parquet` a document per row, anything else a

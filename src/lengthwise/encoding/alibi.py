@@ -27,13 +27,13 @@ class Alibi(Encoding):
         super().__init__(geometry)
         self.slopes = slopes
 
-    def slope_H(self, like: Tensor) -> Tensor:
-        """The slope of each head, in the precision and on the device of `like`."""
+    def slope_H(self, like_tensor: Tensor) -> Tensor:
+        """The slope of each head, in the precision and on the device of `like_tensor`."""
         heads = self.geometry.heads
         below = heads if self.slopes == "text" else 2 ** math.floor(math.log2(heads))
         exponents = [8 * (h + 1) / below for h in range(below)]
         exponents += [8 * (2 * h + 1) / (2 * below) for h in range(heads - below)]
-        return torch.tensor([2.0**-e for e in exponents], dtype=like.dtype, device=like.device)
+        return torch.tensor([2.0**-e for e in exponents], dtype=like_tensor.dtype, device=like_tensor.device)
 
     def columns(self, positions_BT: Tensor) -> tuple[Tensor, Tensor]:
         k_BHT1 = (self.slope_H(positions_BT)[:, None] * positions_BT[:, None])[..., None]

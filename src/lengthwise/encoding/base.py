@@ -267,13 +267,13 @@ def _described(got: object) -> str:
 
 def cos_sin_from_theta(positions_BT: Tensor, theta: float, pairs: int) -> tuple[Tensor, Tensor]:
     """cos and sin of t · theta^(−f / pairs) for f = 0, ..., pairs − 1: (B, T, pairs) each."""
-    return cos_sin_from_frequency(positions_BT, spectrum(theta, pairs, positions_BT))
+    return cos_sin_from_frequency(positions_BT, frequencies_from_theta(theta, pairs, positions_BT))
 
 
-def spectrum(theta: float, pairs: int, like: Tensor) -> Tensor:
-    """theta^(−f / pairs) for f = 0, ..., pairs − 1, in float64 (on MPS, which has none, like `like`)."""
-    dtype = like.dtype if like.device.type == "mps" else torch.float64
-    return theta ** -(torch.arange(pairs, device=like.device, dtype=dtype) / max(pairs, 1))
+def frequencies_from_theta(theta: float, pairs: int, like_tensor: Tensor) -> Tensor:
+    """theta^(−f / pairs) for f = 0, ..., pairs − 1, in float64 (on MPS, which has none, like `like_tensor`)."""
+    dtype = like_tensor.dtype if like_tensor.device.type == "mps" else torch.float64
+    return theta ** -(torch.arange(pairs, device=like_tensor.device, dtype=dtype) / max(pairs, 1))
 
 
 def cos_sin_from_frequency(positions_BT: Tensor, frequency: Tensor) -> tuple[Tensor, Tensor]:
@@ -292,11 +292,11 @@ def normal_(parameter: Tensor, std: float, generator: torch.Generator) -> None:
         parameter.copy_(drawn * std)
 
 
-def uniform_(parameter: Tensor, below: float, generator: torch.Generator) -> None:
-    """Fill with draws between 0 and `below`, in fp32 on the CPU, as `normal_` does."""
+def uniform_(parameter: Tensor, high: float, generator: torch.Generator) -> None:
+    """Fill with draws between 0 and `high`, in fp32 on the CPU, as `normal_` does."""
     with torch.no_grad():
         drawn = torch.rand(parameter.shape, generator=generator, dtype=torch.float32, device="cpu")
-        parameter.copy_(drawn * below)
+        parameter.copy_(drawn * high)
 
 
 def option_taken_hint(option: str) -> str:

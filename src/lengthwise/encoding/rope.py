@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from lengthwise.encoding.base import Encoding, Geometry, cos_sin_from_frequency, spectrum
-from lengthwise.encoding.scaling import scaling_of
+from lengthwise.encoding.base import Encoding, Geometry, cos_sin_from_frequency, frequencies_from_theta
+from lengthwise.encoding.scaling import build_scaling
 from lengthwise.spec import SpecError
 
 
@@ -64,7 +64,7 @@ class Rope(Encoding):
         self.turning = _turning(p, fraction, self.turned)
         self.scaling, self.factor, self.trained, self.slow, self.fast = scaling, factor, trained, slow, fast
         self.attention_factor, self.length = attention_factor, length
-        self._scaling = scaling_of(
+        self._scaling = build_scaling(
             scaling,
             theta=theta,
             pairs=self.turned // 2 if self.turning else 0,
@@ -83,10 +83,10 @@ class Rope(Encoding):
         same = key_positions_BK is query_positions_BQ
         return query, (query if same else self._tables(key_positions_BK, budget_B))
 
-    def frequencies(self, like: Tensor, budget_B: Tensor) -> tuple[Tensor, Tensor | float]:
+    def frequencies(self, like_tensor: Tensor, budget_B: Tensor) -> tuple[Tensor, Tensor | float]:
         """The frequency of each pair, (F,) or (B, F), and what cos and sin are multiplied by, a number or (B, 1)."""
         pairs, magnitude = self.turned // 2, 1.0
-        frequency = spectrum(self.theta, pairs, like)
+        frequency = frequencies_from_theta(self.theta, pairs, like_tensor)
         if self._scaling is not None:
             if len(budget_B) > 1 and bool((budget_B == budget_B[0]).all()):
                 budget_B = budget_B[:1]
@@ -94,7 +94,7 @@ class Rope(Encoding):
             frequency = self._scaling.frequencies(frequency, stretch)
             magnitude = self._scaling.magnitude(stretch)
         if self.turning < pairs:
-            frequency = frequency * (torch.arange(pairs, device=like.device) < self.turning)
+            frequency = frequency * (torch.arange(pairs, device=like_tensor.device) < self.turning)
         return frequency, magnitude
 
     def _tables(self, positions_BT: Tensor, budget_B: Tensor) -> tuple[Tensor, Tensor]:

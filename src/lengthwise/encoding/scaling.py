@@ -124,7 +124,7 @@ def llama3_kept_share(scaling: Scaling, frequency_F: Tensor) -> Tensor:
     return ((turns_F - scaling.slow) / (scaling.fast - scaling.slow)).clamp(0, 1)
 
 
-def scaling_of(
+def build_scaling(
     kind: Kind | None,
     *,
     theta: float,

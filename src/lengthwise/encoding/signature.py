@@ -34,7 +34,7 @@ def canonical_encoding(spec: Spec) -> Spec:
 
 
 def _canonical(spec: Spec) -> Spec:
-    return canonical("encoding", ENCODINGS, spec, arguments=1, cls=encoding_class(spec.name))
+    return canonical("encoding", ENCODINGS, spec, positional_count=1, cls=encoding_class(spec.name))
 
 
 _canonical_once = cache(_canonical)

@@ -42,14 +42,16 @@ class Case:
         """The maximum number of tokens of the sequence, known before the answer."""
         return self.prompt + self.limit
 
-    def places(self, positions: Positions, said: Sequence[int] | None = None) -> list[int] | None:
+    def places(self, positions: Positions, output_ids: Sequence[int] | None = None) -> list[int] | None:
         """The position of each token of prompt and answer; None if they are consecutive."""
         if isinstance(positions, Consecutive):
             return None
-        return positions.places(self.ids[: self.prompt], self.answer if said is None else said, self.key, self.budget)
+        return positions.places(
+            self.ids[: self.prompt], self.answer if output_ids is None else output_ids, self.key, self.budget
+        )
 
 
-def cases(task: Task, split: str, length: int, examples: int | None = None) -> list[Case]:
+def evaluation_cases(task: Task, split: str, length: int, examples: int | None = None) -> list[Case]:
     """The evaluation set of a length, the same for every run."""
     found = _cases(task, split, length)
     return found if examples is None else found[:examples]
@@ -71,7 +73,7 @@ def _cases(task: Task, split: str, length: int) -> list[Case]:
     return made
 
 
-def grid(task: Task, lengths: Sequence[int] | str | None = None) -> list[tuple[str, int]]:
+def splits_and_lengths(task: Task, lengths: Sequence[int] | str | None = None) -> list[tuple[str, int]]:
     """The splits and lengths of an evaluation: all that are tested, or the given lengths, each with its split."""
     lengths = parse_lengths(lengths) if isinstance(lengths, str) else lengths
     seen = "validation" if task.protocol == "paper" else "test_seen"

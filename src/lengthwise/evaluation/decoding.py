@@ -20,13 +20,13 @@ Decode = Callable[[Sequence[Case], Sequence[Sequence[int]]], list[list[int]]]
 """(cases, tokens already generated for each) → all generated tokens of each, up to its end token or its limit."""
 
 
-def limit_of(decoder: Decoder) -> int | None:
+def position_limit(decoder: Decoder) -> int | None:
     """The first position that one of the decoder's encodings does not support; None if there is none."""
     limits = [part.limit for part in decoder._encodings() if part.limit is not None]
     return min(limits, default=None)
 
 
-def decoder_decode(decoder: Decoder, positions: Positions, end: int, rows: int = ROWS) -> Decode:
+def decoder_decode_function(decoder: Decoder, positions: Positions, end_id: int, batch_rows: int = ROWS) -> Decode:
     """Decoding with our decoder's cache, or without where appended tokens change earlier states."""
     work = _side_by_side if decoder.prefix_stable and decoder.config.mask != "bidirectional" else _anew
 
@@ -34,9 +34,9 @@ def decoder_decode(decoder: Decoder, positions: Positions, end: int, rows: int =
         said: list[list[int]] = [[] for _ in asked]
         # Sorted, so that the cases of a batch have similar numbers of tokens to generate and of prompt tokens.
         order = sorted(range(len(asked)), key=lambda n: (asked[n].limit - len(begun[n]), asked[n].prompt))
-        for start in range(0, len(order), rows):
-            group = order[start : start + rows]
-            told = work(decoder, positions, end, [asked[n] for n in group], [begun[n] for n in group])
+        for start in range(0, len(order), batch_rows):
+            group = order[start : start + batch_rows]
+            told = work(decoder, positions, end_id, [asked[n] for n in group], [begun[n] for n in group])
             for number, words in zip(group, told, strict=True):
                 said[number] = words
         return said
@@ -49,7 +49,7 @@ def _side_by_side(
     decoder: Decoder, positions: Positions, end: int, asked: list[Case], begun: list[Sequence[int]]
 ) -> list[list[int]]:
     said = [list(words) for words in begun]
-    limit = limit_of(decoder)
+    limit = position_limit(decoder)
     active = [row for row in range(len(asked)) if _goes_on(asked[row], said[row], end, positions, limit)]
     if not active:
         return said
@@ -88,7 +88,7 @@ def _anew(
     decoder: Decoder, positions: Positions, end: int, asked: list[Case], begun: list[Sequence[int]]
 ) -> list[list[int]]:
     """Decode without a cache: each token changes earlier states, so every step runs the whole sequence."""
-    said, limit = [list(words) for words in begun], limit_of(decoder)
+    said, limit = [list(words) for words in begun], position_limit(decoder)
     while active := [row for row in range(len(asked)) if _goes_on(asked[row], said[row], end, positions, limit)]:
         cases, words = [asked[row] for row in active], [said[row] for row in active]
         ids_BT, lengths, last_BT = _heads(cases, words)
@@ -164,16 +164,16 @@ def call_external_model(model: Outside, ids_BT: Tensor, lengths_B: Tensor) -> Te
         ) from error
 
 
-def outside_decode(model: Outside, end: int, rows: int = ROWS) -> Decode:
+def external_decode_function(model: Outside, end_id: int, batch_rows: int = ROWS) -> Decode:
     """Decoding with any callable, which runs on the whole sequence for every token."""
 
     @torch.no_grad()
     def decode(asked: Sequence[Case], begun: Sequence[Sequence[int]]) -> list[list[int]]:
         said = [list(words) for words in begun]
         waiting = list(range(len(asked)))
-        while waiting := [n for n in waiting if len(said[n]) < asked[n].limit and said[n][-1:] != [end]]:
-            for start in range(0, len(waiting), rows):
-                group = waiting[start : start + rows]
+        while waiting := [n for n in waiting if len(said[n]) < asked[n].limit and said[n][-1:] != [end_id]]:
+            for start in range(0, len(waiting), batch_rows):
+                group = waiting[start : start + batch_rows]
                 heads = [asked[n].ids[: asked[n].prompt] + said[n] for n in group]
                 lengths = torch.tensor([len(head) for head in heads])
                 ids_BT = torch.zeros(len(heads), int(lengths.max()), dtype=torch.long)

@@ -58,7 +58,7 @@ def evaluate(
         positions=positions,
         decoding=decoding,
         labels=labels,
-        progress=progress,
+        on_progress=progress,
     )
     return found.rows
 

@@ -65,43 +65,50 @@ def decoder_logits_function(decoder: Decoder, positions: Positions) -> Logits:
     return logits
 
 
-def stack_positions(places: list[list[int] | None], wide: int, tokens: list[int]) -> Tensor | None:
+def stack_positions(
+    positions_by_row: list[list[int] | None], padded_length: int, row_lengths: list[int]
+) -> Tensor | None:
     """The positions of several rows, padded on the right; None if they are consecutive."""
-    if places[0] is None:
+    if positions_by_row[0] is None:
         return None
-    found = np.zeros((len(places), wide), dtype=np.int64)
-    for row, (here, count) in enumerate(zip(places, tokens, strict=True)):
+    found = np.zeros((len(positions_by_row), padded_length), dtype=np.int64)
+    for row, (here, count) in enumerate(zip(positions_by_row, row_lengths, strict=True)):
         assert here is not None
         found[row, :count] = here[:count]
     return torch.from_numpy(found)
 
 
-def usable_input_tokens(case: Case, positions: Positions, limit: int | None) -> int:
+def usable_input_tokens(case: Case, positions: Positions, position_limit: int | None) -> int:
     """The number of input tokens of a case: all but the end token, or those before the first unsupported position."""
     inputs = len(case.ids) - 1
-    if limit is None:
+    if position_limit is None:
         return inputs
     places = case.places(positions)
     if places is None:
-        return min(inputs, limit)
-    over = [at for at, place in enumerate(places[:inputs]) if place >= limit]
+        return min(inputs, position_limit)
+    over = [at for at, place in enumerate(places[:inputs]) if place >= position_limit]
     return over[0] if over else inputs
 
 
 @torch.no_grad()
-def one_pass(
-    logits: Logits, asked: Sequence[Case], end: int, positions: Positions, limit: int | None, tokens: int = TOKENS
+def predict_in_one_pass(
+    logits_function: Logits,
+    cases: Sequence[Case],
+    end_id: int,
+    positions: Positions,
+    position_limit: int | None,
+    tokens_per_batch: int = TOKENS,
 ) -> list[OnePassResult]:
-    """Run all cases in one pass, in batches of about `tokens` tokens; a prompt past the limit has no answer."""
-    rooms = [usable_input_tokens(case, positions, limit) for case in asked]
+    """Run all cases in one pass, in batches of about `tokens_per_batch`; a prompt past the limit has no answer."""
+    rooms = [usable_input_tokens(case, positions, position_limit) for case in cases]
     found: dict[int, OnePassResult] = {
         number: OnePassResult(case, np.zeros(0, dtype=np.int64), np.zeros(0), False, float("nan"))
-        for number, case in enumerate(asked)
+        for number, case in enumerate(cases)
         if rooms[number] < case.prompt
     }
-    waiting = sorted((n for n in range(len(asked)) if n not in found), key=lambda n: rooms[n])
-    for group in _grouped(waiting, rooms, tokens):
-        chosen = [asked[number] for number in group]
+    waiting = sorted((n for n in range(len(cases)) if n not in found), key=lambda n: rooms[n])
+    for group in _grouped(waiting, rooms, tokens_per_batch):
+        chosen = [cases[number] for number in group]
         counts = [rooms[number] for number in group]
         wide = max(counts)
         ids_BT = np.zeros((len(group), wide), dtype=np.int64)
@@ -109,12 +116,12 @@ def one_pass(
         for row, (case, count) in enumerate(zip(chosen, counts, strict=True)):
             ids_BT[row, :count] = case.ids[:count]
             wanted_BT[row, case.prompt - 1 : count] = True
-        got_NV = logits(chosen, torch.from_numpy(ids_BT), counts, torch.from_numpy(wanted_BT)).float()
+        got_NV = logits_function(chosen, torch.from_numpy(ids_BT), counts, torch.from_numpy(wanted_BT)).float()
         targets_N = torch.tensor(
             [t for case, count in zip(chosen, counts, strict=True) for t in case.ids[case.prompt : count + 1]]
         )
-        found |= dict(zip(group, _split(got_NV, targets_N, chosen, counts, end), strict=True))
-    return [found[number] for number in range(len(asked))]
+        found |= dict(zip(group, _split(got_NV, targets_N, chosen, counts, end_id), strict=True))
+    return [found[number] for number in range(len(cases))]
 
 
 def _grouped(order: list[int], rooms: list[int], tokens: int) -> Iterator[list[int]]:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from lengthwise.display import Display, Part, Table
 from lengthwise.encoding.positions import Positions
-from lengthwise.evaluation.cases import Case, cases, grid
+from lengthwise.evaluation.cases import Case, evaluation_cases, splits_and_lengths
 from lengthwise.evaluation.decoding import ROWS
-from lengthwise.evaluation.onepass import TOKENS, OnePassResult, one_pass
-from lengthwise.evaluation.rows import frame
+from lengthwise.evaluation.onepass import TOKENS, OnePassResult, predict_in_one_pass
+from lengthwise.evaluation.rows import rows_to_frame
 from lengthwise.evaluation.subject import EvaluatedModel, HasTask
 from lengthwise.spec import SpecError, digest
 from lengthwise.task import build_task
@@ -107,9 +107,9 @@ def evaluate_decoder(
     positions: Positions | str | None = None,
     decoding: str = "checked",
     labels: dict[str, str | None] | None = None,
-    rows: int = ROWS,
-    tokens: int = TOKENS,
-    progress: Callable[[str], None] | None = None,
+    decoding_batch_rows: int = ROWS,
+    tokens_per_batch: int = TOKENS,
+    on_progress: Callable[[str], None] | None = None,
 ) -> EvaluationResult:
     """Evaluate a model on a task.
 
@@ -119,15 +119,17 @@ def evaluate_decoder(
     task = build_task(task) if isinstance(task, str) else task
     if decoding not in {"checked", "real", "none"}:
         raise SpecError(f"decoding is 'checked', 'real' or 'none', not {decoding!r}")
-    subject = EvaluatedModel.of(model, task, positions, rows)
-    places = list(grid(task, lengths) if splits is None else splits)
-    asked = [case for split, length in places for case in cases(task, split, length, examples)]
+    subject = EvaluatedModel.of(model, task, positions, decoding_batch_rows)
+    places = list(splits_and_lengths(task, lengths) if splits is None else splits)
+    asked = [case for split, length in places for case in evaluation_cases(task, split, length, examples)]
     if not asked:
         named = ", ".join(str(length) for _, length in places) or "any"
         raise SpecError(f"{task.name} has no test examples of length {named}: all are in other splits")
-    tell = progress or (lambda _: None)
+    tell = on_progress or (lambda _: None)
     tell(f"{len(asked):,} examples in one pass")
-    seen = one_pass(subject.logits, asked, task.vocabulary.eos, subject.positions, subject.limit, tokens)
+    seen = predict_in_one_pass(
+        subject.logits, asked, task.vocabulary.eos, subject.positions, subject.limit, tokens_per_batch
+    )
     checks, said = DecodingAgreement(), dict[int, list[int]]()
     if decoding == "checked" and subject.stable:
         said = _checked(subject, seen, checks, tell)
@@ -180,11 +182,11 @@ def _checked(
     return dict(zip(sample, decoded, strict=True))
 
 
-def first_disagreement(one: OnePassResult, said: list[int]) -> int | None:
+def first_disagreement(one_pass_result: OnePassResult, decoded_ids: list[int]) -> int | None:
     """The first position at which decoding differs from what the pass predicts; None if it does not."""
-    expected = _begun(one) if one.first_wrong is not None else one.case.answer
+    expected = _begun(one_pass_result) if one_pass_result.first_wrong is not None else one_pass_result.case.answer
     for at, token in enumerate(expected):
-        if at >= len(said) or said[at] != token:
+        if at >= len(decoded_ids) or decoded_ids[at] != token:
             return at
     return None
 
@@ -254,7 +256,7 @@ def _rows(task: Task, judged: list[CaseOutcome], marks: dict[str, str | None], t
                 "targets": sum(len(one.case.answer) for one in group),
             }
         )
-    return frame(found)
+    return rows_to_frame(found)
 
 
 def _inside(one: CaseOutcome) -> bool:

@@ -36,21 +36,21 @@ COLUMNS = {
 }
 
 
-def frame(rows: Iterable[Mapping[str, object]]) -> pl.DataFrame:
+def rows_to_frame(rows: Iterable[Mapping[str, object]]) -> pl.DataFrame:
     """Rows as a table with the types above."""
     import polars as pl
 
     return pl.DataFrame(list(rows), schema={name: getattr(pl, kind) for name, kind in COLUMNS.items()})
 
 
-def to_parquet(table: pl.DataFrame) -> bytes:
+def frame_to_parquet(table: pl.DataFrame) -> bytes:
     """The bytes of a parquet file: the same bytes for the same table."""
     data = BytesIO()
     table.write_parquet(data, compression="zstd")
     return data.getvalue()
 
 
-def from_parquet(data: bytes) -> pl.DataFrame:
+def frame_from_parquet(data: bytes) -> pl.DataFrame:
     """The table in a parquet file."""
     import polars as pl
 

@@ -14,9 +14,9 @@ from lengthwise.evaluation.decoding import (
     Decode,
     Outside,
     call_external_model,
-    decoder_decode,
-    limit_of,
-    outside_decode,
+    decoder_decode_function,
+    external_decode_function,
+    position_limit,
 )
 from lengthwise.evaluation.onepass import Logits, decoder_logits_function
 from lengthwise.model import Decoder
@@ -50,7 +50,9 @@ class EvaluatedModel:
     stable: bool
 
     @classmethod
-    def of(cls, model: object, task: Task, positions: Positions | str | None, rows: int) -> EvaluatedModel:
+    def of(
+        cls, model: object, task: Task, positions: Positions | str | None, decoding_batch_rows: int
+    ) -> EvaluatedModel:
         """Build the subject of a run, our decoder or any callable."""
         end = task.vocabulary.eos
         if hasattr(model, "evaluation_inputs"):
@@ -72,16 +74,18 @@ class EvaluatedModel:
             stable = model.config.mask != "bidirectional" and model.prefix_stable
             return cls(
                 decoder_logits_function(model, kind),
-                decoder_decode(model, kind, end, rows),
+                decoder_decode_function(model, kind, end, decoding_batch_rows),
                 kind,
-                limit_of(model),
+                position_limit(model),
                 stable,
             )
         if not callable(model):
             raise SpecError(f"a model is a run, a decoder or a function of (ids, lengths), not {type(model).__name__}")
         if not isinstance(kind, Consecutive):
             raise SpecError("a function of (ids, lengths) counts positions itself; leave out positions")
-        return cls(_outside_logits(model, task), outside_decode(model, end, rows), kind, None, True)
+        return cls(
+            _outside_logits(model, task), external_decode_function(model, end, decoding_batch_rows), kind, None, True
+        )
 
 
 def _outside_logits(model: Outside, task: Task) -> Logits:

@@ -13,15 +13,15 @@ from lengthwise.display import Display, Part
 from lengthwise.folder import Folder
 from lengthwise.progress import Say, progress
 from lengthwise.reporting.divergences import (
-    differences,
-    markdown,
+    all_divergence_estimates,
+    differences_from_reference,
+    divergence_markdown,
+    divergence_table,
     mean_over_lengths,
-    sentence,
-    summary,
-    table,
+    nearest_encoding_sentence,
     tasks_of,
 )
-from lengthwise.reporting.findings import short
+from lengthwise.reporting.findings import short_task_name
 from lengthwise.run.lease import STORE
 from lengthwise.spec import SpecError, suggests
 
@@ -74,16 +74,16 @@ class AttentionAnalysis(Display):
     @cached_property
     def tasks(self) -> dict[str, str]:
         """Each task → its short name, or its full name if two short names would be equal."""
-        names = {task: short(task) for task in tasks_of(self.heads)}
+        names = {task: short_task_name(task) for task in tasks_of(self.heads)}
         return names if len(set(names.values())) == len(names) else {task: task for task in names}
 
     def parts(self, width: int = 80) -> Iterator[Part]:
         """For each task what heads do and, where runs are compared, how far their attention is from the reference's."""
         from lengthwise.encoding.labels import label_of
-        from lengthwise.reporting.attention import lengths_shown
+        from lengthwise.reporting.attention import lengths_shown_in_words
 
         for task in self.tasks:
-            yield Part(f"{task}: what heads do at {lengths_shown(self.heads, task)}", "bold")
+            yield Part(f"{task}: what heads do at {lengths_shown_in_words(self.heads, task)}", "bold")
             yield Part(self.head_table(task))
             yield Part(
                 "mean over layers and heads, median and range of seeds; near: closer than .125 of the way back, far: "
@@ -108,11 +108,11 @@ class AttentionAnalysis(Display):
 
     def divergence_table(self, task: str) -> Rows:
         """Divergence from the reference's attention, one line for each encoding."""
-        return table(self.mean_divergence, task)
+        return divergence_table(self.mean_divergence, task)
 
     def verdict(self, task: str) -> str:
         """The divergence in a sentence."""
-        return sentence(self.mean_divergence, task, self.reference) or ""
+        return nearest_encoding_sentence(self.mean_divergence, task, self.reference) or ""
 
     def plain(self) -> dict[str, Any]:
         """All tables as plain data that JSON can hold."""
@@ -124,11 +124,13 @@ class AttentionAnalysis(Display):
     def _summaries(self) -> dict[str, Rows]:
         parts = {"seen and unseen": self.mean_divergence, "seen": self.mean_divergence_seen}
         return {
-            "summary": [{"lengths": lengths, **one} for lengths, part in parts.items() for one in summary(part)],
+            "summary": [
+                {"lengths": lengths, **one} for lengths, part in parts.items() for one in all_divergence_estimates(part)
+            ],
             "differences": [
                 {"lengths": lengths, **one}
                 for lengths, part in parts.items()
-                for one in differences(part, self.reference)
+                for one in differences_from_reference(part, self.reference)
             ],
         }
 
@@ -136,24 +138,29 @@ class AttentionAnalysis(Display):
         """Write rows, tables and figures into a folder; return the paths of the figures."""
         import polars as pl
 
-        from lengthwise.evaluation.rows import to_parquet
-        from lengthwise.reporting.attention import drawings
+        from lengthwise.evaluation.rows import frame_to_parquet
+        from lengthwise.reporting.attention import attention_drawings
 
         folder = Folder(to)
         for name in FILES:  # first: they took minutes, and everything below can be made again from them
-            folder.write(f"{name}.parquet", to_parquet(pl.DataFrame(getattr(self, name), infer_schema_length=None)))
+            folder.write(
+                f"{name}.parquet", frame_to_parquet(pl.DataFrame(getattr(self, name), infer_schema_length=None))
+            )
         for name, rows in self._summaries.items():
             if rows:
                 frame = pl.DataFrame(rows, infer_schema_length=None)
                 folder.write(f"{name}.csv", frame.write_csv(float_precision=6))
         if self.mean_divergence:
-            pages = [markdown(self.mean_divergence, task, self.reference) for task in tasks_of(self.mean_divergence)]
+            pages = [
+                divergence_markdown(self.mean_divergence, task, self.reference)
+                for task in tasks_of(self.mean_divergence)
+            ]
             pages += [
-                markdown(self.mean_divergence_seen, task, self.reference, ", seen lengths alone")
+                divergence_markdown(self.mean_divergence_seen, task, self.reference, ", seen lengths alone")
                 for task in tasks_of(self.mean_divergence_seen)
             ]
             folder.write("summary.md", "\n".join(pages))
-        made = drawings(self.mean_divergence, self.heads, self.distances, self.tasks)
+        made = attention_drawings(self.mean_divergence, self.heads, self.distances, self.tasks)
         return [path for drawing in made for path in drawing.write(to)]
 
 
@@ -230,9 +237,9 @@ def _analyzed(
     tell: Say,
 ) -> dict[str, Rows]:
     """Analyze runs of one task."""
-    from lengthwise.analysis.attention import DecoderSource, batches
+    from lengthwise.analysis.attention import DecoderSource, task_batches
     from lengthwise.analysis.pairing import ModelKey, ModelPair, pairings
-    from lengthwise.analysis.together import compare, describe
+    from lengthwise.analysis.together import compare_attention, describe_attention
 
     task = str(runs[0].plan.task_spec)
     models = _models(runs, checkpoint)
@@ -252,10 +259,10 @@ def _analyzed(
     elif any(model.encoding == reference for model in trained) and len(trained) > 1:
         pairs = pairings([(model.encoding, model.seed) for model in trained], reference)
     limits = [limit for run in (*runs, *([against] if against else [])) if (limit := run.plan.limit()) is not None]
-    given = batches(runs[0].task, lengths, examples, min(limits, default=None))
-    heads, distances = describe(trained, given, tell, task=task)
+    given = task_batches(runs[0].task, lengths, examples, min(limits, default=None))
+    heads, distances = describe_attention(trained, given, tell, task=task)
     near = [batch for batch in given if batch.length is None or batch.length <= 2 * runs[0].task.longest]
-    divergence = compare({**trained, **first}, pairs, near or given, tell, task=task) if pairs else []
+    divergence = compare_attention({**trained, **first}, pairs, near or given, tell, task=task) if pairs else []
     return {"divergence": divergence, "heads": heads, "distances": distances}
 
 

@@ -36,12 +36,12 @@ def write_rows(study: Study, to: str | Path, store: str | None = None, *, say: S
     >>> study.run(executor="inline")
     >>> write_rows(study, "rows.parquet")
     """
-    from lengthwise.evaluation.rows import to_parquet
+    from lengthwise.evaluation.rows import frame_to_parquet
 
     with progress(say) as tell:
         found = study.rows(store, tell)
     path = Path(to)
-    Folder(path.parent).write(path.name, to_parquet(found))
+    Folder(path.parent).write(path.name, frame_to_parquet(found))
     runs = found["run"].n_unique()
     return WrittenFiles(f"{found.height:,} rows of {runs:,} runs: {to}", rows=found.height, runs=runs, file=str(to))
 

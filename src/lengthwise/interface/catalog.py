@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from lengthwise.display import Facts, Part, Table
 from lengthwise.encoding import ENCODINGS, POSITIONS
 from lengthwise.interface.study import Say, Study, StudyCost, StudyReport
-from lengthwise.spec import Spec, SpecError, options, resolve, show, specs
+from lengthwise.spec import Spec, SpecError, format_value, options, parse_specs, resolve
 from lengthwise.task import PUBLISHED, TASKS
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ class EncodingTable(Table):
             words = inspect.getdoc(resolve("encoding", ENCODINGS, str(row["name"]))) or ""
             lines += ["", f"## {row['name']}", "", words]
             given = [
-                f"`{key}`" + ("" if value is None else f" = {show(value)}") for key, value in row["options"].items()
+                f"`{key}`" + ("" if value is None else f" = {format_value(value)}")
+                for key, value in row["options"].items()
             ]
             if given:
                 lines += ["", f"Options (and what they are unless given): {', '.join(given)}"]
@@ -185,7 +186,7 @@ def describe(preset: str = "laptop", encoding: str = "nope", vocabulary: int | N
     if said is not None and vocabulary is not None:
         raise SpecError(f"the vocabulary is given twice: in {preset!r} and as --vocabulary {vocabulary}")
     config = config_of(spec, vocabulary=said or vocabulary or 32_100)
-    named = specs(encoding)
+    named = parse_specs(encoding)
     return Facts(Decoder(config, named if len(named) > 1 else encoding).describe())
 
 
@@ -195,7 +196,7 @@ def studies() -> Table:
     >>> "quickstart" in studies().names
     True
     """
-    from lengthwise.study.add import committed
+    from lengthwise.study.add import committed_results_folder
     from lengthwise.study.reading import recipes
 
     rows = Table()
@@ -203,7 +204,7 @@ def studies() -> Table:
         study = Study.read(path)
         counts = study.planned.item_counts()
         line = {"study": name, "runs": counts["runs"] + counts["tuning"]}
-        rows.append({**line, "results": committed(study.file) is not None, "asks": study.file.question})
+        rows.append({**line, "results": committed_results_folder(study.file) is not None, "asks": study.file.question})
     return rows
 
 

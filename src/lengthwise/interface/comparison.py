@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 from lengthwise.display import Display, Part
 from lengthwise.folder import Folder
 from lengthwise.interface.study import Named, Study
-from lengthwise.interface.summary import disagreement
+from lengthwise.interface.summary import disagreement_sentence
 from lengthwise.progress import Say
-from lengthwise.reporting.findings import Findings, labelled
+from lengthwise.reporting.findings import Findings, run_label_table
 from lengthwise.reporting.page import Page
 from lengthwise.run.lease import STORE
-from lengthwise.spec import Spec, SpecError, show, suggests
+from lengthwise.spec import Spec, SpecError, format_value, suggests
 from lengthwise.study.file import StudyFile
 from lengthwise.study.plan import GridPoint, Item, check_only_encoding_differs
-from lengthwise.study.store import Store, kinds_of, record_of, some_wrong
+from lengthwise.study.store import Store, attempt_record, outcome_kinds, sample_wrong_answers
 
 if TYPE_CHECKING:
     import polars as pl
@@ -78,7 +78,7 @@ class Comparison(Display):
         for key, record in self.page.found.records.items():
             for label, checks in record["ends"].get("checks", {}).items():
                 if checks["differences"]:
-                    yield Part(disagreement(key, label, checks), "bold red")
+                    yield Part(disagreement_sentence(key, label, checks), "bold red")
 
     def plain(self) -> dict[str, Any]:
         """All numbers of the page, and the curves."""
@@ -111,7 +111,7 @@ class Comparison(Display):
 
 @suggests
 def compare(
-    what: Sequence[Run] | Named | type[Task],
+    runs_or_task: Sequence[Run] | Named | type[Task],
     encodings: Sequence[Named | type[Encoding]] = ("nope", "alibi", "rope"),
     *,
     seeds: int | Sequence[int] = 3,
@@ -129,9 +129,9 @@ def compare(
     >>> runs = [lw.train("parity:longest=4", name, steps=2, quiet=True) for name in ("nope", "rope")]
     >>> compare(runs).draw("figures")
     """
-    if isinstance(what, str | Mapping | Spec | type):
+    if isinstance(runs_or_task, str | Mapping | Spec | type):
         study = Study(
-            task=what,
+            task=runs_or_task,
             encoding=encodings,
             positions=positions,
             model=model,
@@ -143,12 +143,12 @@ def compare(
         if caution := study.planned.plan(study.planned.points[0]).caution:
             warnings.warn(caution, stacklevel=2)
         return _trained(study, store, workers, say)
-    if not what:
+    if not runs_or_task:
         raise SpecError("there is nothing to compare: give at least one run")
-    tasks = {str(run.plan.task_spec) for run in what}
+    tasks = {str(run.plan.task_spec) for run in runs_or_task}
     if len(tasks) > 1:
         raise SpecError(f"only runs on one task can be compared, not on {' and '.join(sorted(tasks))}")
-    listed = list({run.id: run for run in what}.values())  # without duplicates
+    listed = list({run.id: run for run in runs_or_task}.values())  # without duplicates
     items = _items(listed)
     study = Study(
         task=items[0].point.task,
@@ -169,7 +169,7 @@ def _trained(study: Study, store: str, workers: int | None, say: Say | None) -> 
     command += ["--seeds", str(len(study.file.seed_list))]
     changed = study.file.base.model_dump(include={"positions", "model", "training"}, exclude_defaults=True)
     command += [part for option, value in changed.items() for part in (f"--{option}", str(value))]
-    return Comparison(Page(study.findings(store, more="add --seeds {seeds}"), shlex.join(command)))
+    return Comparison(Page(study.findings(store, more_seeds_advice="add --seeds {seeds}"), shlex.join(command)))
 
 
 def _findings(study: StudyFile, items: list[Item], runs: Sequence[Run]) -> Findings:
@@ -177,16 +177,18 @@ def _findings(study: StudyFile, items: list[Item], runs: Sequence[Run]) -> Findi
 
     records: dict[str, Any] = {}
     for run in runs:
-        records[run.id] = {"key": run.id, "done": run.folder.json("done"), **record_of(run.folder)}
+        records[run.id] = {"key": run.id, "done": run.folder.json("done"), **attempt_record(run.folder)}
     said = {run.id: run.predictions() for run in runs}
     return Findings(
         study=study,
         items=items,
         planned=len(items),
-        rows=pl.concat([run.rows() for run in runs]).join(labelled(items).drop("diverged"), on="run", how="inner"),
+        rows=pl.concat([run.rows() for run in runs]).join(
+            run_label_table(items).drop("diverged"), on="run", how="inner"
+        ),
         records=records,
-        wrong=pl.concat([some_wrong(table, key) for key, table in said.items()]),
-        kinds=pl.concat([kinds_of(table, key) for key, table in said.items()]),
+        wrong=pl.concat([sample_wrong_answers(table, key) for key, table in said.items()]),
+        kinds=pl.concat([outcome_kinds(table, key) for key, table in said.items()]),
         proof=check_only_encoding_differs(items),
         more="train the missing seeds, up to {seeds} of each encoding",
         source=", ".join(dict.fromkeys(str(run.folder.parent.parent) for run in runs)),
@@ -213,4 +215,4 @@ def _differing(run: Run, runs: Sequence[Run], part: str) -> str:
     """Return the options of one part in which a run differs from any other, e.g. `layers=3`."""
     here, others = run.plan.options()[part], [other.plan.options()[part] for other in runs]
     differs = {key: value for key, value in here.items() if any(other.get(key) != value for other in others)}
-    return ":".join(f"{key}={show(value)}" for key, value in differs.items())
+    return ":".join(f"{key}={format_value(value)}" for key, value in differs.items())

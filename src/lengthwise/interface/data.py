@@ -8,7 +8,7 @@ from math import log10
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lengthwise.display import Display, Part, Table, cell
+from lengthwise.display import Display, Part, Table, format_cell
 from lengthwise.progress import Say, progress
 from lengthwise.spec import Spec, SpecError, canonical
 from lengthwise.task import TASKS, build_task
@@ -46,7 +46,9 @@ class Examples(Display):
 
     def parts(self, width: int = 80) -> Iterator[Part]:
         """Each example with its token counts."""
-        yield Part(f"{self.task}, {self.split}, length {self.length} ({self.unit}), chance {cell(self.chance)}", "bold")
+        yield Part(
+            f"{self.task}, {self.split}, length {self.length} ({self.unit}), chance {format_cell(self.chance)}", "bold"
+        )
         yield Part("prompt, then steps if there are any, then answer", "dim")
         for one in self.examples:
             yield Part("")
@@ -83,7 +85,7 @@ def examples(
     1 1 1 =
     """
     from lengthwise.task.sets import check_split_length, instance_factory, lengths_of
-    from lengthwise.task.vocabulary import text
+    from lengthwise.task.vocabulary import join_symbols
 
     chosen, name = _task(task, scratchpad=scratchpad, protocol=protocol, tokenizer=tokenizer)
     if length is None:
@@ -99,9 +101,9 @@ def examples(
         told.append(
             {
                 "index": index,
-                "prompt": text(example.prompt),
-                "steps": text(example.steps),
-                "answer": text(example.answer),
+                "prompt": join_symbols(example.prompt),
+                "steps": join_symbols(example.steps),
+                "answer": join_symbols(example.answer),
                 "subgroup": chosen.subgroup(instance),
                 "prompt_tokens": prompt,
                 "answer_tokens": len(sequence) - prompt,
@@ -144,7 +146,7 @@ class TaskAudit(Display):
         if found.protocol == "paper":
             yield Part("(the original samples with replacement; of its validation set, half is used in a run)")
         yield from map(Part, self._lacks())
-        yield from (Part(f"{key}: {cell(value)}") for key, value in found.facts.items())
+        yield from (Part(f"{key}: {format_cell(value)}") for key, value in found.facts.items())
         yield from (Part(f"deviation: {deviation}") for deviation in found.deviations)
         yield from (Part(f"problem: {problem}", "bold red") for problem in found.problems[:_PROBLEMS])
         if len(found.problems) > _PROBLEMS:
@@ -225,11 +227,11 @@ def export_task(
 
     >>> export_task("sort:longest=4", "sort-data")
     """
-    from lengthwise.task.export import export
+    from lengthwise.task.export import write_task_dataset
 
     chosen, name = _task(task, scratchpad=scratchpad, protocol=protocol, tokenizer=tokenizer)
     with progress(say) as tell:
-        written = export(chosen, name, Path(to), examples, seed, tell)
+        written = write_task_dataset(chosen, name, Path(to), examples, seed, tell)
     return Table({"split": split, "rows": count} for split, count in written.items())
 
 
@@ -246,12 +248,12 @@ class TextLengths(Display):
 
     def plain(self) -> object:
         """All statistics."""
-        return {**self.found.to_json_dict(upto=self.upto), "fields": self.fields}
+        return {**self.found.to_json_dict(longest_shown=self.upto), "fields": self.fields}
 
     def parts(self, width: int = 80) -> Iterator[Part]:
         """Statistics, and the histogram as bars."""
-        from lengthwise.corpora import bars
-        from lengthwise.corpora.drawing import percent
+        from lengthwise.corpora import histogram_bars
+        from lengthwise.corpora.drawing import format_percent
 
         found = self.found
         told = f"{self.name}: {found.documents:,} documents, {found.total:,} {found.unit}; mean {found.mean:,.1f}, "
@@ -260,9 +262,11 @@ class TextLengths(Display):
             yield Part(f"counted: {', '.join(self.fields)}")
         yield Part("quantiles: " + ", ".join(f"{share} % {length:,}" for share, length in found.quantiles.items()))
         for length, share in found.beyond.items():
-            yield Part(f"longer than {length:,}: {percent(share)} of the documents")
+            yield Part(f"longer than {length:,}: {format_percent(share)} of the documents")
         yield Part("")
-        yield from (Part(line, wrap=False) for line in bars(found, width=min(width, 100), upto=self.upto))
+        yield from (
+            Part(line, wrap=False) for line in histogram_bars(found, width=min(width, 100), longest_shown=self.upto)
+        )
         if self.figure is not None:
             yield Part(f"\nwritten: {self.figure}", wrap=False)
 
@@ -281,8 +285,8 @@ def text_lengths(
 
     >>> text_lengths("corpus.jsonl", trained=[512])
     """
-    from lengthwise.corpora import count_words, measure, texts
-    from lengthwise.corpora import figure as draw
+    from lengthwise.corpora import count_words, measure_lengths, read_texts
+    from lengthwise.corpora import write_histogram_figure as draw
 
     path, drawn = Path(file), None if figure is None else Path(figure)
     if path.suffix in {".csv", ".tsv"}:
@@ -296,10 +300,10 @@ def text_lengths(
         unit, count = "tokens", HuggingFaceTokenizer(tokenizer).count
     counted: list[str] = []
     with progress(say) as tell:
-        lengths = _counted(map(count, texts(path, fields, counted.extend)), tell)
-        found = measure(lengths, trained, unit)
+        lengths = _counted(map(count, read_texts(path, fields, counted.extend)), tell)
+        found = measure_lengths(lengths, trained, unit)
     if drawn is not None:
-        draw(found, drawn, f"{path.name}, {found.documents:,} documents", upto=upto)
+        draw(found, drawn, f"{path.name}, {found.documents:,} documents", longest_shown=upto)
     return TextLengths(path.name, found, counted, upto, drawn)
 
 

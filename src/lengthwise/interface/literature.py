@@ -14,7 +14,7 @@ from lengthwise.publication import CODE, PAPER, TOPICS, tables
 from lengthwise.publication import ENCODINGS as PUBLISHED_NAMES
 from lengthwise.publication import Table as PublishedTable
 from lengthwise.run.lease import STORE
-from lengthwise.spec import Spec, SpecError, canonical, did_you_mean, resolve, specs
+from lengthwise.spec import Spec, SpecError, canonical, did_you_mean, parse_specs, resolve
 from lengthwise.task import TASKS
 
 if TYPE_CHECKING:
@@ -105,9 +105,9 @@ def published_figure(figure: str, to: str | Path = OUTPUT) -> PublishedFigure:
 
     >>> published_figure("E.2", "figures")
     """
-    from lengthwise.reporting.published import FIGURES, draw
+    from lengthwise.reporting.published import FIGURES, redraw_published_figure
 
-    files = list(draw(figure, Path(to)))
+    files = list(redraw_published_figure(figure, Path(to)))
     return PublishedFigure(figure, FIGURES[figure][0], files)
 
 
@@ -138,31 +138,33 @@ def claims(store: str = STORE, results: str | Path | None = None) -> Claims:
 
     >>> claims()
     """
-    from lengthwise.reporting.claims import committed_on, judge, read_claims, read_measured
+    from lengthwise.reporting.claims import judge_claim, last_commit_date, read_claims, read_theory_estimates
     from lengthwise.reporting.findings import collect_findings
-    from lengthwise.reporting.numbers import numbers
-    from lengthwise.study.add import committed, find_committed_file
+    from lengthwise.reporting.numbers import compute_numbers
+    from lengthwise.study.add import committed_results_folder, find_committed_file
     from lengthwise.study.file import StudyFile
     from lengthwise.study.plan import Planned
     from lengthwise.study.reading import recipes, shipped_file_path
     from lengthwise.study.store import Bundle, Store
 
     listed, rows = read_claims(), dict[str, Any]()
-    dates = {"claims": committed_on(shipped_file_path("claims.yaml"))}
+    dates = {"claims": last_commit_date(shipped_file_path("claims.yaml"))}
     for name in dict.fromkeys(claim.study for claim in listed if claim.study in recipes()):
         study = StudyFile.read(str(name))
-        where = results or committed(study)
+        where = results or committed_results_folder(study)
         try:
             found = collect_findings(Planned(study), Store(store), None if where is None else Bundle(where))
         except SpecError:
             continue  # nothing of it is done: its claims are not tested
-        rows[str(name)] = (found, numbers(found))
-        dates[f"rows of {name}"] = None if where is None else committed_on(Path(where) / "rows.parquet")
+        rows[str(name)] = (found, compute_numbers(found))
+        dates[f"rows of {name}"] = None if where is None else last_commit_date(Path(where) / "rows.parquet")
     theory = find_committed_file("theory/claims.json")
-    measured = None if theory is None else read_measured(theory)
+    measured = None if theory is None else read_theory_estimates(theory)
     if theory is not None:
-        dates["measurements of theory"] = committed_on(theory)
-    made = [judge(claim, *rows.get(claim.study or "", (None, None)), measured=measured) for claim in listed]
+        dates["measurements of theory"] = last_commit_date(theory)
+    made = [
+        judge_claim(claim, *rows.get(claim.study or "", (None, None)), theory_estimates=measured) for claim in listed
+    ]
     return Claims(made, dates)
 
 
@@ -199,10 +201,10 @@ def _papers(name: str, outside: bool = True) -> list[str]:
         return ["lengthwise"]
     if name in recipes() or name.endswith((".yaml", ".yml")):
         study = StudyFile.read(name)
-        parts = [str(spec) for one in (*study.encodings, *study.positions, *study.tasks) for spec in specs(one)]
+        parts = [str(spec) for one in (*study.encodings, *study.positions, *study.tasks) for spec in parse_specs(one)]
         # A study's code from outside is not loaded for the sake of a name.
         return ["lengthwise", f"arXiv:{STUDY}", *(paper for part in parts for paper in _papers(part, outside=False))]
-    if len(listed := list(dict.fromkeys(specs(name)))) > 1 or "*" in name:
+    if len(listed := list(dict.fromkeys(parse_specs(name)))) > 1 or "*" in name:
         return [paper for spec in listed for paper in _papers(str(spec), outside)]
     spec = Spec.of(name)
     if spec.name == "consecutive":

@@ -17,7 +17,7 @@ def train_order_models(
     longest: int = 8,
     steps: int = 1500,
     model: str = "laptop",
-    tell: Say | None = None,
+    on_progress: Say | None = None,
 ) -> list[dict[str, Any]]:
     """Train sort and copy under a prefix mask and, beside them, copy under a causal one, all without positions.
 
@@ -26,14 +26,14 @@ def train_order_models(
     """
     import torch
 
-    from lengthwise.evaluation.cases import cases
+    from lengthwise.evaluation.cases import evaluation_cases
     from lengthwise.run import train
-    from lengthwise.theory.order import guess_of_multiset, permuted_prompt_effect
+    from lengthwise.theory.order import best_guess_accuracy_from_multiset, permuted_prompt_effect
 
     rows = []
     for task, mask in ((SORT, "prefix"), (COPY, "prefix"), (COPY, "causal")):
-        if tell is not None:
-            tell(f"training {task} with a {mask} mask")
+        if on_progress is not None:
+            on_progress(f"training {task} with a {mask} mask")
         run = train(
             f"{task}:alphabet={alphabet}:longest={longest}",
             "nope",
@@ -48,10 +48,10 @@ def train_order_models(
         for row in found.filter((found["checkpoint"] == "last") & found["subgroup"].is_null()).iter_rows(named=True):
             copying, loss = run.task.name == "copy", None
             if row["seen"] and row["length"] > 1:
-                asked = cases(run.task, row["split"], row["length"], examples=32)
+                asked = evaluation_cases(run.task, row["split"], row["length"], examples=32)
                 ids_BT = torch.tensor([case.ids for case in asked])
                 loss = permuted_prompt_effect(
-                    decoder, ids_BT, asked[0].prompt, seed=seed, begin=int(run.task.starts)
+                    decoder, ids_BT, asked[0].prompt, seed=seed, keep_first=int(run.task.starts)
                 ).loss
             rows.append(
                 {
@@ -61,7 +61,7 @@ def train_order_models(
                     "seen": row["seen"],
                     "examples": row["examples"],
                     "correct": row["correct"],
-                    "guess": guess_of_multiset(alphabet, row["length"]) if copying else None,
+                    "guess": best_guess_accuracy_from_multiset(alphabet, row["length"]) if copying else None,
                     "shuffled": loss,
                 }
             )

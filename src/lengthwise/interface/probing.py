@@ -46,7 +46,7 @@ class ProbeResults(Display):
     def tables(self) -> dict[tuple[str, str], Rows]:
         """(task, documents) → a line for each encoding and probe."""
         places = dict.fromkeys((row["task"], row["documents"]) for row in self.rows)
-        return {place: table(self.rows, *place) for place in places}
+        return {place: probe_table(self.rows, *place) for place in places}
 
     def parts(self, width: int = 80) -> Iterator[Part]:
         """A table for each task and kind of documents, and the variance by position if it was asked for."""
@@ -69,7 +69,7 @@ class ProbeResults(Display):
     @property
     def exponents(self) -> Rows:
         """The exponent with which the variance of attention's output falls with position."""
-        return exponents(self.spreads)
+        return variance_exponents(self.spreads)
 
     def baseline_sentences(self, task: str, documents: str) -> str:
         """The errors that are reached without a hidden state, as sentences."""
@@ -77,7 +77,7 @@ class ProbeResults(Display):
 
     def drawings(self) -> list[Drawing]:
         """The figures."""
-        return drawings(self.rows, self.spreads)
+        return probe_drawings(self.rows, self.spreads)
 
     def write(self, to: str | Path) -> list[Path]:
         """Write the figures into a folder; return the paths of the SVGs."""
@@ -103,7 +103,7 @@ def probe(
     lengths: Sequence[int] | str | None = None,
     documents: Sequence[str] = ("task",),
     root_m: bool = False,
-    one_size: bool = False,
+    equalise_output_norm: bool = False,
     spread: bool = False,
     checkpoint: str = "last",
     store: str = STORE,
@@ -125,7 +125,7 @@ def probe(
         raise SpecError(f"there are no documents {unknown[0]!r}.{did_you_mean(unknown[0], SOURCES)}")
     kinds = ("linear", "mlp") if kind == "both" else (kind,)
     lengths = parse_lengths(lengths) if isinstance(lengths, str) else lengths
-    wanted = _Settings(checkpoint, lengths, kinds, root_m, spread, one_size)
+    wanted = _Settings(checkpoint, lengths, kinds, root_m, spread, equalise_output_norm)
     before = [[], []] if to is None else [_read(Path(to) / name) for name in (ROWS, SPREAD)]
     found, spreads = Rows(), Rows()
     with progress(say) as tell:
@@ -183,7 +183,7 @@ def _probed(run: Run, source: str, wanted: _Settings, say: Callable[[str], None]
     if wanted.one_size:
         taps |= {(model, "one_size"): equalise_output_norm(decoder, trained) for model, decoder in models.items()}
     reads: dict[tuple[str, str], Read] = {
-        (model, change): decoder_state_reader(models[model], heads=tap) for (model, change), tap in taps.items()
+        (model, change): decoder_state_reader(models[model], head_tap=tap) for (model, change), tap in taps.items()
     }
     start = run.task.vocabulary.bos
     if run.task.starts and start is not None and source != "random-no-start":
@@ -195,7 +195,7 @@ def _probed(run: Run, source: str, wanted: _Settings, say: Callable[[str], None]
         "positions": str(run.plan.positions_spec),
         "seed": run.plan.seed,
     }
-    rows = probe_all(reads, trained, tested, kinds=wanted.kinds, key=run.plan.seed, progress=say)
+    rows = probe_all(reads, trained, tested, probe_kinds=wanted.kinds, seed=run.plan.seed, on_progress=say)
     spreads = Rows()
     if wanted.spread:
         others = tested.get("unseen") or tested["seen"]
@@ -208,13 +208,13 @@ def _probed(run: Run, source: str, wanted: _Settings, say: Callable[[str], None]
 def _documents(
     run: Run, source: str, lengths: Sequence[int] | None
 ) -> tuple[list[Document], dict[str, list[Document]]]:
-    from lengthwise.analysis.documents import random_sets, task_documents
-    from lengthwise.evaluation.decoding import limit_of
+    from lengthwise.analysis.documents import random_document_sets, task_documents
+    from lengthwise.evaluation.decoding import position_limit
 
-    limit = limit_of(run.plan.decoder())
+    limit = position_limit(run.plan.decoder())
     if source == "task":
         return task_documents(
-            run.task, None if lengths is None else list(lengths), positions=run.plan.positions, limit=limit
+            run.task, None if lengths is None else list(lengths), positions=run.plan.positions, max_tokens=limit
         )
     if lengths is not None:
         raise SpecError("--lengths are the task's; random documents have the tokens of the longest trained example")
@@ -225,7 +225,7 @@ def _documents(
         number for number in range(len(vocabulary)) if number not in {vocabulary.pad, vocabulary.bos, vocabulary.eos}
     ]
     first = vocabulary.bos if run.task.starts and source == "random" else None
-    return random_sets(symbols, run.max_training_sequence_length(), first=first, limit=limit)
+    return random_document_sets(symbols, run.max_training_sequence_length(), first_token=first, max_tokens=limit)
 
 
 def theorem1_states(vocabulary: int, start: int, tokens: int) -> Read:
@@ -239,9 +239,11 @@ def theorem1_states(vocabulary: int, start: int, tokens: int) -> Read:
     import torch
 
     from lengthwise.analysis.states import decoder_state_reader
-    from lengthwise.theory.theorem1 import FIRST, construct
+    from lengthwise.theory.theorem1 import FIRST, construct_theorem1_decoder
 
-    read = decoder_state_reader(construct(tokens, 4, heads=1, head_width=4, vocabulary=vocabulary).decoder)
+    read = decoder_state_reader(
+        construct_theorem1_decoder(tokens, 4, heads=1, head_width=4, vocabulary=vocabulary).decoder
+    )
 
     def renamed(batch: Batch, keep: Keep) -> None:
         # The proof's anchor has an id of its own; whichever token had that id takes the start token's.
@@ -255,7 +257,7 @@ def theorem1_states(vocabulary: int, start: int, tokens: int) -> Read:
 # --- tables and figures ----------------------------------------------------------------------------------------------
 
 
-def table(rows: Rows, task: str, source: str) -> Rows:
+def probe_table(rows: Rows, task: str, source: str) -> Rows:
     """One row for each encoding and probe: the error at each layer, and controls at the best layer after layer 0."""
     own = [row for row in rows if row["task"] == task and row["documents"] == source and row["model"] != "constructed"]
     layers = sorted({row["layer"] for row in own})
@@ -309,9 +311,9 @@ def baseline_sentences(rows: Rows, task: str, source: str) -> str:
     return "\n".join(told)
 
 
-def exponents(spreads: Rows) -> Rows:
+def variance_exponents(spreads: Rows) -> Rows:
     """For each task, encoding, layer and quantity the exponent of m, at the start and trained: medians over seeds."""
-    from lengthwise.analysis.spread import exponent
+    from lengthwise.analysis.spread import power_law_exponent
 
     groups: dict[tuple[Any, ...], Rows] = {}
     keys = ("task", "documents", "encoding", "layer", "quantity")
@@ -319,7 +321,7 @@ def exponents(spreads: Rows) -> Rows:
         groups.setdefault(tuple(row[key] for key in (*keys, "model", "run")), []).append(row)
     slopes: dict[tuple[Any, ...], list[float]] = {}
     for where, own in groups.items():
-        if (found := exponent(own)) is not None:
+        if (found := power_law_exponent(own)) is not None:
             slopes.setdefault(where[:-1], []).append(found)
     lines: dict[tuple[Any, ...], dict[str, Any]] = {}
     for (*where, model), found in slopes.items():
@@ -328,10 +330,10 @@ def exponents(spreads: Rows) -> Rows:
     return list(lines.values())
 
 
-def drawings(rows: Rows, spreads: Rows) -> list[Drawing]:
+def probe_drawings(rows: Rows, spreads: Rows) -> list[Drawing]:
     """The figures of rows."""
     from lengthwise.reporting.probes import probe_change_drawing, probe_error_drawing
-    from lengthwise.reporting.probes import spreads as spread
+    from lengthwise.reporting.probes import variance_by_position_drawing as spread
 
     found = []
     for source in dict.fromkeys(row["documents"] for row in rows):
@@ -339,9 +341,9 @@ def drawings(rows: Rows, spreads: Rows) -> list[Drawing]:
         for kind in dict.fromkeys(row["probe"] for row in own):
             found.append(probe_error_drawing(own, kind, f"probe-{kind}{end}"))
             if any(row["change"] != "none" for row in own):
-                found.append(probe_change_drawing(own, kind, name=f"probe-changed-{kind}{end}"))
+                found.append(probe_change_drawing(own, kind, file_name=f"probe-changed-{kind}{end}"))
     for source in dict.fromkeys(row["documents"] for row in spreads):
-        found.append(spread(spreads, source, name=f"probe-spread-{source}"))
+        found.append(spread(spreads, source, file_name=f"probe-spread-{source}"))
     return found
 
 
@@ -353,16 +355,16 @@ def _middle(values: Iterable[float]) -> float | None:
 def _write(rows: Rows, path: Path) -> None:
     import polars as pl
 
-    from lengthwise.evaluation.rows import to_parquet
+    from lengthwise.evaluation.rows import frame_to_parquet
     from lengthwise.folder import Folder
 
-    Folder(path.parent).write(path.name, to_parquet(pl.DataFrame(rows, infer_schema_length=None)))
+    Folder(path.parent).write(path.name, frame_to_parquet(pl.DataFrame(rows, infer_schema_length=None)))
 
 
 def _read(path: Path) -> Rows:
-    from lengthwise.evaluation.rows import from_parquet
+    from lengthwise.evaluation.rows import frame_from_parquet
     from lengthwise.folder import Folder
 
     if not path.exists():
         return []
-    return from_parquet(Folder(path.parent).read(path.name)).to_dicts()
+    return frame_from_parquet(Folder(path.parent).read(path.name)).to_dicts()

@@ -37,9 +37,9 @@ class PromptAttention(Display):
     @property
     def drawing(self) -> Drawing:
         """A heat map for each layer and head, with the tokens as labels."""
-        from lengthwise.reporting.attention import heat_maps
+        from lengthwise.reporting.attention import attention_heat_maps
 
-        return heat_maps(self.found.tokens, self.found.prompt, self.found.weights_LHQK, self.found.title)
+        return attention_heat_maps(self.found.tokens, self.found.prompt, self.found.weights_LHQK, self.found.title)
 
     def write(self, to: str | Path) -> Path:
         """Write the heat maps as an SVG file."""

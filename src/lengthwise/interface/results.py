@@ -36,11 +36,11 @@ def counts_in_words(counts: Mapping[str, int]) -> str:
     return " and ".join(parts)
 
 
-def done_count_text(found: Status, store: str, results: Path | None) -> str:
+def done_count_text(status: Status, store: str, results: Path | None) -> str:
     """Say how many are done, and where: in the store, or in the bundle that is counted."""
     if results is None:
-        return f"{len(found.done):,} done in {store}"
-    return f"{len(found.done) - found.given:,} done in {store}, {found.given:,} in {results}"
+        return f"{len(status.done):,} done in {store}"
+    return f"{len(status.done) - status.given:,} done in {store}, {status.given:,} in {results}"
 
 
 def failed_parts(failed: Mapping[str, str], waiting: int) -> Iterator[Part]:
@@ -323,5 +323,7 @@ class StudyResult(Display):
 
         with progress(say) as tell:
             tell("computing intervals and drawing")
-            found = self.study.findings(self.store, failed=self.tally.failed, guard=self.guard, use_committed=False)
+            found = self.study.findings(
+                self.store, failed=self.tally.failed, rerun_comparison=self.guard, use_committed=False
+            )
             return self.study.write_page(Page(found, self.study.command(self.store)), to)

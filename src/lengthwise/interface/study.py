@@ -23,7 +23,7 @@ from lengthwise.interface.results import (
 from lengthwise.loading import names_of
 from lengthwise.progress import Say, progress
 from lengthwise.run.lease import STORE
-from lengthwise.spec import Spec, SpecError, specs
+from lengthwise.spec import Spec, SpecError, parse_specs
 from lengthwise.study.add import (
     GUARDS,
     RerunComparison,
@@ -32,8 +32,8 @@ from lengthwise.study.add import (
     canonical_encoding_text,
     choose_runs_to_rerun,
     chosen_tasks,
-    committed,
-    mistakes,
+    committed_results_folder,
+    find_bundle_mistakes,
     rerun_store,
     with_added_encodings,
 )
@@ -135,7 +135,8 @@ class Study:
         file = with_added_encodings(plain, made.add) if made.add else plain
         chosen = None if made.tasks is None else chosen_tasks(file, made.tasks)
         made.before_adding, made.planned = Planned(plain, chosen), Planned(file, chosen)
-        own = {spec.name for text in made.add for spec in specs(text)}  # the user gave these names, so they are allowed
+        # the user gave these names, so they are allowed
+        own = {spec.name for text in made.add for spec in parse_specs(text)}
         refuse_outside_code([name for name in made.planned.outside_code_names() if name not in own], allow_code)
         return made
 
@@ -176,10 +177,10 @@ class Study:
         if errors or against is None:
             return StudyCheck(self, errors)
         bundle, again = Bundle(against), None
-        wrong = mistakes(self.before_adding, bundle)
+        wrong = find_bundle_mistakes(self.before_adding, bundle)
         if rerun and not wrong:
             with progress(say) as tell:
-                how: dict[str, Any] = {"executor": executor, "workers": workers, "tell": tell}
+                how: dict[str, Any] = {"executor": executor, "workers": workers, "on_progress": tell}
                 again = rerun_some(self.before_adding, bundle, rerun, Store(store or self.store), **how)
         return StudyCheck(self, [], ResultsCheck(str(against), len(bundle.records), wrong, again))
 
@@ -199,7 +200,7 @@ class Study:
 
     def cost(self, on: str = "here", workers: int | None = None, say: Say | None = None) -> StudyCost:
         """Estimate the cost: FLOPs, tokens, memory, disk and hours, on this machine or e.g. an `a100`."""
-        from lengthwise.study.cost import Cost, ThisMachine, accelerator, cost_of, total
+        from lengthwise.study.cost import Cost, ThisMachine, accelerator, cost_of, total_cost
 
         kinds: dict[tuple[str, str], list[Cost]] = {}
         with progress(say) as tell:
@@ -210,7 +211,7 @@ class Study:
                 kinds.setdefault((point.task, point.encoding), []).append(cost_of(self.planned.plan(point), machine))
         many = workers or ((os.cpu_count() or 1) if on == "here" else 1)
         runs = [one for listed in kinds.values() for one in listed]
-        return StudyCost(self.name, on, many, kinds, tuning, total([*tuning, *runs], many))
+        return StudyCost(self.name, on, many, kinds, tuning, total_cost([*tuning, *runs], many))
 
     # --- running it --------------------------------------------------------------------------------------------------
 
@@ -239,17 +240,19 @@ class Study:
         with progress(say) as tell:
             if verify:
                 self._verify_added(tell)
-            how: dict[str, Any] = {"executor": executor, "workers": workers, "address": address, "tell": tell}
+            how: dict[str, Any] = {"executor": executor, "workers": workers, "address": address, "on_progress": tell}
             if self.add and bundle is not None:
                 planned = Planned(self.file, self.planned.tasks, map(canonical_encoding_text, self.add))
                 guard = rerun_some(self.before_adding, bundle, GUARDS, kept, **how)
                 guard.refuse_if_different(accept)
-            tally = drive(planned, kept, given={} if bundle is None else bundle.summaries, retry=retry, **how)
+            summaries = {} if bundle is None else bundle.summaries
+            tally = drive(planned, kept, bundle_summaries=summaries, retry=retry, **how)
         return StudyResult(self, self.store, tally, guard)
 
     def _verify_added(self, tell: Say) -> None:
         """Raise if an added encoding from outside the package fails the conformance tests."""
-        for spec in dict.fromkeys(spec for text in self.add for spec in specs(text) if spec.name not in ENCODINGS):
+        added = (spec for text in self.add for spec in parse_specs(text))
+        for spec in dict.fromkeys(spec for spec in added if spec.name not in ENCODINGS):
             from lengthwise.conformance import verify  # takes a second to import, and most studies add none
 
             tell(f"verifying {spec}")
@@ -270,7 +273,7 @@ class Study:
     def _bundle(self, use_committed: bool = False) -> Bundle | None:
         where = self.counted()
         if where is None and use_committed and self.source:
-            where = committed(self.file)
+            where = committed_results_folder(self.file)
         return None if where is None else Bundle(where)
 
     def counted(self) -> Path | None:
@@ -298,7 +301,7 @@ class Study:
     ) -> list[str]:
         """Return the ids of the runs that are finished in a store; `encodings` selects some, e.g. `nope,t5`."""
         found = self._status(store)
-        only = None if encodings is None else {str(canonical_encoding(spec)) for spec in specs(encodings)}
+        only = None if encodings is None else {str(canonical_encoding(spec)) for spec in parse_specs(encodings)}
         done = {item.key for item in found.done}
         wanted = [item for item in found.items if item.kind == "run" and (only is None or item.point.encoding in only)]
         there = [item.key for item in wanted if item.key in done]
@@ -354,7 +357,7 @@ class Study:
         where = Path(to) if to is not None else OUTPUT / f"report-{self.name}"
         files = page.write(where, pdf=pdf)
         if latex:
-            from lengthwise.reporting.latex import latex as tables
+            from lengthwise.reporting.latex import write_latex_tables as tables
 
             files += tables(page, where)
         return StudyReport(page, where / "index.html", files)
@@ -363,12 +366,12 @@ class Study:
         self,
         store: str | None = None,
         failed: Mapping[str, str] | None = None,
-        guard: RerunComparison | None = None,
+        rerun_comparison: RerunComparison | None = None,
         say: Say | None = None,
-        more: str | None = None,
+        more_seeds_advice: str | None = None,
         use_committed: bool = True,
     ) -> Findings:
-        """Gather all results for a report; `more` is the advice it prints for getting more seeds."""
+        """Gather all results for a report; `more_seeds_advice` is the advice it prints for getting more seeds."""
         from lengthwise.reporting.findings import collect_findings
 
         return collect_findings(
@@ -376,10 +379,10 @@ class Study:
             Store(store or self.store),
             self._bundle(use_committed),
             failed=self._status(store).failed if failed is None else failed,
-            focus=[canonical_encoding_text(name) for name in self.add],
-            guard=None if guard is None else guard.sentence,
-            more=more,
-            say=say or (lambda words: None),
+            encodings_of_interest=[canonical_encoding_text(name) for name in self.add],
+            rerun_sentence=None if rerun_comparison is None else rerun_comparison.sentence,
+            more_seeds_advice=more_seeds_advice,
+            on_progress=say or (lambda words: None),
         )
 
     def command(self, store: str | None = None) -> str:

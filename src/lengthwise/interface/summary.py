@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lengthwise.display import Display, Part
 from lengthwise.encoding.labels import label_of
-from lengthwise.reporting.bars import bar
+from lengthwise.reporting.bars import accuracy_bar
 from lengthwise.run.lease import STORE
 
 if TYPE_CHECKING:
@@ -41,11 +41,11 @@ class RunSummary(Display):
         yield Part(
             f"{name} on {plan.task_spec}, seed {plan.seed}: {', '.join(told)}; reach {reach}", "bold", wrap=False
         )
-        yield Part(bar(self.curve, plan.task.longest, width - 1), wrap=False)
+        yield Part(accuracy_bar(self.curve, plan.task.longest, width - 1), wrap=False)
         yield Part("exact match by length, ▁ 0 to █ 1; | ends what was trained", "dim")
         for label, checks in self.run.folder.json("done")["checks"].items():
             if checks["differences"]:
-                yield Part(disagreement(self.run.id, label, checks), "bold red")
+                yield Part(disagreement_sentence(self.run.id, label, checks), "bold red")
         yield Part(f"folder: {self.run.folder}", wrap=False)
 
     def plain(self) -> dict[str, Any]:
@@ -55,7 +55,7 @@ class RunSummary(Display):
         return {**told, "checkpoints": self.run.checkpoints, "curve": self.curve}
 
 
-def disagreement(run: str, label: str, checks: dict[str, int]) -> str:
+def disagreement_sentence(run: str, label: str, checks: dict[str, int]) -> str:
     """Say that decoding and one pass gave different answers."""
     return (
         f"{run}, {label}: decoding disagreed with one pass in {checks['differences']} of {checks['decoded']} checks, "
@@ -69,13 +69,13 @@ def summarize(run: Run | str, *, store: str = STORE) -> RunSummary:
     >>> print(summarize("copy-nope-s0"))
     """
     from lengthwise.run import Run
-    from lengthwise.statistics.learned import by_length, scored_rows_filter
+    from lengthwise.statistics.learned import counts_by_length, scored_rows_filter
     from lengthwise.statistics.reach import run_scores
 
     opened = Run.open(run, store) if isinstance(run, str) else run
     rows = opened.rows()
     (line,) = run_scores(rows).to_dicts()
-    curve = dict(by_length(rows.filter(scored_rows_filter())).select("length", "accuracy").iter_rows())
+    curve = dict(counts_by_length(rows.filter(scored_rows_filter())).select("length", "accuracy").iter_rows())
     reach = line["reach"]
     at_least = bool(line["beyond"]) and reach is not None
     return RunSummary(opened, line["seen"], line["unseen"], bool(line["learned"]), reach, at_least, curve)

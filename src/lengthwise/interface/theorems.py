@@ -66,16 +66,19 @@ def theorem1(
     >>> theorem1(tokens=16, dtypes=["fp64"], sequences=2).name
     'theorem1'
     """
-    from lengthwise.reporting.theory import theorem1 as drawn
+    from lengthwise.reporting.theory import theorem1_drawing as drawn
     from lengthwise.theory import rows
 
     chosen = _norms(norms)
     with progress(say) as tell:
-        table, curve = rows.theorem1(
-            tokens, width, norms=chosen, precisions=dtypes, sequences=sequences, seed=seed, tell=tell
+        table, curve = rows.theorem1_rows(
+            tokens, width, norms=chosen, precisions=dtypes, sequences=sequences, seed=seed, on_progress=tell
         )
         small = min(tokens, 64)
-        changes, said = rows.changes(max(small, 2), seed=seed), rows.failure_case_outputs(small, seed=seed)
+        changes, said = (
+            rows.construction_change_rows(max(small, 2), seed=seed),
+            rows.failure_case_outputs(small, seed=seed),
+        )
     at = 2 * small + 2
     end = next(row["says"] for row in said if row["case"] == "as built" and row["t"] == at)
     return Demonstration(
@@ -104,14 +107,16 @@ def theorem2(
 
     >>> theorem2(tokens=16, dtypes=["fp64"])
     """
-    from lengthwise.reporting.theory import theorem2 as drawn
+    from lengthwise.reporting.theory import theorem2_drawing as drawn
     from lengthwise.theory import rows
 
     chosen = _norms(norms)
     with progress(say) as tell:
-        table = rows.theorem2(tokens, width, norms=chosen, precisions=dtypes, scaled=scaled, seed=seed, tell=tell)
+        table = rows.theorem2_rows(
+            tokens, width, norms=chosen, precisions=dtypes, scaled=scaled, seed=seed, on_progress=tell
+        )
         remark, points = rows.theorem2_remark()
-        imitated, by_distance = rows.imitations()
+        imitated, by_distance = rows.bias_imitation_rows()
     return Demonstration(
         "theorem2",
         {
@@ -129,11 +134,11 @@ def theory_horizon(dtypes: Sequence[str] = ("bf16", "fp16", "fp32"), *, say: Say
 
     >>> theory_horizon(["bf16"])
     """
-    from lengthwise.reporting.theory import horizon as drawn
+    from lengthwise.reporting.theory import horizon_drawing as drawn
     from lengthwise.theory import rows
 
     with progress(say) as tell:
-        reach, price = rows.horizons(dtypes, tell=tell), rows.units_needed_rows()
+        reach, price = rows.horizon_rows(dtypes, on_progress=tell), rows.units_needed_rows()
     return Demonstration(
         "horizon",
         {"the largest t that is still told from t + 1": reach, "units of the ReLU layer for T tokens": price},
@@ -147,12 +152,12 @@ def theory_heads(tokens: int = 12, beta: float = 5.0) -> Demonstration:
     >>> theory_heads(tokens=6).name
     'heads'
     """
-    from lengthwise.reporting.theory import heads as drawn
+    from lengthwise.reporting.theory import head_drawing as drawn
     from lengthwise.theory import rows
 
     if beta <= 0:
         raise SpecError(f"--beta is above 0, not {beta:g}")
-    table, maps = rows.heads(tokens, beta)
+    table, maps = rows.two_layer_head_rows(tokens, beta)
     return Demonstration("heads", {"heads without positions": table}, more={"maps": maps}, draw=lambda: [drawn(maps)])
 
 
@@ -178,7 +183,7 @@ def theory_variance(
 
     start = Initialisation.pytorch(width, heads) if pytorch else Initialisation(width, heads, sigma)
     with progress(say) as tell:
-        rows = lemma_rows(start, tokens, count=draws, seed=seed, tell=tell)
+        rows = lemma_rows(start, tokens, draws=draws, seed=seed, on_progress=tell)
     return Demonstration(
         "variance",
         {"Lemmas of Chi et al. 2023, measured and predicted": lemma_table(rows, tokens)},
@@ -203,14 +208,14 @@ def theory_order(
     from lengthwise.reporting.variance import order_effect_drawing as drawn
     from lengthwise.reporting.variance import order_table
     from lengthwise.reporting.variance import trained_accuracy_drawing as drawn_trained
-    from lengthwise.theory.order import every_check
+    from lengthwise.theory.order import order_check_rows
 
-    rows, learned = every_check(tokens, seed=seed), list[dict[str, Any]]()
+    rows, learned = order_check_rows(tokens, seed=seed), list[dict[str, Any]]()
     tables: dict[str, Rows] = {"What changes a logit": [{**row, "change": f"{row['change']:.1e}"} for row in rows]}
     notes = ["change: the largest change of a logit over their standard deviation, in float64."]
     if train:
         with progress(say) as tell:
-            learned = train_order_models(store, seed=seed, tell=tell)
+            learned = train_order_models(store, seed=seed, on_progress=tell)
         tables["What three trained models learned of the order"] = order_table(learned)
         notes.append("By length, all trained; loss: what another order of the prompt adds to it, in nats.")
     return Demonstration(
@@ -233,10 +238,10 @@ class TheoryClaims(Display):
 
     def claim_verdict_rows(self) -> list[dict[str, Any]]:
         """Return a line for each claim that was measured."""
-        from lengthwise.reporting.claims import claim_estimates, judge, read_claims
+        from lengthwise.reporting.claims import claim_estimates, judge_claim, read_claims
 
         values = claim_estimates(self.rows)
-        return [judge(claim, None, None, values).line() for claim in read_claims() if claim.id in values]
+        return [judge_claim(claim, None, None, values).line() for claim in read_claims() if claim.id in values]
 
     def parts(self, width: int = 80) -> list[Part]:
         """A line for each claim."""
@@ -261,7 +266,7 @@ def theory_claims(draws: int = 50, *, seed: int = 0, say: Say | None = None) -> 
     from lengthwise.theory.claims import measure_claims
 
     with progress(say) as tell:
-        return TheoryClaims(measure_claims(draws=draws, seed=seed, tell=tell), draws, seed)
+        return TheoryClaims(measure_claims(draws=draws, seed=seed, on_progress=tell), draws, seed)
 
 
 def _norms(names: Sequence[str]) -> list[NormKind]:

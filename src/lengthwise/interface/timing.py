@@ -88,13 +88,20 @@ def bench(
     spec = Spec.of(model)
     said = dict(spec.options).get("vocabulary")
     config = preset(spec) if said is not None else preset(spec, vocabulary=32)
-    known = [canonical("encoding", ENCODINGS, one, arguments=1) for one in named]
+    known = [canonical("encoding", ENCODINGS, one, positional_count=1) for one in named]
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     if load is not None and load > (os.cpu_count() or 1) / 2:
         warnings.warn(f"the machine is busy (load {load:.1f} on {os.cpu_count()} cores): times are noisy", stacklevel=2)
     with progress(say) as tell:
         rows = time_encodings(
-            config, known, lengths, batch=batch, repeat=repeat, threads=threads, limit=limit, tell=tell
+            config,
+            known,
+            lengths,
+            batch_size=batch,
+            rounds=repeat,
+            threads=threads,
+            seconds_limit=limit,
+            on_progress=tell,
         )
     machine = {"cpu": cpu_name(), "torch": torch.__version__, "load": None if load is None else round(load, 2)}
     how = {"model": str(spec), "batch": batch, "repeat": repeat, "threads": threads}

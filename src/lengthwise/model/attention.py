@@ -76,17 +76,17 @@ class AttentionContext:
         dtype = self.query_positions_BQ.dtype
         return AttentionContext(self.encoding, self.config, self.attention_mask.block(start, end), dtype, self.budget_B)
 
-    def rows(self, scores: int, wanted: int | None) -> int:
+    def rows(self, score_count: int, tap_block_size: int | None) -> int:
         """The number of queries per block, given the number of all scores and the block size that a tap wants."""
         queries = self.attention_mask.queries.tokens
         # An encoding that rotates keys and sees scores has one state for all queries, so they are not split.
         if self.hooked and self.turns:
             return queries
-        if wanted is not None:
-            return min(wanted, queries)
-        if scores <= AT_ONCE:
+        if tap_block_size is not None:
+            return min(tap_block_size, queries)
+        if score_count <= AT_ONCE:
             return queries
-        return max(16, queries * (AT_ONCE // 4) // scores)
+        return max(16, queries * (AT_ONCE // 4) // score_count)
 
     @cached_property
     def bias_BHQK(self) -> Tensor | None:
@@ -150,20 +150,20 @@ class AttentionContext:
         """What FlexAttention needs: the bias and the mask as functions of one query and one key."""
         return build_flex_inputs(self)
 
-    def precompute_shared(self, batch: int, dropping: bool, weights_tapped: bool) -> None:
+    def precompute_shared(self, batch_size: int, has_dropout: bool, weights_tapped: bool) -> None:
         """Compute state and bias now: both runs of a layer under gradient checkpointing must find them cached."""
         queries, keys = self.attention_mask.queries.tokens, self.attention_mask.keys.tokens
-        much = not weights_tapped and self.rows(batch * self.config.heads * queries * keys, None) < queries
+        much = not weights_tapped and self.rows(batch_size * self.config.heads * queries * keys, None) < queries
         if self.turns or not much:
             _ = self.state
         if self.backend == "flex":
             _ = self.flex_inputs
             return
-        if much and (self.dense or dropping):
+        if much and (self.dense or has_dropout):
             return  # each block computes its own
         if self.hooked:
             _ = self.bias_BHQK
-        elif self.dense or dropping or weights_tapped:
+        elif self.dense or has_dropout or weights_tapped:
             _ = self.added_BHQK
         else:
             _ = self.columns
@@ -242,10 +242,10 @@ def dense(
     marks_BHKC: Tensor | None = None,
     dropout: float = 0.0,
     taps: Taps | None = None,
-    at: str = "",
+    tap_prefix: str = "",
 ) -> Tensor:
     """Explicit attention in fp32 or better; with many scores, one block of queries at a time."""
-    name = f"{at}.weights"
+    name = f"{tap_prefix}.weights"
     listened = taps is not None and taps.has(name)
     wanted = taps.queries_per_block(name) if taps is not None else None
     queries = q_BHQE.shape[2]
@@ -370,7 +370,7 @@ class Attention(nn.Module):
         if context.backend == "flex" and not watched:
             heads = flex(q, k, v, context, dropout=dropout)
         elif context.dense or dropout or watched:
-            heads = dense(q, k, v, context, marks_BHKC=marks, dropout=dropout, taps=taps, at=at)
+            heads = dense(q, k, v, context, marks_BHKC=marks, dropout=dropout, taps=taps, tap_prefix=at)
         else:
             heads = fused_attention(q, k, v, context)
         if taps is not None:

@@ -33,10 +33,10 @@ class Cache:
         """Tokens per row so far, padding included."""
         return 0 if self.layout is None else self.layout.tokens
 
-    def check_can_append(self, mask: str, new: TokenLayout) -> None:
+    def check_can_append(self, mask: str, new_layout: TokenLayout) -> None:
         """Refuse tokens that do not fit the budget, or that would change states which are already stored."""
         before = torch.tensor((0,) if self.layout is None else self.layout.counts)
-        tokens_B = before + torch.tensor(new.counts)
+        tokens_B = before + torch.tensor(new_layout.counts)
         if bool((tokens_B > torch.as_tensor(self.budget).cpu()).any()):
             most = int(tokens_B.max())
             raise SpecError(
@@ -44,19 +44,19 @@ class Cache:
             )
         if mask == "bidirectional":
             raise SpecError("a bidirectional model has no cache: every new token changes the states of all others")
-        if mask == "prefix" and self.layout is not None and new.prefix_BT is not None:
+        if mask == "prefix" and self.layout is not None and new_layout.prefix_BT is not None:
             raise SpecError(
                 "under a prefix mask the whole prompt goes into the cache at once: give prefix with the first block"
             )
 
-    def keep(self, rows: list[int]) -> None:
+    def keep(self, row_indices: list[int]) -> None:
         """Keep only these rows of the batch; the others are finished."""
         for held in (self._keys, self._values, self._marks):
-            held[:] = [None if part is None else part[rows] for part in held]
+            held[:] = [None if part is None else part[row_indices] for part in held]
         if isinstance(self.budget, Tensor) and self.budget.numel() > 1:
-            self.budget = self.budget.reshape(-1)[rows]
+            self.budget = self.budget.reshape(-1)[row_indices]
         if self.layout is not None:
-            self.layout = self.layout.rows(rows)
+            self.layout = self.layout.rows(row_indices)
 
     def extend_marks(self, layer: int, marks_BHQC: Tensor) -> Tensor:
         """Append the marks of one layer's new tokens (see `Encoding.mark`), and return all of that layer's."""

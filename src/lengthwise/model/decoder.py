@@ -21,7 +21,7 @@ from lengthwise.model.norm import Norm
 from lengthwise.model.per_layer import Named, per_layer
 from lengthwise.model.taps import Tap, Taps
 from lengthwise.model.temperature import build_temperature
-from lengthwise.spec import Spec, SpecError, digest, options, show
+from lengthwise.spec import Spec, SpecError, digest, format_value, options
 
 
 class FeedForward(nn.Module):
@@ -369,8 +369,8 @@ class Decoder(nn.Module):
                 raise SpecError(f"option {key!r} of '{spec}' cannot be read back: {option_taken_hint(key)}")
             for key, asked in spec.options:
                 if (got := getattr(part, key, asked)) != asked:
-                    raise SpecError(f"'{spec}' asks for {key}={show(asked)}, but the module has {key}={got}")
-            said = [f"{key}={show(value)}" for key, value in known.items() if value is not None]
+                    raise SpecError(f"'{spec}' asks for {key}={format_value(asked)}, but the module has {key}={got}")
+            said = [f"{key}={format_value(value)}" for key, value in known.items() if value is not None]
             where = f"layer{'' if len(layers) == 1 else 's'} {', '.join(map(str, layers))}"
             told.append(" ".join([f"{where}: {spec.name}", *said]))
         return told

@@ -45,13 +45,13 @@ class TokenLayout:
         """Tokens per row, padding included."""
         return self.positions_BT.shape[1]
 
-    def rows(self, chosen: list[int]) -> TokenLayout:
+    def rows(self, row_indices: list[int]) -> TokenLayout:
         """The layout of these rows only."""
 
         def of(held_BT: Tensor | None) -> Tensor | None:
-            return held_BT if held_BT is None or held_BT.shape[0] == 1 else held_BT[chosen]
+            return held_BT if held_BT is None or held_BT.shape[0] == 1 else held_BT[row_indices]
 
-        counts = self.counts if len(self.counts) == 1 else tuple(self.counts[row] for row in chosen)
+        counts = self.counts if len(self.counts) == 1 else tuple(self.counts[row] for row in row_indices)
         positions_BT = of(self.positions_BT)
         assert positions_BT is not None
         return replace(
@@ -75,28 +75,28 @@ class TokenLayout:
             self, positions_BT=positions_BT, documents_BT=of(self.documents_BT), prefix_BT=of(self.prefix_BT)
         )
 
-    def joined(self, new: TokenLayout) -> TokenLayout:
-        """The layout of these tokens followed by `new` ones."""
-        batch = max(self.positions_BT.shape[0], new.positions_BT.shape[0])
+    def joined(self, new_layout: TokenLayout) -> TokenLayout:
+        """The layout of these tokens followed by `new_layout` ones."""
+        batch = max(self.positions_BT.shape[0], new_layout.positions_BT.shape[0])
         documents = None
-        if self.documents_BT is not None or new.documents_BT is not None:
-            documents = _cat(self._documents(), new._documents())
+        if self.documents_BT is not None or new_layout.documents_BT is not None:
+            documents = _cat(self._documents(), new_layout._documents())
         prefix = None
         if self.prefix_BT is not None:
-            prefix = _cat(self.prefix_BT, torch.zeros_like(new.positions_BT, dtype=torch.bool))
-        counts = tuple(a + b for a, b in zip(_each(self.counts, batch), _each(new.counts, batch), strict=True))
-        follows = self.documents_BT is None and new.documents_BT is None
+            prefix = _cat(self.prefix_BT, torch.zeros_like(new_layout.positions_BT, dtype=torch.bool))
+        counts = tuple(a + b for a, b in zip(_each(self.counts, batch), _each(new_layout.counts, batch), strict=True))
+        follows = self.documents_BT is None and new_layout.documents_BT is None
         return TokenLayout(
-            positions_BT=_cat(self.positions_BT, new.positions_BT),
+            positions_BT=_cat(self.positions_BT, new_layout.positions_BT),
             documents_BT=documents,
             prefix_BT=prefix,
             counts=counts[:1] if len(set(counts)) == 1 else counts,
-            smallest=min(self.smallest, new.smallest),
-            largest=max(self.largest, new.largest),
+            smallest=min(self.smallest, new_layout.smallest),
+            largest=max(self.largest, new_layout.largest),
             given=self.given,
-            trailing=self.documents_BT is None and new.trailing,
-            consecutive=self.consecutive and new.consecutive and follows,
-            ordered=self.ordered and new.ordered and follows and new.smallest >= self.largest,
+            trailing=self.documents_BT is None and new_layout.trailing,
+            consecutive=self.consecutive and new_layout.consecutive and follows,
+            ordered=self.ordered and new_layout.ordered and follows and new_layout.smallest >= self.largest,
         )
 
     def _documents(self) -> Tensor:

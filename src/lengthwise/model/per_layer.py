@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from lengthwise.encoding import ENCODINGS
 from lengthwise.encoding.base import Encoding
-from lengthwise.spec import Spec, SpecError, canonical, specs
+from lengthwise.spec import Spec, SpecError, canonical, parse_specs
 
 Named = str | Mapping[str, object] | Spec | type[Encoding]
 """How an encoding is named: a spec in any of its forms, or the class itself."""
@@ -17,7 +17,7 @@ def per_layer(encoding: Named | Sequence[Named], layers: int) -> tuple[tuple[Spe
     if encoding is None or isinstance(encoding, Encoding):
         raise SpecError("give the encoding's name or its class, e.g. 'rope', or a list with one per layer")
     if isinstance(encoding, str):
-        several = specs(encoding)
+        several = parse_specs(encoding)
         encoding = several if len(several) > 1 else Spec.of(several[0] if several else encoding)
     listed = (encoding,) * layers if isinstance(encoding, str | Mapping | Spec | type) else tuple(encoding)
     if len(listed) != layers:
@@ -33,6 +33,6 @@ def per_layer(encoding: Named | Sequence[Named], layers: int) -> tuple[tuple[Spe
             if classes.setdefault(spec, item) is not item:
                 raise SpecError(f"two classes are called {item.__qualname__}; give them names of their own")
         else:
-            spec = canonical("encoding", ENCODINGS, Spec.of(item), arguments=1)
+            spec = canonical("encoding", ENCODINGS, Spec.of(item), positional_count=1)
         named.append(spec)
     return tuple(named), classes

@@ -41,13 +41,13 @@ class Task:
     chance: float = 0.0
 
 
-def read(name: str) -> list[dict[str, str]]:
+def read_published_csv(name: str) -> list[dict[str, str]]:
     """Return the lines of a file of published numbers, `data/NAME.csv`."""
     text = files(__name__).joinpath("data", f"{name}.csv").read_text("utf-8")
     return list(DictReader(text.splitlines()))
 
 
-def by_encoding(line: Mapping[str, str]) -> dict[str, float]:
+def numbers_by_encoding(line: Mapping[str, str]) -> dict[str, float]:
     """Return the numbers of a line that has a column for each encoding."""
     return {name: float(line[name]) for name in ENCODINGS if line[name]}
 
@@ -62,7 +62,7 @@ TASKS = {
         line["unit"],
         float(line["chance"]),
     )
-    for line in read("tasks")
+    for line in read_published_csv("tasks")
 }
 CATEGORIES = {
     "primitive": "Primitive tasks",

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from statistics import fmean
 
-from lengthwise.publication import CODE, ENCODINGS, PAPER, SEEDS, TASKS, Table, by_encoding, read
+from lengthwise.publication import CODE, ENCODINGS, PAPER, SEEDS, TASKS, Table, numbers_by_encoding, read_published_csv
 
-_LINES = read("accuracy")
+_LINES = read_published_csv("accuracy")
 
 
 def _means(lengths: str) -> dict[str, dict[str, float]]:
-    return {line["task"]: by_encoding(line) for line in _LINES if line["lengths"] == lengths and line["seed"] == "mean"}
+    return {
+        line["task"]: numbers_by_encoding(line)
+        for line in _LINES
+        if line["lengths"] == lengths and line["seed"] == "mean"
+    }
 
 
 UNSEEN = _means("unseen")
 """Task → encoding → exact match at unseen lengths, mean of three seeds."""
 SEEN = _means("seen")
 """The same at seen lengths (validation), for tasks with a published number over all of them."""
-_SINGLE = {(line["task"], line["seed"]): by_encoding(line) for line in _LINES if line["seed"] != "mean"}
+_SINGLE = {(line["task"], line["seed"]): numbers_by_encoding(line) for line in _LINES if line["seed"] != "mean"}
 PER_SEED: dict[str, dict[str, tuple[float, ...]]] = {
     task: {encoding: tuple(_SINGLE[task, str(seed)][encoding] for seed in SEEDS) for encoding in ENCODINGS}
     for task in dict.fromkeys(task for task, _ in _SINGLE)

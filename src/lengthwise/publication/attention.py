@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from lengthwise.publication import CODE, ENCODINGS, PAPER, Table, by_encoding, read
+from lengthwise.publication import CODE, ENCODINGS, PAPER, Table, numbers_by_encoding, read_published_csv
 
-_BY_LENGTH = {int(line["length"]): by_encoding(line) for line in read("divergence_by_length")}
-_BY_LAYER = [by_encoding(line) for line in read("divergence_by_layer")]
-_DISTANCES = [by_encoding(line) for line in read("attended_distance")]
+_BY_LENGTH = {int(line["length"]): numbers_by_encoding(line) for line in read_published_csv("divergence_by_length")}
+_BY_LAYER = [numbers_by_encoding(line) for line in read_published_csv("divergence_by_layer")]
+_DISTANCES = [numbers_by_encoding(line) for line in read_published_csv("attended_distance")]
 LENGTHS = tuple(_BY_LENGTH)
 """The lengths of the SCAN examples, in actions."""
 

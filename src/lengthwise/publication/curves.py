@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lengthwise.publication import CODE, ENCODINGS, PAPER, read
+from lengthwise.publication import CODE, ENCODINGS, PAPER, read_published_csv
 
 SOURCE = (
     f"{PAPER}, Figures 3 and E.2-E.4; {CODE}: copy, reverse, SCAN and PCFG from results/*.jsonl, the seven of maths "
@@ -14,7 +14,7 @@ DEFECTS = (
     "A length of addition and LEGO is the plain mean of its cells (a-by-b digits, the variable asked for).",
 )
 
-_LINES = read("curves")
+_LINES = read_published_csv("curves")
 CURVES: dict[str, dict[str, dict[int, float]]] = {
     task: {
         encoding: {

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from lengthwise.publication import CODE, PAPER, Table, read
+from lengthwise.publication import CODE, PAPER, Table, read_published_csv
 
 WIDTH = 4000 / 49
 """The width of a bin in tokens; the first bin begins at half a width."""
 MEDIANS = {"FLAN (CoT)": 454, "Super-NaturalInstructions": 141}
-_LINES = read("instruction_lengths")
+_LINES = read_published_csv("instruction_lengths")
 COUNTS: dict[str, list[int]] = {name: [int(line[name]) for line in _LINES] for name in MEDIANS}
 """Set of instructions → texts per bin."""
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from lengthwise.publication import CODE, PAPER, Table, by_encoding, read
+from lengthwise.publication import CODE, PAPER, Table, numbers_by_encoding, read_published_csv
 
-_LINES = read("mrr")
-MRR = {line["recipe"]: by_encoding(line) for line in _LINES}
+_LINES = read_published_csv("mrr")
+MRR = {line["recipe"]: numbers_by_encoding(line) for line in _LINES}
 """Recipe → encoding → mean reciprocal rank."""
 
 
 def tables() -> list[Table]:
     """Return the ranks by recipe."""
     rows: list[dict[str, object]] = [
-        {"recipe": line["recipe"], "queries": int(line["queries"]), **by_encoding(line), "what": line["what"]}
+        {"recipe": line["recipe"], "queries": int(line["queries"]), **numbers_by_encoding(line), "what": line["what"]}
         for line in _LINES
     ]
     return [

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from lengthwise.publication import PAPER, Table, read
+from lengthwise.publication import PAPER, Table, read_published_csv
 
 HAVIV = "Haviv et al. 2022, arXiv:2203.16634"
 
 
 def _numbers(name: str, key: str) -> dict[str, dict[str, float]]:
-    return {line.pop(key): {column: float(value) for column, value in line.items()} for line in read(name)}
+    return {
+        line.pop(key): {column: float(value) for column, value in line.items()} for line in read_published_csv(name)
+    }
 
 
 PERPLEXITY = _numbers("perplexity", "setting")

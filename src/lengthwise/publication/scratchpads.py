@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lengthwise.publication import CODE, PAPER, Table, by_encoding, read
+from lengthwise.publication import CODE, PAPER, Table, numbers_by_encoding, read_published_csv
 
 FORMATS = {
     "none": "no scratchpad",
@@ -15,9 +15,9 @@ FORMATS = {
     "full-remaining": "full − remaining",
 }
 """Our name of a format → its description."""
-_LINES, _RANKS = read("scratchpads"), read("scratchpad_ranks")
+_LINES, _RANKS = read_published_csv("scratchpads"), read_published_csv("scratchpad_ranks")
 ACCURACY: dict[str, dict[str, dict[str, float]]] = {
-    task: {line["format"]: by_encoding(line) for line in _LINES if line["task"] == task}
+    task: {line["format"]: numbers_by_encoding(line) for line in _LINES if line["task"] == task}
     for task in dict.fromkeys(line["task"] for line in _LINES)
 }
 """Task → format → encoding → exact match at unseen lengths, mean of three seeds."""

@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING, Any
 from lengthwise.encoding.labels import label_of
 from lengthwise.publication import attention as published
 from lengthwise.publication import published_encoding
-from lengthwise.reporting.divergences import SHOWN, Rows, encodings_of, estimate, published_divergence, summary
+from lengthwise.reporting.divergences import (
+    SHOWN,
+    Rows,
+    all_divergence_estimates,
+    encodings_of,
+    estimate_divergence,
+    published_divergence,
+)
 from lengthwise.reporting.drawing import Drawing
-from lengthwise.reporting.figures import legend_column_count, slug
+from lengthwise.reporting.figures import legend_column_count, task_file_name
 from lengthwise.reporting.palette import FAINT, SEEN, colour, dash
 
 if TYPE_CHECKING:
@@ -28,14 +35,15 @@ GROWTH = {
 """The statistics drawn against length, and their labels."""
 
 
-def divergence_drawing(rows: Rows, task: str, short: str) -> Drawing:
+def divergence_drawing(rows: Rows, task: str, short_task_name: str) -> Drawing:
     """Draw the divergence from NoPE's attention over pairs of different seeds, the published number and the floor."""
     import polars as pl
 
     names = encodings_of(rows, task)
     own = [row for row in rows if row["task"] == task]
     data = pl.DataFrame(
-        [row for row in summary(own) if row["measure"] in SHOWN and row["layer"] is None], infer_schema_length=None
+        [row for row in all_divergence_estimates(own) if row["measure"] in SHOWN and row["layer"] is None],
+        infer_schema_length=None,
     )
 
     def paint(width: float) -> Figure:
@@ -46,13 +54,13 @@ def divergence_drawing(rows: Rows, task: str, short: str) -> Drawing:
         )
         for axes, (measure, title) in zip(grid[0], SHOWN.items(), strict=True):
             for place, name in enumerate(names):
-                made = estimate(own, task, "record", name, measure)
+                made = estimate_divergence(own, task, "record", name, measure)
                 if made.value is not None and math.isfinite(made.value):
                     if made.low is not None and made.high is not None:
                         axes.plot([max(made.low, 0), made.high], [place] * 2, color=colour(name), linewidth=2)
                     axes.plot(made.value, place, "o", color=colour(name), markersize=5)
                 for pairing, mark, size in (("published", "s", 3.5), ("floor", "|", 9), ("change", "x", 4.5)):
-                    other = estimate(own, task, pairing, name, measure)
+                    other = estimate_divergence(own, task, pairing, name, measure)
                     if other.value is not None and math.isfinite(other.value):
                         shift = 0.22 if pairing != "floor" else 0
                         fill = "none" if mark == "s" else "full"
@@ -92,15 +100,15 @@ def divergence_drawing(rows: Rows, task: str, short: str) -> Drawing:
         return figure
 
     return Drawing(
-        f"attention-divergence-{slug(short)}",
-        f"Divergence of attention from NoPE's on {short}, by the published and the true definition.",
+        f"attention-divergence-{task_file_name(short_task_name)}",
+        f"Divergence of attention from NoPE's on {short_task_name}, by the published and the true definition.",
         data,
         paint,
         True,
     )
 
 
-def distance_drawing(rows: Rows, task: str, short: str) -> Drawing:
+def distance_drawing(rows: Rows, task: str, short_task_name: str) -> Drawing:
     """Draw the distribution of attention from the query (0) to the first token (1): all weights, and the largest."""
     import polars as pl
 
@@ -168,15 +176,15 @@ def distance_drawing(rows: Rows, task: str, short: str) -> Drawing:
         return figure
 
     return Drawing(
-        f"attention-distance-{slug(short)}",
-        f"How far back attention looks on {short} for each encoding; near and far: largest | all.",
+        f"attention-distance-{task_file_name(short_task_name)}",
+        f"How far back attention looks on {short_task_name} for each encoding; near and far: largest | all.",
         data,
         paint,
         True,
     )
 
 
-def growth_drawing(rows: Rows, task: str, short: str) -> Drawing:
+def growth_drawing(rows: Rows, task: str, short_task_name: str) -> Drawing:
     """Draw entropy, weight on the first token and distance against length: mean over layers and heads, median seed."""
     import polars as pl
 
@@ -227,15 +235,16 @@ def growth_drawing(rows: Rows, task: str, short: str) -> Drawing:
         return figure
 
     return Drawing(
-        f"attention-length-{slug(short)}",
-        f"Entropy, weight on the first token and attended distance on {short} as length grows, for each encoding.",
+        f"attention-length-{task_file_name(short_task_name)}",
+        f"Entropy, weight on the first token and attended distance on {short_task_name} as length grows, "
+        "for each encoding.",
         per_seed,
         paint,
         True,
     )
 
 
-def heat_maps(tokens: Sequence[str], prompt: int, weights_LHQK: np.ndarray, title: str) -> Drawing:
+def attention_heat_maps(tokens: Sequence[str], prompt_length: int, weights_LHQK: np.ndarray, title: str) -> Drawing:
     """Draw the attention weights of one prompt: a panel for each layer (down) and head (across), tokens as labels.
 
     A row is a query, and its weights over the keys sum to 1; dotted lines mark the end of the prompt. The colour scale
@@ -275,7 +284,7 @@ def heat_maps(tokens: Sequence[str], prompt: int, weights_LHQK: np.ndarray, titl
             for head, axes in enumerate(row):
                 axes.imshow(shown_LHQK[layer, head], cmap="viridis", norm=PowerNorm(0.5, 0, 1), aspect="equal")
                 for line in (axes.axhline, axes.axvline):
-                    line(prompt - 0.5, color="#555555", linewidth=0.7, linestyle=":")
+                    line(prompt_length - 0.5, color="#555555", linewidth=0.7, linestyle=":")
                 labels = [str(tokens[place]) for place in places]
                 axes.set_xticks(places, labels if layer == layers - 1 else [], fontsize=size, rotation=90)
                 axes.set_yticks(places, labels if head == 0 else [], fontsize=size)
@@ -291,7 +300,7 @@ def heat_maps(tokens: Sequence[str], prompt: int, weights_LHQK: np.ndarray, titl
     return Drawing("attention", alt, pl.DataFrame(lines), paint, True)
 
 
-def lengths_shown(rows: Rows, task: str) -> str:
+def lengths_shown_in_words(rows: Rows, task: str) -> str:
     """Return which lengths `attention_summary_table` uses: the unseen ones, if there are any."""
     own = [row for row in rows if row["task"] == task and row["trained"]]
     return "unseen lengths" if any(not row["seen"] for row in own) else "seen lengths"
@@ -325,13 +334,15 @@ def attention_summary_table(rows: Rows, task: str) -> list[dict[str, object]]:
     return found
 
 
-def drawings(divergence: Rows, heads: Rows, distances: Rows, short: dict[str, str]) -> list[Drawing]:
+def attention_drawings(
+    divergence_rows: Rows, head_rows: Rows, distance_rows: Rows, short_task_names: dict[str, str]
+) -> list[Drawing]:
     """Return every figure of an attention analysis, from its rows."""
     found = []
-    for task, name in short.items():
-        if any(row["task"] == task and row["pairing"] == "record" for row in divergence):
-            found.append(divergence_drawing(divergence, task, name))
-        if any(row["task"] == task for row in distances):
-            found.append(distance_drawing(distances, task, name))
-            found.append(growth_drawing(heads, task, name))
+    for task, name in short_task_names.items():
+        if any(row["task"] == task and row["pairing"] == "record" for row in divergence_rows):
+            found.append(divergence_drawing(divergence_rows, task, name))
+        if any(row["task"] == task for row in distance_rows):
+            found.append(distance_drawing(distance_rows, task, name))
+            found.append(growth_drawing(head_rows, task, name))
     return found

@@ -13,10 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from lengthwise.reporting.words import format_estimate
 from lengthwise.spec import Spec, SpecError, one_line
-from lengthwise.statistics.aggregates import aggregates, differences
+from lengthwise.statistics.aggregates import encoding_differences, mean_scores_over_tasks
 from lengthwise.statistics.estimate import Estimate
-from lengthwise.statistics.ranks import QUARTER, mrr
-from lengthwise.study.reading import load, shipped_file_path
+from lengthwise.statistics.ranks import QUARTER, mean_reciprocal_ranks
+from lengthwise.study.reading import load_yaml, shipped_file_path
 
 if TYPE_CHECKING:
     import polars as pl
@@ -47,14 +47,14 @@ class Rule(BaseModel):
             raise ValueError("a rule needs exactly one of: above, below, within, order, not tested here")
         return self
 
-    def interval_verdict(self, one: Estimate) -> int:
+    def interval_verdict(self, estimate: Estimate) -> int:
         """Return 1 if the whole interval satisfies the rule, −1 if all of it violates the rule, else 0."""
-        if one.low is None or one.high is None:
+        if estimate.low is None or estimate.high is None:
             return 0
         low, high = self._bounds()
-        if one.low > low and one.high < high:
+        if estimate.low > low and estimate.high < high:
             return 1
-        return -1 if one.high < low or one.low > high else 0
+        return -1 if estimate.high < low or estimate.low > high else 0
 
     def _bounds(self) -> tuple[float, float]:
         if self.within is not None:
@@ -106,10 +106,10 @@ class ClaimVerdict:
         return {"id": one.id, "claim": one.claim, "published": one.published, "ours": self.ours, "verdict": self.word}
 
 
-def read_claims(where: str | Path | None = None) -> list[Claim]:
+def read_claims(path: str | Path | None = None) -> list[Claim]:
     """Read the claims that ship with the project, or those of a file."""
-    path = Path(where) if where is not None else shipped_file_path("claims.yaml")
-    content = load(path)
+    path = shipped_file_path("claims.yaml") if path is None else Path(path)
+    content = load_yaml(path)
     if not isinstance(content, Mapping) or not isinstance(content.get("claims"), list):
         raise SpecError(f"{path} has no list of claims")
     try:
@@ -119,19 +119,19 @@ def read_claims(where: str | Path | None = None) -> list[Claim]:
         raise SpecError(f"{path}: {'.'.join(map(str, first['loc']))}: {one_line(first['msg'])}") from None
 
 
-def read_measured(where: Path) -> Measured:
+def read_theory_estimates(path: Path) -> Measured:
     """Read the file that `lengthwise theory claims` wrote."""
     try:
-        return claim_estimates(json.loads(where.read_text())["claims"])
+        return claim_estimates(json.loads(path.read_text())["claims"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise SpecError(
-            f"{where} is not what `lengthwise theory claims --to {where.parent}` writes: {one_line(str(error))}"
+            f"{path} is not what `lengthwise theory claims --to {path.parent}` writes: {one_line(str(error))}"
         ) from None
 
 
-def claim_estimates(claims: Mapping[str, list[dict[str, Any]]]) -> Measured:
+def claim_estimates(claim_rows: Mapping[str, list[dict[str, Any]]]) -> Measured:
     """Convert the rows of `lengthwise.theory.claims.measure_claims` to estimates with intervals."""
-    return {claim: [(row["name"], _estimate(row)) for row in rows] for claim, rows in claims.items()}
+    return {claim: [(row["name"], _estimate(row)) for row in rows] for claim, rows in claim_rows.items()}
 
 
 def _estimate(row: Mapping[str, Any]) -> Estimate:
@@ -140,21 +140,21 @@ def _estimate(row: Mapping[str, Any]) -> Estimate:
     return Estimate(*values, recipe=recipe, words=f"other {row['unit']}")
 
 
-def judge(
+def judge_claim(
     claim: Claim,
-    found: Findings | None,
-    here: Numbers | None,
-    measured: Measured | None = None,
+    findings: Findings | None,
+    numbers: Numbers | None,
+    theory_estimates: Measured | None = None,
 ) -> ClaimVerdict:
     """Decide a claim by our rows or by the measurements of theory; without them it is not tested."""
     if claim.rule.not_tested is not None:
         return ClaimVerdict(claim, "not tested here", claim.rule.not_tested)
     if claim.measure == "analysis":
-        estimates = (measured or {}).get(claim.id) or claim.quantity or "another command measures it"
-    elif found is None or here is None:
+        estimates = (theory_estimates or {}).get(claim.id) or claim.quantity or "another command measures it"
+    elif findings is None or numbers is None:
         estimates = f"no rows of the study {claim.study!r} are here"
     else:
-        estimates = _estimates(claim, found, here)
+        estimates = _estimates(claim, findings, numbers)
     if isinstance(estimates, str):
         return ClaimVerdict(claim, "not tested here", estimates)
     sides = [claim.rule.interval_verdict(one) for _, one in estimates]
@@ -197,14 +197,14 @@ def _estimates(claim: Claim, found: Findings, here: Numbers) -> list[tuple[str, 
     else:
         pairs = [(one, other) for one in claim.encodings for other in claim.against]
     if pairs:
-        made = differences(table, column, pairs=pairs)
+        made = encoding_differences(table, column, pairs=pairs)
         return [(f"{one.one} − {one.other}", one.seeds) for one in made]
-    means = aggregates(table, column, claim.encodings)
+    means = mean_scores_over_tasks(table, column, claim.encodings)
     return [(name, means[name].seeds) for name in claim.encodings]
 
 
 def _by_rank(claim: Claim, table: pl.DataFrame) -> list[tuple[str, Estimate]] | str:
-    made = mrr(table, QUARTER)
+    made = mean_reciprocal_ranks(table, QUARTER)
     if made.missing:
         return f"the study has no {made.missing[0]}, and ranks are over exactly the five"
     if not made.means:
@@ -224,7 +224,7 @@ def _by_rank(claim: Claim, table: pl.DataFrame) -> list[tuple[str, Estimate]] | 
     return found
 
 
-def committed_on(path: Path) -> str | None:
+def last_commit_date(path: Path) -> str | None:
     """Return the day on which a file was last committed, or None if it is not in a checkout."""
     try:
         done = subprocess.run(

@@ -9,9 +9,9 @@ from lengthwise.publication import CATEGORIES, ENCODINGS, TASKS, published_task
 from lengthwise.publication.mrr import MRR as PUBLISHED_MRR
 from lengthwise.reporting import figures
 from lengthwise.reporting.findings import Findings
-from lengthwise.reporting.numbers import numbers
-from lengthwise.reporting.words import format_estimate, more_seeds, number
-from lengthwise.statistics.aggregates import Difference, TaskDifference, aggregates
+from lengthwise.reporting.numbers import compute_numbers
+from lengthwise.reporting.words import format_estimate, format_number, more_seeds_sentence
+from lengthwise.statistics.aggregates import Difference, TaskDifference, mean_scores_over_tasks
 
 Line = dict[str, Any]
 PAIRS = 7
@@ -22,7 +22,7 @@ class Comparisons:
     """Tables that compare the encodings of a study."""
 
     def __init__(self, found: Findings) -> None:
-        self.found, self.numbers = found, numbers(found)
+        self.found, self.numbers = found, compute_numbers(found)
 
     @property
     def single_task(self) -> bool:
@@ -40,13 +40,15 @@ class Comparisons:
             f"{' to '.join(f'{100 * level:.4g}' for level in sorted({min(levels), max(levels)}))} %" if levels else ""
         )
 
-    def difference_table(self, every: bool = False) -> list[Line]:
+    def difference_table(self, all_pairs: bool = False) -> list[Line]:
         """Return a line for each pair; on a single task it has the interval of the median difference and no p.
 
-        With many encodings, unless `every` is set, only those in `focus`, or else the leader, are compared with others.
+        With many encodings, unless `all_pairs` is set, only those in `focus`, or else the leader, are compared.
         """
         found, here = self.found, self.numbers
-        wanted = None if every or len(found.encodings) <= PAIRS else set(found.focus or self.encodings_best_first()[:1])
+        wanted = (
+            None if all_pairs or len(found.encodings) <= PAIRS else set(found.focus or self.encodings_best_first()[:1])
+        )
         if self.single_task:
             shown = [one for one in here.pairwise_differences(found) if wanted is None or {one.one, one.other} & wanted]
             return [
@@ -77,7 +79,11 @@ class Comparisons:
         """Explain the table of pairs, and where to find pairs that it leaves out."""
         if self.single_task:
             level = f", level {self._levels()}" if self._levels() else ""
-            parts = [f"Paired by seed{level}.", more_seeds(self.found), "A single task has an interval, never a p."]
+            parts = [
+                f"Paired by seed{level}.",
+                more_seeds_sentence(self.found),
+                "A single task has an interval, never a p.",
+            ]
             told = " ".join(part for part in parts if part)
         else:
             told = (
@@ -98,7 +104,7 @@ class Comparisons:
             told = {name: format_estimate(got.seeds, 3) for name, got in one.means.items()}
             lines.append({"recipe": words, **told, "queries": one.queries})
         if lines:
-            theirs = {ENCODINGS[name]: number(value) for name, value in PUBLISHED_MRR["overall"].items()}
+            theirs = {ENCODINGS[name]: format_number(value) for name, value in PUBLISHED_MRR["overall"].items()}
             lines.append({"recipe": "published, the paper's recipe", **theirs, "queries": 51})
         return lines
 
@@ -111,7 +117,10 @@ class Comparisons:
         return [
             {
                 "ahead": label(one),
-                **{label(other): "" if one == other else number(here.wins[one, other], 2) for other in here.encodings},
+                **{
+                    label(other): "" if one == other else format_number(here.wins[one, other], 2)
+                    for other in here.encodings
+                },
             }
             for one in here.encodings
         ]
@@ -130,7 +139,7 @@ class Comparisons:
             if not tasks or self.single_task:
                 continue
             table = self.numbers.scores.filter(pl.col("task").is_in(tasks))
-            made = aggregates(table, "unseen", self.found.encodings)
+            made = mean_scores_over_tasks(table, "unseen", self.found.encodings)
             told = {
                 self.found.label(name): format_estimate(made[name].seeds, 2) for name in self.encodings_best_first()
             }

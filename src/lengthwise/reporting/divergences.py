@@ -28,12 +28,12 @@ SHOWN = {
 """The measures in figures and terminal tables, and their titles."""
 
 
-def mean_over_lengths(rows: Rows, seen: bool = False) -> list[dict[str, Any]]:
+def mean_over_lengths(rows: Rows, seen_only: bool = False) -> list[dict[str, Any]]:
     """Average the rows of each pair and layer over all lengths, or over seen lengths; the input of estimates."""
     keys = ("task", "pairing", "encoding", "seed", "against", "against_seed", "layer")
     groups: dict[tuple[object, ...], list[dict[str, Any]]] = {}
     for row in rows:
-        if row["seen"] or not seen:
+        if row["seen"] or not seen_only:
             groups.setdefault(tuple(row[key] for key in keys), []).append(row)
     return [
         dict(zip(keys, group, strict=True))
@@ -47,7 +47,7 @@ def tasks_of(rows: Rows) -> list[str]:
     return list(dict.fromkeys(row["task"] for row in rows))
 
 
-def by_pair(
+def divergence_by_seed_pair(
     rows: Rows, task: str, pairing: str, encoding: str, measure: str, layer: int | None = None
 ) -> dict[tuple[int, int], float]:
     """Return (seed, seed of the other model) → the mean over layers, or the value of one layer."""
@@ -60,9 +60,11 @@ def by_pair(
     return {pair: math.fsum(values) / len(values) for pair, values in sums.items()}
 
 
-def estimate(rows: Rows, task: str, pairing: str, encoding: str, measure: str, layer: int | None = None) -> Estimate:
+def estimate_divergence(
+    rows: Rows, task: str, pairing: str, encoding: str, measure: str, layer: int | None = None
+) -> Estimate:
     """Return the mean over pairs of seeds, with its interval."""
-    return mean_over_seed_pairs(by_pair(rows, task, pairing, encoding, measure, layer), measure)
+    return mean_over_seed_pairs(divergence_by_seed_pair(rows, task, pairing, encoding, measure, layer), measure)
 
 
 def encodings_of(rows: Rows, task: str) -> list[str]:
@@ -87,7 +89,7 @@ def references_of(rows: Rows, task: str) -> str:
     return named[0] if named else "nope"
 
 
-def summary(rows: Rows) -> list[dict[str, object]]:
+def all_divergence_estimates(rows: Rows) -> list[dict[str, object]]:
     """Return every estimate as a row: task, pairing, encoding, measure, layer (None for all), value, interval, ..."""
     found: list[dict[str, object]] = []
     for task in tasks_of(rows):
@@ -98,7 +100,7 @@ def summary(rows: Rows) -> list[dict[str, object]]:
             for encoding in encodings_of(rows, task):
                 for measure in MEASURES:
                     for layer in (None, *layers):
-                        made = estimate(rows, task, pairing, encoding, measure, layer)
+                        made = estimate_divergence(rows, task, pairing, encoding, measure, layer)
                         if made.value is None:
                             continue
                         found.append(
@@ -121,16 +123,18 @@ def summary(rows: Rows) -> list[dict[str, object]]:
     return found
 
 
-def differences(rows: Rows, reference: str = "nope") -> list[dict[str, object]]:
+def differences_from_reference(rows: Rows, reference: str = "nope") -> list[dict[str, object]]:
     """Return how much farther each encoding is from the reference than the reference with other seeds is."""
     found: list[dict[str, object]] = []
     for task in tasks_of(rows):
         for measure in MEASURES:
-            own = by_pair(rows, task, "record", reference, measure)
+            own = divergence_by_seed_pair(rows, task, "record", reference, measure)
             for encoding in encodings_of(rows, task):
                 if encoding == reference or not own:
                     continue
-                made = difference_over_pairs(by_pair(rows, task, "record", encoding, measure), own, measure)
+                made = difference_over_pairs(
+                    divergence_by_seed_pair(rows, task, "record", encoding, measure), own, measure
+                )
                 if made.value is not None:
                     found.append(
                         {
@@ -146,7 +150,7 @@ def differences(rows: Rows, reference: str = "nope") -> list[dict[str, object]]:
     return found
 
 
-def table(rows: Rows, task: str) -> list[dict[str, object]]:
+def divergence_table(rows: Rows, task: str) -> list[dict[str, object]]:
     """Return the terminal table, a line for each encoding: the published number, our result by its recipe, the true
     divergence over pairs of different seeds, and for scale that of untrained models and from the initial weights.
     """
@@ -160,24 +164,29 @@ def table(rows: Rows, task: str) -> list[dict[str, object]]:
             line["against"] = "itself" if encoding == reference else label_of(reference)
         else:
             line["published"] = "" if number is None else f"{number:.3f}"
-            line["its recipe here"] = _half(estimate(rows, task, "published", encoding, "as_published as_published"))
+            line["its recipe here"] = _half(
+                estimate_divergence(rows, task, "published", encoding, "as_published as_published")
+            )
         for measure, name in SHOWN.items():
-            line[name] = _half(estimate(rows, task, pairing, encoding, measure))
+            line[name] = _half(estimate_divergence(rows, task, pairing, encoding, measure))
         if pairing == "record":
-            line["matched, untrained"] = _half(estimate(rows, task, "floor", encoding, "true matching"))
-        line["matched, from first weights"] = _half(estimate(rows, task, "change", encoding, "true matching"))
+            line["matched, untrained"] = _half(estimate_divergence(rows, task, "floor", encoding, "true matching"))
+        line["matched, from first weights"] = _half(
+            estimate_divergence(rows, task, "change", encoding, "true matching")
+        )
         found.append(line)
     return found
 
 
-def sentence(rows: Rows, task: str, reference: str = "nope") -> str:
+def nearest_encoding_sentence(rows: Rows, task: str, reference: str = "nope") -> str:
     """Say which encoding's attention is nearest to the reference's, and whether it differs from other seeds of it."""
     parts = []
     for measure, name in SHOWN.items():
         values = {
             encoding: made.value
             for encoding in encodings_of(rows, task)
-            if encoding != reference and (made := estimate(rows, task, "record", encoding, measure)).value is not None
+            if encoding != reference
+            and (made := estimate_divergence(rows, task, "record", encoding, measure)).value is not None
         }
         if not values:
             return ""
@@ -185,7 +194,7 @@ def sentence(rows: Rows, task: str, reference: str = "nope") -> str:
         gap = next(
             (
                 one
-                for one in differences([row for row in rows if row["task"] == task], reference)
+                for one in differences_from_reference([row for row in rows if row["task"] == task], reference)
                 if one["encoding"] == nearest and one["measure"] == measure
             ),
             None,
@@ -212,7 +221,7 @@ def _short(one: Estimate) -> str:
     return f"{one.value:.3f} [{one.low:.3f}, {one.high:.3f}]"
 
 
-def markdown(rows: Rows, task: str, reference: str = "nope", where: str = "") -> str:
+def divergence_markdown(rows: Rows, task: str, reference: str = "nope", heading_suffix: str = "") -> str:
     """Return all results of a task as Markdown: both definitions, three pairings of heads, scale, differences."""
     label = label_of(reference)
     names = {
@@ -224,18 +233,18 @@ def markdown(rows: Rows, task: str, reference: str = "nope", where: str = "") ->
     }
     columns = [measure for measure in MEASURES if not measure.endswith(" same")]
     heading = [measure.replace(" ", ", ").replace("as_published", "as published") for measure in columns]
-    parts = [f"### {task}{where}", sentence(rows, task, reference)]
+    parts = [f"### {task}{heading_suffix}", nearest_encoding_sentence(rows, task, reference)]
     for pairing, words in names.items():
         lines = []
         for encoding in encodings_of(rows, task):
-            made = [estimate(rows, task, pairing, encoding, measure) for measure in columns]
+            made = [estimate_divergence(rows, task, pairing, encoding, measure) for measure in columns]
             if made[0].value is None:
                 continue
             number = published_divergence(encoding, pairing, reference)
             lines.append([label_of(encoding), "" if number is None else f"{number:.3f}", *map(_short, made)])
         if lines:
             parts += [f"{words}:", _grid(["M", "published", *heading], lines)]
-    gaps = differences([row for row in rows if row["task"] == task], reference)
+    gaps = differences_from_reference([row for row in rows if row["task"] == task], reference)
     if gaps:
         there = {(str(one["encoding"]), one["measure"]): _signed(one) for one in gaps}
         lines = [

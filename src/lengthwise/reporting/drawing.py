@@ -93,7 +93,7 @@ class Drawing:
         """Return the figure as a data URI, for the `src` of an image in a self-contained page."""
         return "data:image/svg+xml," + quote(self.svg(), safe=" ='/:;,.()[]{}!@$*+-_~|")
 
-    def write(self, to: str | Path, kinds: Sequence[str] = ("svg",)) -> list[Path]:
+    def write(self, to: str | Path, file_formats: Sequence[str] = ("svg",)) -> list[Path]:
         """Write the figure as `svg`, `png` or `pdf`, and its data as CSV; a PDF has the width of a paper's column."""
         import matplotlib
 
@@ -101,7 +101,7 @@ class Drawing:
         import matplotlib.pyplot as plt
 
         folder, paths = Folder(to), []
-        for kind in kinds:
+        for kind in file_formats:
             if kind == "svg":
                 content: bytes | str = self.svg()
             else:

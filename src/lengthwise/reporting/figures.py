@@ -31,16 +31,16 @@ KINDS = {
 }
 
 
-def curves(found: Findings, task: str) -> Drawing:
+def study_accuracy_curves(findings: Findings, task: str) -> Drawing:
     """Draw accuracy against length on one task of a study."""
     import polars as pl
 
-    trained, unit = found.trained[task]
-    data = found.cells.filter(pl.col("task") == task).select(
+    trained, unit = findings.trained[task]
+    data = findings.cells.filter(pl.col("task") == task).select(
         "task", "encoding", "seed", "split", "length", "examples", "correct", "accuracy", "chance"
     )
-    names = {name: found.label(name) for name in found.encodings}
-    return accuracy_curves(f"curve-{slug(task)}", found.short(task), data, names, trained, unit)
+    names = {name: findings.label(name) for name in findings.encodings}
+    return accuracy_curves(f"curve-{task_file_name(task)}", findings.short(task), data, names, trained, unit)
 
 
 def accuracy_curves(
@@ -133,14 +133,14 @@ def _said(data: pl.DataFrame, labels: Mapping[str, str]) -> str:
     return "; ".join(parts) + "."
 
 
-def answer_kinds_drawing(found: Findings, task: str) -> Drawing:
+def answer_kinds_drawing(findings: Findings, task: str) -> Drawing:
     """Draw the kinds of answers at each length, over all seeds: right, stopped early or late, wrong, never stopped."""
     import polars as pl
 
-    trained, unit = found.trained[task]
-    own = found.cells.filter(pl.col("task") == task)
+    trained, unit = findings.trained[task]
+    own = findings.cells.filter(pl.col("task") == task)
     there = set(own["encoding"].unique())
-    shown = [name for name in found.encodings if name in there]
+    shown = [name for name in findings.encodings if name in there]
     shown = shown if len(shown) <= MANY else shown[:FEW]
     counts = ["examples", *KINDS]
     data = (
@@ -170,7 +170,7 @@ def answer_kinds_drawing(found: Findings, task: str) -> Drawing:
             axes.stackplot(by["length"].to_list(), *shares, colors=[tint for _, tint in KINDS.values()], linewidth=0)
             axes.axvline(trained, color="#222222", linewidth=1, linestyle="--")
             axes.set(ylim=(0, 1), xlim=(by["length"].min(), by["length"].max()))
-            axes.set_title(found.label(name), fontsize="small", color=colour(name), loc="left")
+            axes.set_title(findings.label(name), fontsize="small", color=colour(name), loc="left")
         for axes in list(grid.flat)[len(shown) :]:
             axes.axis("off")
         figure.supxlabel(f"length ({unit})", fontsize="medium")
@@ -185,25 +185,25 @@ def answer_kinds_drawing(found: Findings, task: str) -> Drawing:
     worst = max(causes, key=lambda kind: causes[kind]) if any(causes.values()) else None
     told = "no answer is wrong" if worst is None else f"the most frequent failure is: {KINDS[worst][0]}"
     return Drawing(
-        f"anatomy-{slug(task)}",
-        f"How answers fail at each length on {found.short(task)}; beyond the trained lengths {told}.",
+        f"anatomy-{task_file_name(task)}",
+        f"How answers fail at each length on {findings.short(task)}; beyond the trained lengths {told}.",
         data,
         paint,
         True,
     )
 
 
-def training_loss_drawing(found: Findings) -> Drawing | None:
+def training_loss_drawing(findings: Findings) -> Drawing | None:
     """Draw the training loss against step: one panel for each task, the median seed of each encoding."""
     import polars as pl
 
     lines = []
-    for item in found.items:
-        log = found.records.get(item.key, {}).get("log") or []
+    for item in findings.items:
+        log = findings.records.get(item.key, {}).get("log") or []
         lines += [
             {
                 "task": item.point.task,
-                "encoding": found.names[item.key],
+                "encoding": findings.names[item.key],
                 "seed": item.point.seed,
                 "step": step,
                 "loss": loss,
@@ -217,33 +217,33 @@ def training_loss_drawing(found: Findings) -> Drawing | None:
     def paint(width: float) -> Figure:
         import matplotlib.pyplot as plt
 
-        tasks = found.tasks
+        tasks = findings.tasks
         columns = min(4, len(tasks))
         rows = math.ceil(len(tasks) / columns)
         figure, grid = plt.subplots(
             rows, columns, figsize=(width, 1.25 * rows + 0.8), layout="constrained", squeeze=False
         )
         for axes, task in zip(grid.flat, tasks, strict=False):
-            for name in found.encodings:
+            for name in findings.encodings:
                 own = data.filter((pl.col("task") == task) & (pl.col("encoding") == name))
                 by = own.group_by("step").agg(pl.col("loss").median()).sort("step")
                 axes.semilogy(by["step"], by["loss"].clip(1e-5), color=colour(name), linewidth=1.1)
-            axes.set_title(found.short(task), fontsize="small", loc="left")
+            axes.set_title(findings.short(task), fontsize="small", loc="left")
             axes.tick_params(labelsize="x-small")
         for axes in list(grid.flat)[len(tasks) :]:
             axes.axis("off")
         figure.supxlabel("step", fontsize="medium")
         figure.supylabel("training loss", fontsize="medium")
-        shown = found.encodings if len(found.encodings) <= MANY else []
-        handles = [plt.Line2D([], [], color=colour(name), label=found.label(name)) for name in shown]
-        columns = legend_column_count([found.label(name) for name in shown], width)
+        shown = findings.encodings if len(findings.encodings) <= MANY else []
+        handles = [plt.Line2D([], [], color=colour(name), label=findings.label(name)) for name in shown]
+        columns = legend_column_count([findings.label(name) for name in shown], width)
         figure.legend(handles=handles, loc="outside upper center", ncols=columns, fontsize="small")
         return figure
 
     return Drawing("training", "Training loss against step for each task and encoding.", data, paint, True)
 
 
-def slug(task: str) -> str:
+def task_file_name(task: str) -> str:
     """Return a task's name in a form that is valid in file names."""
     return "".join(letter if letter.isalnum() else "-" for letter in task)
 

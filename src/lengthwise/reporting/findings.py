@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from lengthwise.encoding.labels import unique_labels
-from lengthwise.spec import Spec, SpecError, show
+from lengthwise.spec import Spec, SpecError, format_value
 from lengthwise.statistics.learned import scored_rows_filter
 from lengthwise.study.plan import (
     Item,
@@ -80,7 +80,7 @@ class Findings:
     @cached_property
     def names(self) -> dict[str, str]:
         """Run → its name in the report: its encoding, and what else varies within a task."""
-        return labels_of(self.wanted or self.items)
+        return encoding_label_by_run(self.wanted or self.items)
 
     @cached_property
     def trained(self) -> dict[str, tuple[int, str]]:
@@ -103,12 +103,12 @@ class Findings:
 
     def short(self, task: str) -> str:
         """Return a task's short name, or its full name if the short one is ambiguous: `copy same`, `sort multi`."""
-        mine = short(task)
+        mine = short_task_name(task)
         return task if self._short_names[mine] > 1 else mine
 
     @cached_property
     def _short_names(self) -> Counter[str]:
-        return Counter(map(short, self.tasks))
+        return Counter(map(short_task_name, self.tasks))
 
     @cached_property
     def cells(self) -> pl.DataFrame:
@@ -131,14 +131,14 @@ class Findings:
         return len({item.point.seed for item in self.items})
 
 
-def short(task: str) -> str:
+def short_task_name(task: str) -> str:
     """Return a task's short name: `copy same`, `sort multi`, `addition`; for `my_task.py:Mine`, `Mine`."""
     spec = Spec.of(task)
     name = spec.name.rpartition(":")[2]
-    return " ".join([name, *(show(value) for key, value in spec.options if key in {"variant", "scratchpad"})])
+    return " ".join([name, *(format_value(value) for key, value in spec.options if key in {"variant", "scratchpad"})])
 
 
-def labels_of(items: Sequence[Item]) -> dict[str, str]:
+def encoding_label_by_run(items: Sequence[Item]) -> dict[str, str]:
     """Return run → its encoding, and its positions, model or training if these vary within a task too."""
     tasks = {item.point.task for item in items}
     axes = [
@@ -149,11 +149,11 @@ def labels_of(items: Sequence[Item]) -> dict[str, str]:
     return {item.key: " ".join([item.point.encoding, *(getattr(item.point, axis) for axis in axes)]) for item in items}
 
 
-def labelled(items: Sequence[Item], diverged: Mapping[str, Mapping[str, Any]] | None = None) -> pl.DataFrame:
+def run_label_table(items: Sequence[Item], diverged: Mapping[str, Mapping[str, Any]] | None = None) -> pl.DataFrame:
     """Return the labels of each run in the report: `run, task, encoding, seed`, and the step at which it `diverged`."""
     import polars as pl
 
-    names = labels_of(items)
+    names = encoding_label_by_run(items)
     steps = {key: told["step"] for key, told in (diverged or {}).items()}
     lines = [(item.key, item.point.task, names[item.key], item.point.seed, steps.get(item.key)) for item in items]
     kinds = {"run": pl.String, "task": pl.String, "encoding": pl.String, "seed": pl.Int64, "diverged": pl.Int64}
@@ -166,10 +166,10 @@ def collect_findings(
     bundle: Bundle | None = None,
     *,
     failed: Mapping[str, str] | None = None,
-    focus: Sequence[str] = (),
-    guard: str | None = None,
-    more: str | None = None,
-    say: Callable[[str], None] = lambda words: None,
+    encodings_of_interest: Sequence[str] = (),
+    rerun_sentence: str | None = None,
+    more_seeds_advice: str | None = None,
+    on_progress: Callable[[str], None] = lambda words: None,
 ) -> Findings:
     """Read the finished runs of a study from its store, and those that the store lacks from a bundle."""
     import polars as pl
@@ -195,7 +195,7 @@ def collect_findings(
     tables = []
     if store is not None and mine:
         extra = [item.key for item in everything if item.kind == "evaluation" and item.key in here]
-        tables.append(store.rows([*mine, *extra], say))
+        tables.append(store.rows([*mine, *extra], on_progress))
     if bundle is not None and theirs:
         tables.append(bundle.rows.filter(pl.col("run").is_in(theirs)))
     items = [item for item in runs if item.key in set(mine) | set(theirs)]
@@ -204,7 +204,7 @@ def collect_findings(
     wrong, kinds = [], []
     if len(items) <= _MANY:
         if store is not None:
-            say("reading logs and answers")
+            on_progress("reading logs and answers")
             records |= store.records(mine)
             parts = store.wrong_answers_and_outcomes(mine)
             wrong.append(parts[0]), kinds.append(parts[1])
@@ -216,7 +216,7 @@ def collect_findings(
         items=items,
         planned=len(wanted),
         wanted=wanted,
-        rows=pl.concat(tables).join(labelled(wanted).drop("diverged"), on="run", how="inner"),
+        rows=pl.concat(tables).join(run_label_table(wanted).drop("diverged"), on="run", how="inner"),
         records=records,
         wrong=_together(wrong),
         kinds=_together(kinds),
@@ -226,9 +226,9 @@ def collect_findings(
         ),
         failed={key: why for key, why in (failed or {}).items() if key not in diverged},
         diverged=diverged,
-        focus=[name for name in focus if name in {item.point.encoding for item in runs}],
-        guard=guard,
-        **({} if more is None else {"more": more}),
+        focus=[name for name in encodings_of_interest if name in {item.point.encoding for item in runs}],
+        guard=rerun_sentence,
+        **({} if more_seeds_advice is None else {"more": more_seeds_advice}),
         source=" and ".join(str(one) for one in (store if mine else None, bundle and bundle.folder) if one is not None),
     )
 

@@ -6,22 +6,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from lengthwise.reporting.findings import Findings, labelled
+from lengthwise.reporting.findings import Findings, run_label_table
 from lengthwise.statistics.aggregates import (
     Aggregate,
     Difference,
     TaskDifference,
-    aggregates,
-    differences,
+    encoding_differences,
+    mean_scores_over_tasks,
     task_difference,
 )
 from lengthwise.statistics.cells import Cell, Reaches, reach_cells, score_cells
-from lengthwise.statistics.outcomes import Outcomes, outcomes
-from lengthwise.statistics.ranks import FULL, MRR, QUARTER, RankStatistics, mrr, paper_mrr, rank_statistics
+from lengthwise.statistics.outcomes import Outcomes, read_outcomes
+from lengthwise.statistics.ranks import (
+    FULL,
+    MRR,
+    QUARTER,
+    RankStatistics,
+    mean_reciprocal_ranks,
+    paper_mean_reciprocal_ranks,
+    rank_statistics,
+)
 from lengthwise.statistics.reach import run_scores
-from lengthwise.statistics.sensitivity import AlternativeRanking, saturated, sensitivity
-from lengthwise.statistics.table import learned_by_all, scores
-from lengthwise.training.health import Diverged, on_plateau, spikes
+from lengthwise.statistics.sensitivity import AlternativeRanking, alternative_rankings, saturated_tasks
+from lengthwise.statistics.table import score_table, tasks_learned_by_all
+from lengthwise.training.health import Diverged, is_on_plateau, loss_spikes
 
 if TYPE_CHECKING:
     import polars as pl
@@ -65,24 +73,26 @@ class Numbers:
     """Task → seen lengths with few test examples."""
     health: list[Trouble]
 
-    def value(self, task: str, name: str) -> float | None:
+    def value(self, task: str, encoding: str) -> float | None:
         """Return the median seed's accuracy at unseen lengths."""
-        return self.cells[task, name].median.value if (task, name) in self.cells else None
+        return self.cells[task, encoding].median.value if (task, encoding) in self.cells else None
 
-    def encodings_best_first(self, found: Findings) -> list[str]:
+    def encodings_best_first(self, findings: Findings) -> list[str]:
         """Return the encodings, best first: by the mean over tasks; on one task, learned ones first, by accuracy."""
-        if len(found.tasks) > 1:
+        if len(findings.tasks) > 1:
             there = {name: one.value for name, one in self.means.items()}
-            return sorted(found.encodings, key=lambda name: _last(there.get(name)))
-        (task,) = found.tasks
-        return sorted(found.encodings, key=lambda name: (not self._reached(task, name), _last(self.value(task, name))))
+            return sorted(findings.encodings, key=lambda name: _last(there.get(name)))
+        (task,) = findings.tasks
+        return sorted(
+            findings.encodings, key=lambda name: (not self._reached(task, name), _last(self.value(task, name)))
+        )
 
     def _reached(self, task: str, name: str) -> bool:
         return (task, name) in self.reach and self.reach[task, name].median.length is not None
 
-    def pairwise_differences(self, found: Findings) -> list[TaskDifference]:
+    def pairwise_differences(self, findings: Findings) -> list[TaskDifference]:
         """Return the difference of every pair of encodings on the only task, the better encoding first."""
-        (task,), encodings_best_first = found.tasks, self.encodings_best_first(found)
+        (task,), encodings_best_first = findings.tasks, self.encodings_best_first(findings)
         listed = [
             (one, other)
             for number, one in enumerate(encodings_best_first)
@@ -95,21 +105,21 @@ def _last(value: float | None) -> float:
     return 1.0 if value is None else -value
 
 
-def numbers(found: Findings) -> Numbers:
+def compute_numbers(findings: Findings) -> Numbers:
     """Compute all numbers of a report."""
     import polars as pl
 
-    shown = pl.col("task").is_in(found.tasks) & pl.col("encoding").is_in(found.encodings)
-    named = labelled(found.wanted or found.items, found.diverged).filter(shown)
-    table = scores(found.rows, named)
-    each = _outcomes(found)
-    names = found.encodings
+    shown = pl.col("task").is_in(findings.tasks) & pl.col("encoding").is_in(findings.encodings)
+    named = run_label_table(findings.wanted or findings.items, findings.diverged).filter(shown)
+    table = score_table(findings.rows, named)
+    each = _outcomes(findings)
+    names = findings.encodings
     five: dict[str, MRR] = {}
     for words, kind in (("a quarter of each head, as published", _quarter(names)), ("full", FULL)):
         if kind is not None and set(kind.values()) <= set(names):
-            five[f"ours, Rotary: {words}"] = mrr(table, kind)
-            five[f"the paper's recipe, Rotary: {words}"] = paper_mrr(table, kind)
-    lines, half = run_scores(found.rows), run_scores(found.rows, threshold=0.5)
+            five[f"ours, Rotary: {words}"] = mean_reciprocal_ranks(table, kind)
+            five[f"the paper's recipe, Rotary: {words}"] = paper_mean_reciprocal_ranks(table, kind)
+    lines, half = run_scores(findings.rows), run_scores(findings.rows, threshold=0.5)
     first = pl.col("checkpoint") == "last"
     weak = lines.join(named, on="run").explode("weak", empty_as_null=True, keep_nulls=True).drop_nulls("weak")
     return Numbers(
@@ -119,17 +129,17 @@ def numbers(found: Findings) -> Numbers:
         seen=score_cells(table, "seen"),
         reach=reach_cells(lines, named),
         halfway=reach_cells(half, named),
-        means=aggregates(table, "unseen", names, each),
-        differences=differences(table, "unseen", names, each) if len(names) > 1 else [],
+        means=mean_scores_over_tasks(table, "unseen", names, each),
+        differences=encoding_differences(table, "unseen", names, each) if len(names) > 1 else [],
         mrr=five,
         rank_statistics=rank_statistics(table, names),
-        variants=sensitivity(found.rows, named)
-        if len(found.tasks) <= 40
-        else sensitivity(found.rows.filter(first), named),
-        learned=learned_by_all(table),
-        flat=saturated(table),
+        variants=alternative_rankings(findings.rows, named)
+        if len(findings.tasks) <= 40
+        else alternative_rankings(findings.rows.filter(first), named),
+        learned=tasks_learned_by_all(table),
+        flat=saturated_tasks(table),
         weak={task: sorted(own["weak"].unique()) for (task,), own in weak.partition_by("task", as_dict=True).items()},
-        health=_health(found, table),
+        health=_health(findings, table),
     )
 
 
@@ -144,8 +154,8 @@ def _health(found: Findings, table: pl.DataFrame) -> list[Trouble]:
             continue
         record = found.records.get(item.key, {})
         log = record.get("log") or []
-        jumps = record.get("spikes", spikes(log))
-        if learned.get(item.key) is False and on_plateau(log):
+        jumps = record.get("spikes", loss_spikes(log))
+        if learned.get(item.key) is False and is_on_plateau(log):
             told.append(Trouble(*where, "plateau", f"the loss never left its plateau (last {log[-1][1]:.3g})"))
         elif learned.get(item.key) is False:
             last = f" (last loss {log[-1][1]:.3g})" if log else ""
@@ -171,4 +181,4 @@ def _outcomes(found: Findings) -> Outcomes | None:
     if found.kinds is None or found.kinds["run"].n_unique() < len(found.items):
         return None
     whole = found.kinds.with_columns(pl.lit("last").alias("checkpoint"), pl.lit("as trained").alias("evaluation"))
-    return outcomes(whole)
+    return read_outcomes(whole)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lengthwise.reporting.drawing import ON_DARK, ON_LIGHT, Drawing
 from lengthwise.reporting.figures import MANY, legend_column_count
 from lengthwise.reporting.palette import colour
-from lengthwise.statistics.cells import reaches as order_of
+from lengthwise.statistics.cells import summarize_reaches as order_of
 from lengthwise.statistics.reach import Reach, run_scores
 
 if TYPE_CHECKING:
@@ -27,14 +27,16 @@ def _thin(name: str) -> dict[str, Any]:
     return {"color": colour(name), "linewidth": 1, "alpha": 0.6}
 
 
-def reach_drawing(found: Findings) -> Drawing:
+def reach_drawing(findings: Findings) -> Drawing:
     """Draw the reach of each encoding on each task as a multiple of the trained length: all seeds and the median."""
     import polars as pl
 
-    labels = found.rows.select("run", "task", "encoding", "seed").unique(maintain_order=True)
-    trained = pl.DataFrame({"task": list(found.trained), "trained": [length for length, _ in found.trained.values()]})
+    labels = findings.rows.select("run", "task", "encoding", "seed").unique(maintain_order=True)
+    trained = pl.DataFrame(
+        {"task": list(findings.trained), "trained": [length for length, _ in findings.trained.values()]}
+    )
     data = (
-        labels.join(run_scores(found.rows), on="run", how="inner")
+        labels.join(run_scores(findings.rows), on="run", how="inner")
         .join(trained, on="task", how="left")
         .select(
             "task",
@@ -49,7 +51,7 @@ def reach_drawing(found: Findings) -> Drawing:
     def paint(width: float) -> Figure:
         import matplotlib.pyplot as plt
 
-        tasks, names = found.tasks, found.encodings
+        tasks, names = findings.tasks, findings.encodings
         gap = 0.8 / max(len(names), 1)
         rows = 1.2 * len(names) if len(tasks) == 1 else len(tasks) * max(2.5, len(names) * 0.5)
         figure, axes = plt.subplots(figsize=(width, max(1.6, 0.17 * rows + 0.9)), layout="constrained")
@@ -84,39 +86,40 @@ def reach_drawing(found: Findings) -> Drawing:
                 axes.plot([x for x, _ in listed], [y for _, y in listed], mark, color=colour(name), markersize=5)
         axes.set(
             yticks=range(len(tasks)),
-            yticklabels=[found.short(task) for task in tasks],
+            yticklabels=[findings.short(task) for task in tasks],
             xlim=(_NOT_LEARNED - 0.02, None),
         )
         axes.set_ylim(len(tasks) - 0.5, -0.5)
         axes.set_xlabel("reach ÷ trained length   (× not learned, ▸ longest tested length still holds)")
         if len(tasks) == 1:  # label the line of each encoding instead of drawing a legend
             places = [(n - (len(names) - 1) / 2) * gap for n in range(len(names))]
-            axes.set_yticks(places, [found.label(name) for name in names], fontsize="small")
+            axes.set_yticks(places, [findings.label(name) for name in names], fontsize="small")
             return figure
         handles = [
-            plt.Line2D([], [], marker="o", linestyle="", color=colour(name), label=found.label(name)) for name in names
+            plt.Line2D([], [], marker="o", linestyle="", color=colour(name), label=findings.label(name))
+            for name in names
         ]
-        columns = legend_column_count([found.label(name) for name in names], width)
+        columns = legend_column_count([findings.label(name) for name in names], width)
         figure.legend(handles=handles, loc="outside upper center", ncols=columns, fontsize="small")
         return figure
 
     return Drawing(
         "reach",
-        f"Reach of each encoding on {len(found.tasks)} tasks, divided by the trained length.",
+        f"Reach of each encoding on {len(findings.tasks)} tasks, divided by the trained length.",
         data,
         paint,
         True,
     )
 
 
-def heat(found: Findings, learned: pl.DataFrame) -> Drawing:
+def accuracy_heat_map(findings: Findings, learned_cells: pl.DataFrame) -> Drawing:
     """Draw a heat map of median unseen accuracy, task by encoding; cells that were not learned are marked."""
     import polars as pl
 
-    known = {(task, name): got for task, name, got in learned.select("task", "encoding", "learned").iter_rows()}
+    known = {(task, name): got for task, name, got in learned_cells.select("task", "encoding", "learned").iter_rows()}
 
     by = (
-        found.cells.filter(pl.col("split") == "test_unseen")
+        findings.cells.filter(pl.col("split") == "test_unseen")
         .group_by("task", "encoding", "seed")
         .agg(pl.col("accuracy").mean())
         .group_by("task", "encoding")
@@ -128,7 +131,7 @@ def heat(found: Findings, learned: pl.DataFrame) -> Drawing:
     def paint(width: float) -> Figure:
         import matplotlib.pyplot as plt
 
-        tasks, names = found.tasks, found.encodings
+        tasks, names = findings.tasks, findings.encodings
         figure, axes = plt.subplots(figsize=(width, 0.27 * len(tasks) + 1.1), layout="constrained")
         grid = [[values.get((task, name), math.nan) for name in names] for task in tasks]
         axes.imshow(grid, cmap="viridis", vmin=0, vmax=1, aspect="auto")
@@ -143,10 +146,10 @@ def heat(found: Findings, learned: pl.DataFrame) -> Drawing:
                     tint = ON_DARK if unseen < 0.6 else ON_LIGHT
                     words = f"{unseen:.2f}{mark}"
                     axes.text(column, row, words, ha="center", va="center", fontsize="small", color=tint)
-        axes.set(yticks=range(len(tasks)), yticklabels=[found.short(task) for task in tasks])
+        axes.set(yticks=range(len(tasks)), yticklabels=[findings.short(task) for task in tasks])
         axes.set_xticks(
             range(len(names)),
-            [found.label(name) for name in names],
+            [findings.label(name) for name in names],
             rotation=0 if len(names) <= 6 else 35,
             ha="center" if len(names) <= 6 else "right",
         )
@@ -162,13 +165,13 @@ def heat(found: Findings, learned: pl.DataFrame) -> Drawing:
     return Drawing("heat", "Median accuracy at unseen lengths for each task and encoding.", data, paint, True)
 
 
-def rank_share_drawing(found: Findings, shares: Mapping[str, Sequence[float]]) -> Drawing:
+def rank_share_drawing(findings: Findings, rank_shares: Mapping[str, Sequence[float]]) -> Drawing:
     """Draw how often each encoding had rank 1, 2, ...: shares of (task, seed) queries, ties shared."""
     import polars as pl
 
     lines = [
         {"encoding": name, "rank": place + 1, "share": share}
-        for name, listed in shares.items()
+        for name, listed in rank_shares.items()
         for place, share in enumerate(listed)
     ]
     data = pl.DataFrame(lines, schema={"encoding": pl.String, "rank": pl.Int64, "share": pl.Float64})
@@ -176,13 +179,13 @@ def rank_share_drawing(found: Findings, shares: Mapping[str, Sequence[float]]) -
     def paint(width: float) -> Figure:
         import matplotlib.pyplot as plt
 
-        names = list(shares)
+        names = list(rank_shares)
         figure, axes = plt.subplots(figsize=(width, 0.3 * len(names) + 0.8), layout="constrained")
-        ranks = max((len(listed) for listed in shares.values()), default=1)
+        ranks = max((len(listed) for listed in rank_shares.values()), default=1)
         greys = plt.get_cmap("viridis_r")
         for row, name in enumerate(names):
             left = 0.0
-            for place, share in enumerate(shares[name]):
+            for place, share in enumerate(rank_shares[name]):
                 tint = greys(place / max(ranks - 1, 1))
                 axes.barh(row, share, left=left, color=tint, height=0.72)
                 if share > 0.07:
@@ -197,7 +200,7 @@ def rank_share_drawing(found: Findings, shares: Mapping[str, Sequence[float]]) -
                         color=ON_DARK if dark else ON_LIGHT,
                     )
                 left += share
-        axes.set(yticks=range(len(names)), yticklabels=[found.label(name) for name in names])
+        axes.set(yticks=range(len(names)), yticklabels=[findings.label(name) for name in names])
         axes.set(xlim=(0, 1), xlabel="share of (task, seed) with this rank")
         axes.set_ylim(len(names) - 0.5, -0.5)
         return figure
@@ -205,24 +208,24 @@ def rank_share_drawing(found: Findings, shares: Mapping[str, Sequence[float]]) -
     return Drawing("ranks", "How often each encoding had each rank.", data, paint)
 
 
-def intervals(
+def interval_drawing(
     name: str,
     title: str,
     alt: str,
-    lines: Sequence[Mapping[str, Any]],
-    published: Mapping[str, float] | None = None,
+    interval_rows: Sequence[Mapping[str, Any]],
+    published_values: Mapping[str, float] | None = None,
     label: Callable[[str], str] = str,
 ) -> Drawing:
     """Draw one value per encoding with its intervals: thick for these tasks and other seeds, thin for other tasks."""
     import polars as pl
 
-    data = pl.DataFrame(list(lines))
+    data = pl.DataFrame(list(interval_rows))
 
     def paint(width: float) -> Figure:
         import matplotlib.pyplot as plt
 
-        figure, axes = plt.subplots(figsize=(width, 0.36 * len(lines) + 0.95), layout="constrained")
-        for row, one in enumerate(lines):
+        figure, axes = plt.subplots(figsize=(width, 0.36 * len(interval_rows) + 0.95), layout="constrained")
+        for row, one in enumerate(interval_rows):
             tint = colour(str(one["encoding"]))
             for low, high, thick in (("tasks low", "tasks high", 1.2), ("low", "high", 4.0)):
                 if one.get(low) is not None and one.get(high) is not None:
@@ -235,12 +238,21 @@ def intervals(
                         solid_capstyle="butt",
                     )
             axes.plot(one["value"], row, "o", color=tint, markersize=6)
-            if published and one["encoding"] in published:
+            if published_values and one["encoding"] in published_values:
                 axes.plot(
-                    published[str(one["encoding"])], row, marker="D", markersize=5, color="#222222", fillstyle="none"
+                    published_values[str(one["encoding"])],
+                    row,
+                    marker="D",
+                    markersize=5,
+                    color="#222222",
+                    fillstyle="none",
                 )
-        axes.set(yticks=range(len(lines)), yticklabels=[label(str(one["encoding"])) for one in lines], xlabel=title)
-        axes.set_ylim(len(lines) - 0.5, -0.5)
+        axes.set(
+            yticks=range(len(interval_rows)),
+            yticklabels=[label(str(one["encoding"])) for one in interval_rows],
+            xlabel=title,
+        )
+        axes.set_ylim(len(interval_rows) - 0.5, -0.5)
         low, high = axes.get_xlim()
         axes.set_xlim(max(low, -0.05), min(high, 1.05))
         return figure
@@ -249,36 +261,38 @@ def intervals(
 
 
 def pair_difference_drawing(
-    found: Findings, order: Sequence[str], pairs: Mapping[tuple[str, str], tuple[float, bool]]
+    findings: Findings, encoding_order: Sequence[str], pair_differences: Mapping[tuple[str, str], tuple[float, bool]]
 ) -> Drawing:
     """Draw the difference of every pair of encodings at unseen lengths, row minus column, with dots on sure ones.
 
-    `pairs` maps (one, other) → the difference and whether it is sure: all seeds agree (one task) or settled (many).
+    `pair_differences` maps (one, other) → the difference and whether it is sure: all seeds agree, or, with many tasks,
+    it is settled.
     """
     import polars as pl
 
     lines = [
-        {"one": one, "other": other, "difference": gap, "sure": sure} for (one, other), (gap, sure) in pairs.items()
+        {"one": one, "other": other, "difference": gap, "sure": sure}
+        for (one, other), (gap, sure) in pair_differences.items()
     ]
     data = pl.DataFrame(
         lines, schema={"one": pl.String, "other": pl.String, "difference": pl.Float64, "sure": pl.Boolean}
     )
-    sure_is = "all seeds agree" if len(found.tasks) == 1 else "settled"
+    sure_is = "all seeds agree" if len(findings.tasks) == 1 else "settled"
 
     def paint(width: float) -> Figure:
         import matplotlib.pyplot as plt
 
-        many = len(order)
-        grid = [[math.nan] * many for _ in order]
+        many = len(encoding_order)
+        grid = [[math.nan] * many for _ in encoding_order]
         dots: list[tuple[int, int]] = []
-        for (one, other), (gap, sure) in pairs.items():
-            row, column = order.index(one), order.index(other)
+        for (one, other), (gap, sure) in pair_differences.items():
+            row, column = encoding_order.index(one), encoding_order.index(other)
             grid[row][column], grid[column][row] = gap, -gap
             dots += [(row, column), (column, row)] if sure else []
         figure, axes = plt.subplots(figsize=(width, 0.22 * many + 1.5), layout="constrained")
         image = axes.imshow(grid, cmap="RdBu", vmin=-1, vmax=1, aspect="auto")
         axes.plot([x for _, x in dots], [y for y, _ in dots], ".", color="#222222", markersize=2.5)
-        names = [found.label(name) for name in order]
+        names = [findings.label(name) for name in encoding_order]
         axes.set_yticks(range(many), names, fontsize="small")
         axes.set_xticks(range(many), names, fontsize="small", rotation=60, ha="right", rotation_mode="anchor")
         axes.tick_params(length=0)
@@ -286,5 +300,5 @@ def pair_difference_drawing(
         figure.colorbar(image, ax=axes, label=f"row − column  (dot: {sure_is})", fraction=0.03, pad=0.01)
         return figure
 
-    alt = f"Differences at unseen lengths between all {len(pairs)} pairs of {len(order)} encodings."
+    alt = f"Differences at unseen lengths between all {len(pair_differences)} pairs of {len(encoding_order)} encodings."
     return Drawing("pairs", alt, data, paint, True)

@@ -13,14 +13,14 @@ from lengthwise.display import Part
 from lengthwise.folder import Folder
 from lengthwise.reporting import figures, overview
 from lengthwise.reporting.bars import accuracy_bars
-from lengthwise.reporting.claims import committed_on, judge, read_claims
+from lengthwise.reporting.claims import judge_claim, last_commit_date, read_claims
 from lengthwise.reporting.comparisons import PAIRS, Line
 from lengthwise.reporting.drawing import Drawing
 from lengthwise.reporting.findings import Findings
-from lengthwise.reporting.tables import Tables, numeric
-from lengthwise.reporting.words import protocol, verdict
-from lengthwise.statistics.ranks import queries
-from lengthwise.statistics.table import learned
+from lengthwise.reporting.tables import Tables, is_numeric_column
+from lengthwise.reporting.words import describe_protocol, verdict
+from lengthwise.statistics.ranks import task_seed_scores
+from lengthwise.statistics.table import learned_cells
 from lengthwise.study.reading import shipped_file_path
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Page(Tables):
     def claims(self) -> list[Line]:
         """Return the verdicts on the published claims that this study tests."""
         about = [claim for claim in read_claims() if claim.study == self.found.study.name]
-        return [judge(claim, self.found, self.numbers).line() for claim in about]
+        return [judge_claim(claim, self.found, self.numbers).line() for claim in about]
 
     # --- what is on it -----------------------------------------------------------------------------------------------
 
@@ -79,7 +79,7 @@ class Page(Tables):
         """Return the figure that answers the question: the curves of the only task, or the means over tasks."""
         found, here = self.found, self.numbers
         if len(found.tasks) == 1:
-            return figures.curves(found, found.tasks[0])
+            return figures.study_accuracy_curves(found, found.tasks[0])
         lines = [
             {
                 "encoding": name,
@@ -96,15 +96,15 @@ class Page(Tables):
             f"{found.label(str(line['encoding']))} {line['value']:.2f}" for line in lines[:12]
         )
         title = "mean accuracy at unseen lengths"
-        return overview.intervals("means", title, alt + ".", lines, label=found.label)
+        return overview.interval_drawing("means", title, alt + ".", lines, label=found.label)
 
     def overview(self) -> list[Drawing]:
         """Return the figures that show all tasks at once."""
         found, made = self.found, []
         if len(found.tasks) > 1:
-            cells = learned(self.numbers.scores)
+            cells = learned_cells(self.numbers.scores)
             made = [
-                overview.heat(found, cells),
+                overview.accuracy_heat_map(found, cells),
                 overview.rank_share_drawing(found, self._rank_shares()),
                 overview.reach_drawing(found),
             ]
@@ -126,7 +126,7 @@ class Page(Tables):
 
     def _rank_shares(self) -> dict[str, list[float]]:
         """Return encoding → share of queries with rank 1, 2, ...; tied encodings share the ranks that they occupy."""
-        asked = queries(self.numbers.scores, self.found.encodings)
+        asked = task_seed_scores(self.numbers.scores, self.found.encodings)
         many = len(asked.encodings)
         shares = {name: [0.0] * many for name in self.numbers.rank_statistics.encodings}
         for line in asked.scores_QE.tolist():
@@ -145,7 +145,7 @@ class Page(Tables):
         """Return every figure of the page."""
         found = self.found
         listed = [*self._first]
-        listed += [figures.curves(found, task) for task in found.tasks if len(found.tasks) > 1]
+        listed += [figures.study_accuracy_curves(found, task) for task in found.tasks if len(found.tasks) > 1]
         listed += [figures.answer_kinds_drawing(found, task) for task in found.tasks[:ANATOMIES]]
         if (one := figures.training_loss_drawing(found)) is not None:
             listed.append(one)
@@ -189,7 +189,7 @@ class Page(Tables):
             guard=found.guard,
             rates=self.learning_rate_table(),
             deviations=found.study.deviations,
-            protocol=protocol(found),
+            protocol=describe_protocol(found),
             published=self.published_table(),
             published_words=_PUBLISHED,
             claims=self.claims(),
@@ -216,8 +216,8 @@ class Page(Tables):
     def _claims_words(self) -> str:
         """Say when the rules and when the rows were committed."""
         rules, rows = (
-            committed_on(shipped_file_path("claims.yaml")),
-            committed_on(Path(self.found.source) / "rows.parquet"),
+            last_commit_date(shipped_file_path("claims.yaml")),
+            last_commit_date(Path(self.found.source) / "rows.parquet"),
         )
         return f"Rules committed {rules or 'not yet'}, rows {rows or 'not yet'}."
 
@@ -230,24 +230,24 @@ class Page(Tables):
         learned = any(reached.learned_seed_count for key, reached in self.numbers.reach.items() if key[0] == task)
         furthest = f"furthest: {self.found.label(best)}" if learned else "no encoding learned it"
         weak = "; not every encoding learned it" if learned and task not in self.numbers.learned else ""
-        curve = made.get(f"curve-{figures.slug(task)}") or figures.curves(self.found, task)
+        curve = made.get(f"curve-{figures.task_file_name(task)}") or figures.study_accuracy_curves(self.found, task)
         return {
-            "slug": figures.slug(task),
+            "slug": figures.task_file_name(task),
             "short": self.found.short(task),
             "line": f"trained up to {trained} {unit}; {furthest}{weak}",
             "open": number < OPEN,
             "curve": None if self.single_task else curve,
-            "anatomy": made.get(f"anatomy-{figures.slug(task)}"),
+            "anatomy": made.get(f"anatomy-{figures.task_file_name(task)}"),
             "table": self.task_table(task),
             "words": f"{task}. Unseen: lengths {trained + 1} to {2 * trained}; beyond is in no mean.",
             "answers": self.wrong_answer_examples(task),
         }
 
-    def write(self, to: str | Path, figures_too: bool = True, pdf: bool = False) -> list[Path]:
+    def write(self, to: str | Path, with_figures: bool = True, pdf: bool = False) -> list[Path]:
         """Write `index.html`, `report.json`, and figures with their data."""
         folder, paths = Folder(to), [Path(to) / "index.html"]
         folder.write("index.html", self.html())
-        if figures_too:
+        if with_figures:
             for drawing in self.drawings():
                 paths += drawing.write(Path(to) / "figures", ("svg", "pdf") if pdf else ("svg",))
         folder.write("report.json", json.dumps(self.plain(), indent=1))
@@ -260,7 +260,7 @@ class Page(Tables):
             "verdict": self.verdict,
             "warnings": self.warnings(),
             "ranks": self.rank_table(),
-            "differences": self.difference_table(every=True),
+            "differences": self.difference_table(all_pairs=True),
             "encodings": {self.found.label(name): name for name in self.found.encodings},
             "diverged": {key: dict(told) for key, told in self.found.diverged.items()},
             "training": self.training_problem_table(),
@@ -300,7 +300,7 @@ def _table(lines: Sequence[Mapping[str, Any]]) -> Markup:
     if not lines:
         return Markup("")
     wide = {name for name in lines[0] if any(len(str(line.get(name, ""))) > 44 for line in lines)}
-    kind = {name: "num" if numeric(lines, name) else "wrap" if name in wide else "" for name in lines[0]}
+    kind = {name: "num" if is_numeric_column(lines, name) else "wrap" if name in wide else "" for name in lines[0]}
     head = Markup("").join(Markup('<th class="{}">{}</th>').format(kind[name], name) for name in lines[0])
     rows = Markup("").join(
         Markup("<tr>{}</tr>").format(

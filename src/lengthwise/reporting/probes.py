@@ -21,30 +21,30 @@ CHANGES: dict[str, dict[str, str]] = {"none": {}, "root_m": {"fill": "white"}, "
 MODELS = {"trained": "trained", "untrained": "untrained"}
 
 
-def middles(rows: Rows, by: Sequence[str], value: str) -> pl.DataFrame:
+def medians_over_seeds(rows: Rows, group_columns: Sequence[str], value_column: str) -> pl.DataFrame:
     """Return the median, least and greatest value over seeds."""
     import polars as pl
 
-    keys = [*by]
+    keys = [*group_columns]
     return (
         pl.DataFrame(list(rows), infer_schema_length=None)
         .group_by(keys, maintain_order=True)
         .agg(
-            pl.col(value).median().alias("median"),
-            pl.col(value).min().alias("least"),
-            pl.col(value).max().alias("greatest"),
+            pl.col(value_column).median().alias("median"),
+            pl.col(value_column).min().alias("least"),
+            pl.col(value_column).max().alias("greatest"),
             pl.len().alias("seeds"),
         )
     )
 
 
-def probe_error_drawing(rows: Rows, kind: str = "mlp", name: str = "probe-mlp") -> Drawing:
+def probe_error_drawing(rows: Rows, probe_kind: str = "mlp", file_name: str = "probe-mlp") -> Drawing:
     """Draw the probe's mean absolute error of the position by layer: columns are tasks and models, rows test sets."""
     import polars as pl
 
-    own = [row for row in rows if row["change"] == "none" and row["control"] == "none" and _of(row, kind)]
+    own = [row for row in rows if row["change"] == "none" and row["control"] == "none" and _of(row, probe_kind)]
     by = ["task", "documents", "model", "tested", "encoding", "layer"]
-    data = middles([row for row in own if row["model"] in MODELS], by, "mae")
+    data = medians_over_seeds([row for row in own if row["model"] in MODELS], by, "mae")
     tasks = list(dict.fromkeys((row["task"], row["documents"]) for row in own))
     sets = [one for one in WORDS if any(row["tested"] == one for row in own)]
 
@@ -78,8 +78,9 @@ def probe_error_drawing(rows: Rows, kind: str = "mlp", name: str = "probe-mlp") 
         _legend(figure, grid)
         return figure
 
-    alt = f"Mean absolute error of a {kind} probe of the position, by layer, for each encoding, trained and untrained."
-    return Drawing(name, alt, data, paint, panels=True)
+    models = "for each encoding, trained and untrained"
+    alt = f"Mean absolute error of a {probe_kind} probe of the position, by layer, {models}."
+    return Drawing(file_name, alt, data, paint, panels=True)
 
 
 def _of(row: Mapping[str, Any], kind: str) -> bool:
@@ -142,16 +143,21 @@ def _legend(figure: Figure, grid: Any) -> None:  # noqa: ANN401
     figure.legend(list(found.values()), list(found), loc="outside lower center", ncols=5, fontsize="small")
 
 
-def probe_change_drawing(rows: Rows, kind: str = "mlp", tested: str = "seen", name: str = "probe-changed") -> Drawing:
+def probe_change_drawing(
+    rows: Rows, probe_kind: str = "mlp", test_set: str = "seen", file_name: str = "probe-changed"
+) -> Drawing:
     """Draw the error as it is (filled), with attention's output times √m (hollow), and with one size of it (cross)."""
     import polars as pl
 
     own = [
         row
         for row in rows
-        if row["probe"] == kind and row["tested"] == tested and row["control"] == "none" and row["model"] in MODELS
+        if row["probe"] == probe_kind
+        and row["tested"] == test_set
+        and row["control"] == "none"
+        and row["model"] in MODELS
     ]
-    data = middles(own, ["task", "documents", "model", "encoding", "layer", "change"], "mae")
+    data = medians_over_seeds(own, ["task", "documents", "model", "encoding", "layer", "change"], "mae")
     tasks = list(dict.fromkeys((row["task"], row["documents"]) for row in own))
 
     def paint(width: float) -> Figure:
@@ -194,11 +200,13 @@ def probe_change_drawing(rows: Rows, kind: str = "mlp", tested: str = "seen", na
         _legend(figure, grid)
         return figure
 
-    alt = f"Error of a {kind} probe as it is, with attention's output times the root of m, and with one size of it."
-    return Drawing(name, alt, data, paint, panels=True)
+    alt = (
+        f"Error of a {probe_kind} probe as it is, with attention's output times the root of m, and with one size of it."
+    )
+    return Drawing(file_name, alt, data, paint, panels=True)
 
 
-def spreads(rows: Rows, documents: str, name: str = "probe-spread") -> Drawing:
+def variance_by_position_drawing(rows: Rows, document_kind: str, file_name: str = "probe-spread") -> Drawing:
     """Draw the variance of attention's output and of the normalised state by position: trained solid, start dotted."""
     import polars as pl
 
@@ -206,9 +214,9 @@ def spreads(rows: Rows, documents: str, name: str = "probe-spread") -> Drawing:
         row
         for row in rows
         # If all documents have the same token, the variance is only rounding error.
-        if row["documents"] == documents and row["variance"] > 1e-9 * row["power"]
+        if row["documents"] == document_kind and row["variance"] > 1e-9 * row["power"]
     ]
-    data = middles(own, ["task", "model", "quantity", "encoding", "layer", "m"], "variance")
+    data = medians_over_seeds(own, ["task", "model", "quantity", "encoding", "layer", "m"], "variance")
     tasks = list(dict.fromkeys(row["task"] for row in own))
     quantities = sorted({row["quantity"] for row in own}, reverse=True)
     places = [(task, layer) for task in tasks for layer in sorted({r["layer"] for r in own if r["task"] == task})]
@@ -247,7 +255,7 @@ def spreads(rows: Rows, documents: str, name: str = "probe-spread") -> Drawing:
                 if row == 0:
                     axes.set_title(f"{_short(task, 'task')}\nlayer {layer}", fontsize="small", color=INK)
                 if row == len(quantities) - 1:
-                    axes.set_xlabel(f"m, {documents}", fontsize="small")
+                    axes.set_xlabel(f"m, {document_kind}", fontsize="small")
             grid[row][0].set_ylabel(f"{quantity}, variance\n(dotted: at the start)", fontsize="small")
         far = max(row["m"] for row in own)
         for axes in grid[0]:
@@ -259,7 +267,7 @@ def spreads(rows: Rows, documents: str, name: str = "probe-spread") -> Drawing:
     alt = (
         "Variance of attention's output and of the normalised state against position, trained (solid), start (dotted)."
     )
-    return Drawing(name, alt, data, paint, panels=True)
+    return Drawing(file_name, alt, data, paint, panels=True)
 
 
 def _short(task: str, documents: str) -> str:

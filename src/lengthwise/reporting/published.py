@@ -301,27 +301,27 @@ FIGURES: dict[str, tuple[str, Callable[[Figure], Rows]]] = {
 _MERGED = ("6", "E.6", "E.10", "E.11", "E.13")
 
 
-def draw(number: str, folder: Path) -> list[Path]:
+def redraw_published_figure(figure_number: str, folder: Path) -> list[Path]:
     """Redraw a figure of the paper: SVG, PDF, and its data as CSV."""
-    if number not in FIGURES:
+    if figure_number not in FIGURES:
         known = {"3": "Figure 3 shows six panels of E.2, E.3 and E.4: draw those.", "5": "Figure 5 is an example."}
         known["E.5"] = "Figure E.5 is Figure 4 for each layer alone: draw 4."
-        hint = f" {known[number]}" if number in known else did_you_mean(number, FIGURES)
-        raise SpecError(f"no figure {number!r} of the original can be drawn.{hint}")
+        hint = f" {known[figure_number]}" if figure_number in known else did_you_mean(figure_number, FIGURES)
+        raise SpecError(f"no figure {figure_number!r} of the original can be drawn.{hint}")
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    title, drawn = FIGURES[number]
+    title, drawn = FIGURES[figure_number]
     folder.mkdir(parents=True, exist_ok=True)
-    base = f"published-figure-{number.lower().replace('.', '')}"
+    base = f"published-figure-{figure_number.lower().replace('.', '')}"
     paths = [folder / f"{base}.{kind}" for kind in ("svg", "pdf", "csv")]
     with plt.rc_context(_STYLE):
         figure = plt.figure(layout="constrained")
         rows = drawn(figure)
-        source = f"Redrawn from the numbers of {PAPER}, Figure {number}."
-        if number in _MERGED:
+        source = f"Redrawn from the numbers of {PAPER}, Figure {figure_number}."
+        if figure_number in _MERGED:
             source = f"In sort and LEGO 'full − step input' is two formats under one label. {source}"
         foot = _FOOT / figure.get_figheight()
         taken = foot + bool(figure.get_supxlabel()) * _LABEL / figure.get_figheight()

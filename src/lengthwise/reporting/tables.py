@@ -10,7 +10,7 @@ from lengthwise.publication import published_encoding, published_task
 from lengthwise.publication.accuracy import UNSEEN
 from lengthwise.reporting import figures
 from lengthwise.reporting.comparisons import Comparisons, Line
-from lengthwise.reporting.words import format_estimate, number
+from lengthwise.reporting.words import format_estimate, format_number
 from lengthwise.statistics.estimate import Estimate
 from lengthwise.statistics.learned import RULE, WEAK
 from lengthwise.statistics.reach import WORDS as REACH
@@ -106,9 +106,9 @@ class Tables(Comparisons):
                 "encoding": found.label(name),
                 "unseen": format_estimate(one.seeds),
                 "other tasks": format_estimate(one.tasks) if one.tasks.low is not None else "–",
-                "mean rank": number(None if rank is None else rank.value, 2),
+                "mean rank": format_number(None if rank is None else rank.value, 2),
                 "middle half": _value(here.rank_statistics.interquartile.get(name)),
-                "seen": number(sum(known) / len(known) if known else None),
+                "seen": format_number(sum(known) / len(known) if known else None),
                 "reach ÷ L": told,
                 "learned": f"{learned} of {len(found.tasks)}",
             }
@@ -119,7 +119,7 @@ class Tables(Comparisons):
             ours = next((five for words, five in here.mrr.items() if words.startswith("ours")), None)
             if ours is not None:  # only the first ranking; `mrr_table` has the others
                 which = next((key for key, spec in _five(ours.rotary).items() if spec == name), None)
-                line["MRR"] = number(None if which is None else ours.values.get(which))
+                line["MRR"] = format_number(None if which is None else ours.values.get(which))
             lines.append(line)
         return lines
 
@@ -135,7 +135,7 @@ class Tables(Comparisons):
                 "encoding": self.found.label(name),
                 "reach": f"{reached.median}{_ends(reached)}",
                 "unseen, median seed": format_estimate(unseen),
-                "seen": number(here.seen[task, name].median.value),
+                "seen": format_number(here.seen[task, name].median.value),
                 "learned": f"{reached.learned_seed_count} of {reached.n}",
             }
             if self.found.diverged:
@@ -171,14 +171,16 @@ class Tables(Comparisons):
             if (task, name) not in here.cells or (task, name) not in here.reach:
                 continue
             unseen, seen = here.cells[task, name], here.seen[task, name]
-            told = [number(value, 2) for value in unseen.seeds] + [f"diverged ({step:,})" for step in unseen.diverged]
+            told = [format_number(value, 2) for value in unseen.seeds] + [
+                f"diverged ({step:,})" for step in unseen.diverged
+            ]
             lines.append(
                 {
                     "encoding": self.found.label(name),
-                    "seen": number(seen.median.value),
+                    "seen": format_number(seen.median.value),
                     "unseen, median": format_estimate(unseen.median),
                     "every seed": ", ".join(told),
-                    "test-set noise": "–" if unseen.noise.value is None else f"± {number(unseen.noise.value)}",
+                    "test-set noise": "–" if unseen.noise.value is None else f"± {format_number(unseen.noise.value)}",
                     "reach at .9": str(here.reach[task, name].median) + _ends(here.reach[task, name]),
                     "at .5": str(here.halfway[task, name].median),
                     "more seeds for ± .05": _more(unseen.seeds),
@@ -196,7 +198,7 @@ class Tables(Comparisons):
                 known = published_encoding(name)
                 if known is not None and known in theirs and (task, name) in self.numbers.cells:
                     ours = self.numbers.cells[task, name].mean.value
-                    line[self.found.label(name)] = f"{number(theirs[known], 2)} / {number(ours, 2)}"
+                    line[self.found.label(name)] = f"{format_number(theirs[known], 2)} / {format_number(ours, 2)}"
             if len(line) > 1:
                 lines.append(line)
         names = list(dict.fromkeys(key for line in lines for key in line))
@@ -237,7 +239,7 @@ class Tables(Comparisons):
                 "chosen on": ", ".join([self.found.short(one.group), *(one.rest if several else ())]),
                 "lr": "waits" if one.lr is None else f"{one.lr:g}",
                 "exact match of each": ", ".join(
-                    f"{rate:g}: {'missing' if score is None else number(score[0])}"
+                    f"{rate:g}: {'missing' if score is None else format_number(score[0])}"
                     for rate, score in zip(one.rates, one.scores, strict=True)
                 ),
                 "": "at the edge" if one.lr is not None and one.lr_at_edge else "",
@@ -284,7 +286,7 @@ def _more(seeds: Sequence[float]) -> str:
 
 
 def _value(one: Estimate | None) -> str:
-    return number(None if one is None else one.value, 2)
+    return format_number(None if one is None else one.value, 2)
 
 
 def _five(rotary: str) -> dict[str, str]:
@@ -315,6 +317,6 @@ def _ranges(lengths: Sequence[int]) -> str:
 _NUMBER = re.compile(r"[−±≥–-]?\s?[\d,]*\.?\d*( ?%)?( \[.*\])?( of \d+)?|not learned|")
 
 
-def numeric(lines: Sequence[Mapping[str, Any]], name: str) -> bool:
+def is_numeric_column(lines: Sequence[Mapping[str, Any]], column: str) -> bool:
     """Return whether a column holds numbers, with or without intervals, so that it is right-aligned."""
-    return all(_NUMBER.fullmatch(str(line.get(name, ""))) for line in lines)
+    return all(_NUMBER.fullmatch(str(line.get(column, ""))) for line in lines)

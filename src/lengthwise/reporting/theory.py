@@ -20,13 +20,13 @@ _DASHES = {"none": (0.0, ()), "rms": (0.0, (5.0, 1.5)), "layer": (0.0, (1.0, 1.0
 _NORMS = {"none": "no norm", "rms": "RMSNorm", "layer": "LayerNorm"}
 
 
-def theorem1(curve: Rows, said: Rows) -> Drawing:
+def theorem1_drawing(error_rows: Rows, position_rows: Rows) -> Drawing:
     """Draw, left, the recovered position within and beyond T; right, the error against the position."""
 
     def left(axes: Axes) -> None:
-        cases = list(dict.fromkeys(row["case"] for row in said))
-        tokens = min(row["t"] for row in said if row["case"] == "closed form") - 1
-        end = max(row["t"] for row in said)
+        cases = list(dict.fromkeys(row["case"] for row in position_rows))
+        tokens = min(row["t"] for row in position_rows if row["case"] == "closed form") - 1
+        end = max(row["t"] for row in position_rows)
         axes.axvspan(1, tokens + 1, color=SEEN, zorder=0, linewidth=0)
         axes.plot([1, end], [1, end], color=FAINT, linewidth=0.8, linestyle=(0, (2, 2)))
         looks = {
@@ -36,7 +36,7 @@ def theorem1(curve: Rows, said: Rows) -> Drawing:
             "without the causal mask": (_COLOURS[2], "-", 1.4),
         }
         for case in cases:
-            rows = [row for row in said if row["case"] == case]
+            rows = [row for row in position_rows if row["case"] == case]
             colour, dash, wide = looks[case]
             label = "1 + 2T − T(T+1)/n" if case == "closed form" else case
             axes.plot(*_columns(rows, "t", "says"), color=colour, linestyle=dash, linewidth=wide, label=label)
@@ -45,27 +45,31 @@ def theorem1(curve: Rows, said: Rows) -> Drawing:
         axes.legend(fontsize="small", loc="upper left", ncols=2, columnspacing=1, handlelength=1.6)
 
     def right(axes: Axes) -> None:
-        for norm in dict.fromkeys(row["norm"] for row in curve):
-            for precision in dict.fromkeys(row["precision"] for row in curve):
-                rows = [row for row in curve if row["norm"] == norm and row["precision"] == precision]
+        for norm in dict.fromkeys(row["norm"] for row in error_rows):
+            for precision in dict.fromkeys(row["precision"] for row in error_rows):
+                rows = [row for row in error_rows if row["norm"] == norm and row["precision"] == precision]
                 if any(row["error"] for row in rows):
                     t, error = _columns([row for row in rows if row["error"]], "t", "error")
                     axes.plot(t, error, color=_PRECISIONS[precision], linestyle=_DASHES[norm], linewidth=1)
         axes.axhline(0.5, color=FAINT, linewidth=0.8)
         axes.text(1.1, 0.8, "½: rounds elsewhere", color=FAINT, fontsize="x-small", va="bottom")
         axes.set(xscale="log", yscale="log", xlabel="position", ylabel="largest error of t")
-        _legend(axes, dict.fromkeys(row["precision"] for row in curve), dict.fromkeys(row["norm"] for row in curve))
+        _legend(
+            axes,
+            dict.fromkeys(row["precision"] for row in error_rows),
+            dict.fromkeys(row["norm"] for row in error_rows),
+        )
 
     alt = "Positions recovered by the constructed layer, within and beyond T, and their error in each precision."
-    return _drawing("theorem1", alt, [*said, *curve], (left, right))
+    return _drawing("theorem1", alt, [*position_rows, *error_rows], (left, right))
 
 
-def theorem2(imitated: Rows, remark: Rows) -> Drawing:
+def theorem2_drawing(imitation_rows: Rows, remark_rows: Rows) -> Drawing:
     """Draw, left, a second layer equal to ALiBi; middle, one equal to T5's bias; right, g(i) − g(t) for several g."""
 
     def bias(name: str) -> Callable[[Axes], None]:
         def paint(axes: Axes) -> None:
-            rows = [row for row in imitated if row["imitates"] == name]
+            rows = [row for row in imitation_rows if row["imitates"] == name]
             for head in dict.fromkeys(row["head"] for row in rows):
                 own = [row for row in rows if row["head"] == head]
                 colour = _COLOURS[head - 1]
@@ -83,8 +87,8 @@ def theorem2(imitated: Rows, remark: Rows) -> Drawing:
         return paint
 
     def spread(axes: Axes) -> None:
-        for name, colour in zip(dict.fromkeys(row["g"] for row in remark), _COLOURS, strict=False):
-            distance, low, high = _columns([row for row in remark if row["g"] == name], "distance", "low", "high")
+        for name, colour in zip(dict.fromkeys(row["g"] for row in remark_rows), _COLOURS, strict=False):
+            distance, low, high = _columns([row for row in remark_rows if row["g"] == name], "distance", "low", "high")
             axes.fill_between(distance, low, high, color=colour, alpha=0.25, linewidth=0)
             axes.plot(distance, low, color=colour, linewidth=1, label=f"g = {name}")
             axes.plot(distance, high, color=colour, linewidth=1)
@@ -93,17 +97,17 @@ def theorem2(imitated: Rows, remark: Rows) -> Drawing:
         axes.legend(fontsize="x-small")
 
     alt = "Second layers without an encoding that equal ALiBi and T5's bias; g(i) − g(t) is relative only for affine g."
-    return _drawing("theorem2", alt, [*imitated, *remark], (bias("alibi"), bias("t5"), spread))
+    return _drawing("theorem2", alt, [*imitation_rows, *remark_rows], (bias("alibi"), bias("t5"), spread))
 
 
-def horizon(reach: Rows, price: Rows) -> Drawing:
+def horizon_drawing(horizon_rows: Rows, unit_count_rows: Rows) -> Drawing:
     """Draw, left, up to which t each precision separates t from t + 1; right, the number of units against T."""
 
     def left(axes: Axes) -> None:
         kinds = ("from 1/t, decoder", "from t, decoder", "whole layer, apart", "whole layer, right")
         words = ("from 1/t", "from t", "whole layer: told apart", "whole layer: right integer")
         marks = {"from 1/t, decoder": "from 1/t, sure", "from t, decoder": "from t, predicted"}
-        for place, row in enumerate(reach):
+        for place, row in enumerate(horizon_rows):
             for part, (kind, colour) in enumerate(zip(kinds, _COLOURS, strict=True)):
                 y = place + (part - 1.5) * 0.19
                 value = row[kind]
@@ -114,14 +118,17 @@ def horizon(reach: Rows, price: Rows) -> Drawing:
                     axes.text(1.2, y, f"{words[part]}: {value}", va="center", fontsize="x-small", color=FAINT)
                 if kind in marks:
                     axes.plot([row[marks[kind]]] * 2, [y - 0.09, y + 0.09], color="#222222", linewidth=1.4)
-        axes.set_yticks(range(len(reach)), [f"{row['precision']}\n{row['bits']} bits" for row in reach])
+        axes.set_yticks(range(len(horizon_rows)), [f"{row['precision']}\n{row['bits']} bits" for row in horizon_rows])
         axes.set(
-            xscale="log", xlim=(1, 6e8), ylim=(len(reach) - 0.5, -0.5), xlabel="positions told apart (black: predicted)"
+            xscale="log",
+            xlim=(1, 6e8),
+            ylim=(len(horizon_rows) - 0.5, -0.5),
+            xlabel="positions told apart (black: predicted)",
         )
         axes.legend(fontsize="x-small", loc="upper right")
 
     def right(axes: Axes) -> None:
-        lengths, exact, rounded, root = _columns(price, "T", "units, exact", "units, rounded", "√T")
+        lengths, exact, rounded, root = _columns(unit_count_rows, "T", "units, exact", "units, rounded", "√T")
         axes.plot(lengths, exact, "o-", color=_COLOURS[0], linewidth=1.2, label="t exactly: T")
         axes.plot(lengths, rounded, "s", color=_COLOURS[1], label="within ½ of t, in the decoder")
         axes.plot(lengths, root, color=_COLOURS[1], linewidth=1, linestyle=(0, (2, 2)), label="√T")
@@ -129,17 +136,17 @@ def horizon(reach: Rows, price: Rows) -> Drawing:
         axes.legend(fontsize="small")
 
     alt = "How many positions bf16, fp16 and fp32 tell apart, and how many ReLU units T positions take."
-    return _drawing("horizon", alt, [*_as_text(reach), *price], (left, right))
+    return _drawing("horizon", alt, [*_as_text(horizon_rows), *unit_count_rows], (left, right))
 
 
-def heads(maps: Rows) -> Drawing:
+def head_drawing(attention_map_rows: Rows) -> Drawing:
     """Draw the attention maps of the diagonal head and the previous-token head."""
 
     def head_panel(name: str, title: str) -> Callable[[Axes], None]:
         def paint(axes: Axes) -> None:
             import numpy as np
 
-            rows = [row for row in maps if row["head"] == name]
+            rows = [row for row in attention_map_rows if row["head"] == name]
             n = max(row["query"] for row in rows)
             grid = np.full((n, n), np.nan)
             for row in rows:
@@ -152,7 +159,7 @@ def heads(maps: Rows) -> Drawing:
 
     alt = "Attention maps of two heads of a second layer without an encoding: the diagonal, and the token before."
     panels = (head_panel("diagonal", "diagonal head"), head_panel("previous", "previous-token head"))
-    return _drawing("heads", alt, maps, panels)
+    return _drawing("heads", alt, attention_map_rows, panels)
 
 
 def _columns(rows: Rows, *names: str) -> tuple[list[Any], ...]:

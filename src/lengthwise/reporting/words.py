@@ -21,25 +21,26 @@ SURE = 6
 """The number of agreeing seeds needed for a level of 95 %: 1 − 2 · ½^6 = 96.9 %."""
 
 
-def number(value: float | None, digits: int = 3) -> str:
+def format_number(value: float | None, digits: int = 3) -> str:
     """Format a number for tables: `0.866`, `−0.012`, `–` for None."""
     if value is None:
         return "–"
     return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")  # + 0.0 turns −0 into 0
 
 
-def format_estimate(one: Estimate, digits: int = 3) -> str:
+def format_estimate(estimate: Estimate, digits: int = 3) -> str:
     """Format an estimate as `0.540 [0.500, 0.580]`, or its value if there is no interval."""
-    if one.value is None or one.low is None or one.high is None:
-        return number(one.value, digits)
-    return f"{number(one.value, digits)} [{number(one.low, digits)}, {number(one.high, digits)}]"
+    if estimate.value is None or estimate.low is None or estimate.high is None:
+        return format_number(estimate.value, digits)
+    value, low, high = (format_number(one, digits) for one in (estimate.value, estimate.low, estimate.high))
+    return f"{value} [{low}, {high}]"
 
 
-def verdict(found: Findings, numbers: Numbers) -> str:
+def verdict(findings: Findings, numbers: Numbers) -> str:
     """Return the verdict as one paragraph: which encoding leads, by how much, and which differences are settled."""
-    if len(found.encodings) < 2:
-        return _alone(found, numbers)
-    return _one_task(found, numbers) if len(found.tasks) == 1 else _many_tasks(found, numbers)
+    if len(findings.encodings) < 2:
+        return _alone(findings, numbers)
+    return _one_task(findings, numbers) if len(findings.tasks) == 1 else _many_tasks(findings, numbers)
 
 
 def _alone(found: Findings, numbers: Numbers) -> str:
@@ -104,7 +105,7 @@ def _failed(found: Findings, numbers: Numbers, task: str, names: Sequence[str]) 
 def _cell(numbers: Numbers, task: str, name: str) -> str:
     one = numbers.cells[task, name].median
     if one.level is None:
-        return f"{number(one.value)} ({one.words})"
+        return f"{format_number(one.value)} ({one.words})"
     return f"{format_estimate(one)} (median of {one.n} seeds, {100 * one.level:.4g} %)"
 
 
@@ -116,23 +117,22 @@ def _pair(found: Findings, one: TaskDifference) -> str:
     if not one.seeds_agree:
         return f"Its lead over {found.label(one.other)} is {one.verdict_text}: {told}."
     smallest = min(abs(gap) for gap in one.differences)
-    ahead = (
-        f"All {len(one.differences)} seeds put it ahead of {found.label(one.other)}, by at least {number(smallest, 2)}"
-    )
-    return f"{ahead} ({told}). {more_seeds(found)}".strip()
+    least = format_number(smallest, 2)
+    ahead = f"All {len(one.differences)} seeds put it ahead of {found.label(one.other)}, by at least {least}"
+    return f"{ahead} ({told}). {more_seeds_sentence(found)}".strip()
 
 
-def more_seeds(found: Findings) -> str:
+def more_seeds_sentence(findings: Findings) -> str:
     """Say how many agreeing seeds 95 % needs, what to type for more seeds, and about how long they take."""
-    if found.seeds >= SURE or not found.more:
+    if findings.seeds >= SURE or not findings.more:
         return ""
-    known = [record["done"]["seconds"] for record in found.records.values() if record["done"].get("seconds")]
-    told = f"95 % needs {SURE} seeds; {found.more.format(seeds=SURE)}"
-    if not known or not found.seeds:
+    known = [record["done"]["seconds"] for record in findings.records.values() if record["done"].get("seconds")]
+    told = f"95 % needs {SURE} seeds; {findings.more.format(seeds=SURE)}"
+    if not known or not findings.seeds:
         return f"{told}."
-    cells = len(found.wanted or found.items) / found.seeds
+    cells = len(findings.wanted or findings.items) / findings.seeds
     cores = os.cpu_count() or 1
-    seconds = sum(known) / len(known) * cells * (SURE - found.seeds) / cores
+    seconds = sum(known) / len(known) * cells * (SURE - findings.seeds) / cores
     return f"{told} (about {format_duration(seconds)} more on {cores} cores)."
 
 
@@ -176,29 +176,29 @@ def _seeds(found: Findings) -> str:
     return "one seed" if many == 1 else f"{few if few == many else f'{few} to {many}'} seeds"
 
 
-def protocol(found: Findings) -> str:
+def describe_protocol(findings: Findings) -> str:
     """Describe the experimental protocol, as in a paper."""
-    item = found.items[0]
+    item = findings.items[0]
     plan = item.plan
     model, training = plan.model, plan.training
-    layers = sorted({one.plan.model.layers for one in found.items})
-    steps = sorted({one.plan.training.steps for one in found.items})
-    rates = sorted({one.plan.training.lr for one in found.items})
-    batches = sorted({one.plan.training.batch_size for one in found.items})
-    widths = sorted({one.plan.model.width for one in found.items})
-    heads = sorted({one.plan.model.heads for one in found.items})
-    tested = {int(row) for row in found.cells["examples"].to_list()}
-    counted = "one task" if len(found.tasks) == 1 else f"{len(found.tasks)} tasks"
+    layers = sorted({one.plan.model.layers for one in findings.items})
+    steps = sorted({one.plan.training.steps for one in findings.items})
+    rates = sorted({one.plan.training.lr for one in findings.items})
+    batches = sorted({one.plan.training.batch_size for one in findings.items})
+    widths = sorted({one.plan.model.width for one in findings.items})
+    heads = sorted({one.plan.model.heads for one in findings.items})
+    tested = {int(row) for row in findings.cells["examples"].to_list()}
+    counted = "one task" if len(findings.tasks) == 1 else f"{len(findings.tasks)} tasks"
     told = (
         f"Decoder-only Transformers with {_range(layers)} layers of width {_range(widths)} ({_range(heads)} heads; "
         f"{model.norm} norm, {model.feed_forward}) were trained from scratch on {counted} for "
         f"{_range(steps)} steps of {_range(batches)} sequences with AdamW (peak rate {_range(rates)}, "
-        f"{training.schedule} schedule), with {_seeds(found)} each. All encodings of a seed begin with the same shared "
-        "weights and see the same batches in the same order. "
+        f"{training.schedule} schedule), with {_seeds(findings)} each. All encodings of a seed begin with the same "
+        "shared weights and see the same batches in the same order. "
     )
-    if found.study.lr is not None:
+    if findings.study.lr is not None:
         told += (
-            f"The rate was chosen per encoding and group of tasks from {_range(sorted(found.study.lr.choose))} at "
+            f"The rate was chosen per encoding and group of tasks from {_range(sorted(findings.study.lr.choose))} at "
             "seen lengths, with half the steps and a seed that no run uses. "
         )
     return told + (

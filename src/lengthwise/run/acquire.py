@@ -33,12 +33,12 @@ def load_start_run(start: str, store: str) -> tuple[Run, dict[str, str]]:
     return run, {"run": run.id, "checkpoint": label, "weights": f"{digest(content, bits=64):016x}"}
 
 
-def acquire(
+def acquire_lease(
     store: Folder,
     plan: Plan,
     processes: DistributedProcesses,
     checkpoint_every: int | None,
-    take: Callable[[], Lease | None],
+    take_lease: Callable[[], Lease | None],
 ) -> tuple[Lease | None, Folder | None]:
     """Return the lease of this attempt, or the folder of a finished one; the first process decides for all."""
     lease: Lease | None = None
@@ -46,7 +46,7 @@ def acquire(
     if processes.first:
         try:
             _adopt(store, plan.id)
-            lease = take()
+            lease = take_lease()
             if lease is None:
                 found[1] = str(done_record(store, plan.id)["attempt"])  # pyrefly: ignore
             else:
@@ -76,18 +76,20 @@ def acquire(
     return lease or Lease(store, plan.id, found[0], {}), None
 
 
-def take_lease_with_wait(store: Folder, id: str, again: bool, say: Callable[[str], None]) -> Lease | None:
+def take_lease_with_wait(
+    store: Folder, id: str, retry_failed: bool, on_progress: Callable[[str], None]
+) -> Lease | None:
     """Take a lease; if its owner is on another machine, watch for about a minute whether its counter moves."""
     watch, until, first = StaleLeaseDetector(), time.monotonic() + (BEATS + 2) * heartbeat_seconds(), None
     while True:
         try:
-            return Lease.take(store, id, watch, again)
+            return Lease.take(store, id, watch, retry_failed)
         except Held as held:
             counts = {where: seen for where, (seen, _) in watch.seen.items()}
             first = counts if first is None else first
             if held.here or not counts or counts != first or time.monotonic() > until:
                 raise
-            say(str(held).partition(";")[0] + "; looking whether it is alive")
+            on_progress(str(held).partition(";")[0] + "; looking whether it is alive")
             time.sleep(heartbeat_seconds() / 4)
 
 

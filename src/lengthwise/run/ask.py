@@ -11,7 +11,7 @@ import torch
 from lengthwise.display import Display, Part
 from lengthwise.encoding.labels import label_of
 from lengthwise.evaluation.cases import Case
-from lengthwise.evaluation.decoding import decoder_decode
+from lengthwise.evaluation.decoding import decoder_decode_function
 from lengthwise.model import Decoder
 from lengthwise.model.taps import Recorder
 from lengthwise.run.run import Run
@@ -115,8 +115,8 @@ def _asked(task: Task, prompt: str) -> tuple[Case, list[str] | None, str]:
         raise SpecError(
             "a run with a tokenizer of its own cannot be asked yet; its predictions.parquet has what it said"
         )
-    words = symbols(task, prompt)
-    told = task.asked(words)
+    words = split_prompt(task, prompt)
+    told = task.parse_prompt(words)
     right, length, where, instance = None, task.longest, "as it stands", None
     if told is not None:
         length, instance = told
@@ -131,15 +131,15 @@ def _asked(task: Task, prompt: str) -> tuple[Case, list[str] | None, str]:
 
 def _said(run: Run, decoder: Decoder, case: Case) -> list[int]:
     """Return the token ids that the model generates."""
-    decode = decoder_decode(decoder, run.plan.positions.at_test(), run.task.vocabulary.eos)
+    decode = decoder_decode_function(decoder, run.plan.positions.at_test(), run.task.vocabulary.eos)
     (said,) = decode([case], [[]])
     return said
 
 
-def symbols(task: Task, prompt: str) -> list[str]:
+def split_prompt(task: Task, prompt_text: str) -> list[str]:
     """Split a user's prompt into the task's symbols; a word that is not a symbol is split into characters."""
     known, found = set(task.symbols), []
-    for word in prompt.split():
+    for word in prompt_text.split():
         parts = [word] if word in known else list(word)
         for part in parts:
             if part not in known:

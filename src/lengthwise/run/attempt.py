@@ -25,20 +25,20 @@ from math import inf
 from typing import Any
 
 from lengthwise.evaluation.result import EvaluationResult, evaluate_decoder
-from lengthwise.evaluation.rows import to_parquet
+from lengthwise.evaluation.rows import frame_to_parquet
 from lengthwise.folder import Folder
 from lengthwise.model import Decoder
 from lengthwise.run.acquire import time_and_last_validation
 from lengthwise.run.identity import Plan
 from lengthwise.run.lease import Lease
 from lengthwise.run.run import Run, attempts_of, load_matching_weights
-from lengthwise.run.stop import Stopped, when_asked_to_stop
+from lengthwise.run.stop import Stopped, call_when_asked_to_stop
 from lengthwise.spec import SpecError
 from lengthwise.task.block import training_block
 from lengthwise.task.prefetch import Prefetcher
 from lengthwise.task.sets import lengths_of, trained_lengths
 from lengthwise.training.batches import BlockSource, on_demand_blocks, windows
-from lengthwise.training.checkpoint import newest, pack, save, unpack
+from lengthwise.training.checkpoint import newest_checkpoint, pack, save_checkpoint, unpack
 from lengthwise.training.health import Diverged
 from lengthwise.training.loggers import Loggers, Progress
 from lengthwise.training.loop import Loop, StepMetrics
@@ -102,17 +102,19 @@ class Attempt:
             with suppress(SpecError):
                 self.lease.fail(why, error.record() if isinstance(error, Diverged) else None)
 
-    def run(self, began: Run | None, allow: Iterable[str]) -> None:
+    def run(self, start_run: Run | None, allowed_mismatches: Iterable[str]) -> None:
         """Train from the newest checkpoint, or from the start, then evaluate and write `done`."""
         plan, training = self.plan, self.plan.training
         decoder = plan.decoder()
-        if began is not None:
-            load_matching_weights(decoder, began.weights(dict(plan.start)["checkpoint"]), allow, began.id)
+        if start_run is not None:
+            load_matching_weights(
+                decoder, start_run.weights(dict(plan.start)["checkpoint"]), allowed_mismatches, start_run.id
+            )
         places = [attempt / "checkpoints" for attempt in attempts_of(self.home)]
-        checkpoint, torn = newest(places)
+        checkpoint, torn = newest_checkpoint(places)
         for name in torn if self.processes.first else ():
             warnings.warn(f"{name} is torn and not used", stacklevel=2)
-        with self._supply(0 if checkpoint is None else checkpoint.step) as supply, when_asked_to_stop(self._asked):
+        with self._supply(0 if checkpoint is None else checkpoint.step) as supply, call_when_asked_to_stop(self._asked):
             loop = Loop(decoder, supply, training, plan.positions, plan.seeds, self.processes)
             if checkpoint is not None:
                 loop.load(checkpoint.tensors(loop.template_tensors), checkpoint.step)
@@ -120,7 +122,7 @@ class Attempt:
                 self.before = (checkpoint.notes["tokens"], checkpoint.notes["seconds"])
                 self.cpu_before = checkpoint.notes.get("cpu_seconds", 0.0)
             self._train(loop)
-        with when_asked_to_stop(self._asked_late):
+        with call_when_asked_to_stop(self._asked_late):
             self._finish(loop)
 
     # --- training ----------------------------------------------------------------------------------------------------
@@ -146,7 +148,7 @@ class Attempt:
                     lines.flush()
                     notes = {"validations": self.validations, "kept": self.kept, "tokens": tokens}
                     notes |= {"seconds": seconds, "cpu_seconds": self._cpu_seconds()}
-                    save(self.folder / "checkpoints", told.step, loop.tensors(), notes, self.processes)
+                    save_checkpoint(self.folder / "checkpoints", told.step, loop.tensors(), notes, self.processes)
                     for file in self.stale[0]:
                         self.folder.remove(file)
                     self.stale = (self.stale[1], [])
@@ -246,8 +248,8 @@ class Attempt:
                 rows.append(found.rows.with_columns(mark, pl.lit(self.plan.id).alias("run")))
                 predictions.append(found.predictions.with_columns(mark))
                 checks[label] = vars(found.checks)
-            self.folder.write("rows.parquet", to_parquet(pl.concat(rows)))
-            self.folder.write("predictions.parquet", to_parquet(pl.concat(predictions)))
+            self.folder.write("rows.parquet", frame_to_parquet(pl.concat(rows)))
+            self.folder.write("predictions.parquet", frame_to_parquet(pl.concat(predictions)))
             done: dict[str, Any] = {
                 "checkpoints": labels,
                 "kept": self.kept,
@@ -279,7 +281,7 @@ class Attempt:
                     decoder = plan.decoder()
                     decoder.load_state_dict(unpack(self.home.read(self.kept[str(step)])))
                 known[step, examples] = evaluate_decoder(
-                    decoder, plan.task, examples=examples, positions=plan.positions, progress=self.progress.say
+                    decoder, plan.task, examples=examples, positions=plan.positions, on_progress=self.progress.say
                 )
             yield label, known[step, examples]
 

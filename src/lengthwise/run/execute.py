@@ -12,16 +12,16 @@ from contextlib import nullcontext, suppress
 import torch
 
 from lengthwise.folder import Folder
-from lengthwise.run.acquire import acquire, load_start_run, take_lease_with_wait
+from lengthwise.run.acquire import acquire_lease, load_start_run, take_lease_with_wait
 from lengthwise.run.attempt import Attempt
 from lengthwise.run.identity import Named, Plan
 from lengthwise.run.lease import STORE, Lease, LeaseLost
 from lengthwise.run.run import Run, load_matching_weights
 from lengthwise.run.stop import Stopped
-from lengthwise.spec import Spec, SpecError, blame, suggests
+from lengthwise.spec import Spec, SpecError, describe_error_with_line, suggests
 from lengthwise.training.health import Diverged
 from lengthwise.training.loggers import LINES, Loggers, Progress, check_loggers
-from lengthwise.training.parallel import team
+from lengthwise.training.parallel import distributed_processes
 
 
 @suggests
@@ -92,18 +92,18 @@ def train(
 def execute(
     plan: Plan,
     store: Folder,
-    take: Callable[[], Lease | None],
-    began: Run | None = None,
-    allow: Iterable[str] = (),
+    take_lease: Callable[[], Lease | None],
+    start_run: Run | None = None,
+    allowed_mismatches: Iterable[str] = (),
     *,
     shard: bool = False,
     checkpoint_every: int | None = None,
     loggers: Sequence[str] = (),
     quiet: bool = False,
 ) -> Run:
-    """Execute a run under the lease that `take` returns, as one process of a team."""
-    with team(shard) as processes:
-        lease, finished = acquire(store, plan, processes, checkpoint_every, take)
+    """Execute a run under the lease that `take_lease` returns, as one process of a team."""
+    with distributed_processes(shard) as processes:
+        lease, finished = acquire_lease(store, plan, processes, checkpoint_every, take_lease)
         if lease is None:
             assert finished is not None
             return Run(finished, fresh=False)
@@ -117,7 +117,7 @@ def execute(
         )
         with lease if processes.first else nullcontext():
             try:
-                attempt.run(began, allow)
+                attempt.run(start_run, allowed_mismatches)
             except LeaseLost:
                 raise
             except (Stopped, KeyboardInterrupt):
@@ -151,7 +151,10 @@ def _blamed_outside(plan: Plan, error: BaseException, folder: Folder) -> BaseExc
     for cls, spec in plan.outside_classes():
         where = getattr(sys.modules.get(cls.__module__), "__file__", "")
         if any(frame.filename == where for frame in traceback.extract_tb(error.__traceback__)):
-            return SpecError(f"'{spec}' failed, {blame(error, where)}; the whole traceback is in {folder}/error.txt")
+            return SpecError(
+                f"'{spec}' failed, {describe_error_with_line(error, where)}; "
+                f"the whole traceback is in {folder}/error.txt"
+            )
     return error
 
 

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 from lengthwise.encoding import ENCODINGS, POSITIONS, build_positions
 from lengthwise.encoding.positions import Consecutive, Positions
 from lengthwise.encoding.signature import canonical_encoding, encoding_class
-from lengthwise.evaluation.cases import grid
+from lengthwise.evaluation.cases import splits_and_lengths
 from lengthwise.loading import content, to_spec
 from lengthwise.model.config import DecoderConfig, preset
-from lengthwise.spec import Spec, SpecError, canonical, digest, options, resolve, specs
+from lengthwise.spec import Spec, SpecError, canonical, digest, options, parse_specs, resolve
 from lengthwise.task import TASKS, build_task
 from lengthwise.task.base import Task
-from lengthwise.training.laptop import TaskOverrides, laptop
+from lengthwise.training.laptop import TaskOverrides, laptop_overrides
 from lengthwise.training.settings import Seeds, Training, training_preset
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Plan:
     @property
     def caution(self) -> str:
         """A warning if the task is known not to be learned at this default size, with an alternative; else empty."""
-        setting = laptop(self.task) if self.task_spec.name in TASKS else TaskOverrides()
+        setting = laptop_overrides(self.task) if self.task_spec.name in TASKS else TaskOverrides()
         if not setting.unlearned:
             return ""
         known, model, training = _settled(Spec(self.task_spec.name), Spec("laptop"), Spec("laptop"))
@@ -160,13 +160,13 @@ class Plan:
 
         A decoder with one small layer per spec is built for it.
         """
-        from lengthwise.evaluation.decoding import limit_of
+        from lengthwise.evaluation.decoding import position_limit
         from lengthwise.model import Decoder
 
         small = {"vocabulary": 4, "feed_forward_width": 8, "layers": len(self.encoding_specs)}
         decoder = Decoder(self.model.model_copy(update=small), list(self.encoding_specs))
         decoder.effective()  # raise now for what could not be evaluated after training
-        return limit_of(decoder)
+        return position_limit(decoder)
 
     def check_position_limit(self, highest_training_position: int, limit: int | None) -> None:
         """Refuse an encoding whose limit is below the highest position of training."""
@@ -193,7 +193,7 @@ class Plan:
 
     def _check_tests(self) -> None:
         """Refuse positions that have no room for the longest test sequence, prompt and answer."""
-        length = max(length for _, length in grid(self.task))
+        length = max(length for _, length in splits_and_lengths(self.task))
         example = self.task.to_example(self.task.longest_answer_instance(length))
         ids, prompt = self.task.vocabulary.sequence(example.prompt, (), self.task.starts)
         self.positions.at_test().places(ids[:prompt], [], 0, prompt + self.task.answer_limit(length))
@@ -312,7 +312,7 @@ def _settled(spec: Spec, model: Spec, training: Spec) -> tuple[Spec, DecoderConf
 
 
 def _settle(spec: Spec, model: Spec, training: Spec) -> tuple[Spec, DecoderConfig, Training]:
-    setting = laptop(_built(spec)) if spec.name in TASKS else TaskOverrides()
+    setting = laptop_overrides(_built(spec)) if spec.name in TASKS else TaskOverrides()
     laptops = "laptop" in {training.name, model.name}
     given, protocol = dict(spec.options), dict(spec.options).get("protocol")
     if laptops and setting.longest is not None and "longest" not in given and protocol != "paper":
@@ -345,7 +345,7 @@ def _unless(given: str | Mapping[str, object] | Spec, setting: Mapping[str, obje
 def encodings_of(encoding: Named | Sequence[Named], layers: int) -> tuple[Spec, ...]:
     """Return the canonical specs: one encoding for all layers, or one per layer."""
     if isinstance(encoding, str):
-        listed: Sequence[Any] = specs(encoding)
+        listed: Sequence[Any] = parse_specs(encoding)
     else:
         listed = [encoding] if isinstance(encoding, Mapping | Spec | type) else list(encoding)
     if not listed:

@@ -57,7 +57,7 @@ class LeaseLost(SpecError):
 
 
 class Failed(SpecError):
-    """The run has failed; it is retried only with `again=True`."""
+    """The run has failed; it is retried only with `retry_failed=True`."""
 
 
 @dataclass
@@ -67,13 +67,16 @@ class StaleLeaseDetector:
     seen: dict[str, tuple[tuple[str, int], float]] = field(default_factory=dict)
     """Lease → its token and counter, and when they were first seen."""
 
-    def can_be_taken(self, content: dict[str, Any]) -> bool:
+    def can_be_taken(self, lease_content: dict[str, Any]) -> bool:
         """Whether the lease can be taken: it was released, its owner is dead, or its counter has not moved."""
-        return content.get("state") != "held" or owner_is_dead(content) or self.is_stale(content)
+        return lease_content.get("state") != "held" or owner_is_dead(lease_content) or self.is_stale(lease_content)
 
-    def is_stale(self, content: dict[str, Any]) -> bool:
+    def is_stale(self, lease_content: dict[str, Any]) -> bool:
         """Whether the counter has not moved for `BEATS` beats since this observer first saw its value."""
-        where, now = content.get("where", content["token"]), (content["token"], content["beats"])
+        where, now = (
+            lease_content.get("where", lease_content["token"]),
+            (lease_content["token"], lease_content["beats"]),
+        )
         before, since = self.seen.get(where, (None, 0.0))
         if before != now:
             self.seen[where] = (now, time.monotonic())
@@ -103,25 +106,27 @@ class Lease:
         return self.home / str(self.number)
 
     @classmethod
-    def take(cls, store: Folder, id: str, watch: StaleLeaseDetector | None = None, again: bool = False) -> Lease | None:
+    def take(
+        cls, store: Folder, id: str, stale_lease_detector: StaleLeaseDetector | None = None, retry_failed: bool = False
+    ) -> Lease | None:
         """Become the owner of the next attempt; return None if the run is done.
 
         Raises `Held` if another process owns the run, `Diverged` if training diverged (it would again), and `Failed` if
-        the run failed, unless `again`.
+        the run failed, unless `retry_failed`.
         """
         heartbeat_seconds()  # raise for a wrong LENGTHWISE_BEAT here, not in the thread
         if done_record(store, id) is not None:
             return None
-        leases, watch = store / "leases" / id, watch or StaleLeaseDetector()
+        leases, stale_lease_detector = store / "leases" / id, stale_lease_detector or StaleLeaseDetector()
         numbers = _numbers(leases)
         tried = [int(name) for name in (store / "runs" / id).names() if name.isdigit()]
         if numbers:
-            content = read(leases, numbers[-1])
-            if not watch.can_be_taken(content):
-                held = Held(f"run {id} is being run by {owner(content)}; wait for it, or stop it")
+            content = read_lease(leases, numbers[-1])
+            if not stale_lease_detector.can_be_taken(content):
+                held = Held(f"run {id} is being run by {describe_owner(content)}; wait for it, or stop it")
                 held.here = _same_machine(content)
                 raise held
-            _refuse_failed(store, id, numbers, again)
+            _refuse_failed(store, id, numbers, retry_failed)
         number = max([0, *numbers, *tried]) + 1
         content: dict[str, Any] = {"state": "held", "beats": 0, **_whoami(), "token": uuid.uuid4().hex}
         if not leases.create(str(number), json.dumps(content)):
@@ -190,9 +195,9 @@ class Lease:
             raise LeaseLost(f"run {self.id} was finished by somebody else")
         self.release("done")
 
-    def fail(self, why: str, diverged: Mapping[str, Any] | None = None) -> None:
+    def fail(self, reason: str, diverged: Mapping[str, Any] | None = None) -> None:
         """Record that the attempt failed, for a reason that would recur; `diverged` is `Diverged.record()`."""
-        told: dict[str, Any] = {"attempt": self.number, "why": one_line(why)[:500], "token": self._content["token"]}
+        told: dict[str, Any] = {"attempt": self.number, "why": one_line(reason)[:500], "token": self._content["token"]}
         if diverged is not None:
             told["diverged"] = dict(diverged)
         try:
@@ -215,28 +220,34 @@ def done_record(store: Folder, id: str) -> dict[str, Any] | None:
     return done.json(id) if done.exists(id) else None
 
 
-def read(leases: Folder, number: int) -> dict[str, Any]:
+def read_lease(leases_folder: Folder, attempt_number: int) -> dict[str, Any]:
     """Return a lease's content; an unreadable one (partly written) counts as held, with a counter that stands still."""
     try:
-        content = leases.json(str(number))
+        content = leases_folder.json(str(attempt_number))
         if content["beats"] >= 0 and content["token"]:
-            return {**content, "where": f"{leases}/{number}"}
+            return {**content, "where": f"{leases_folder}/{attempt_number}"}
     except (SpecError, KeyError, TypeError):
         pass
-    return {"state": "held", "beats": -2, "token": "unreadable", "where": f"{leases}/{number}", "host": None}
+    return {
+        "state": "held",
+        "beats": -2,
+        "token": "unreadable",
+        "where": f"{leases_folder}/{attempt_number}",
+        "host": None,
+    }
 
 
-def owner_is_dead(content: dict[str, Any]) -> bool:
+def owner_is_dead(lease_content: dict[str, Any]) -> bool:
     """Whether the owner is dead for sure: it was on this machine, and its process no longer exists."""
-    if not _same_machine(content):
+    if not _same_machine(lease_content):
         return False
-    process = content["process"]
-    if process == os.getpid() and content["began"] == process_start_time(process):
-        return content["token"] not in _OURS
+    process = lease_content["process"]
+    if process == os.getpid() and lease_content["began"] == process_start_time(process):
+        return lease_content["token"] not in _OURS
     now = process_start_time(process)
     if now is None:  # the process is gone, or not visible to this user
         return not _there(process)
-    return now != content["began"]
+    return now != lease_content["began"]
 
 
 def _same_machine(content: dict[str, Any]) -> bool:
@@ -255,11 +266,11 @@ def _there(process: int) -> bool:
     return True
 
 
-def owner(content: dict[str, Any]) -> str:
+def describe_owner(lease_content: dict[str, Any]) -> str:
     """Describe the owner in words."""
-    if content.get("host") == socket.gethostname():
-        return f"process {content['process']} on this machine"
-    return f"process {content.get('process')} on {content.get('host') or 'a machine that cannot be told'}"
+    if lease_content.get("host") == socket.gethostname():
+        return f"process {lease_content['process']} on this machine"
+    return f"process {lease_content.get('process')} on {lease_content.get('host') or 'a machine that cannot be told'}"
 
 
 def _whoami() -> dict[str, Any]:
@@ -311,7 +322,7 @@ def _refuse_failed(store: Folder, id: str, numbers: list[int], again: bool) -> N
     since = [number for number in numbers if number > max(failed, default=0)][-DEATHS:]
     leases, runs = store / "leases" / id, store / "runs" / id
     if len(since) == DEATHS and all(
-        read(leases, number).get("state") == "held" and not (runs / str(number) / "checkpoints").names()
+        read_lease(leases, number).get("state") == "held" and not (runs / str(number) / "checkpoints").names()
         for number in since
     ):
         why = f"its process died {DEATHS} times in a row before a new checkpoint (out of memory?)"

@@ -14,12 +14,12 @@ from torch import Tensor
 from lengthwise.display import Display, Part
 from lengthwise.encoding.positions import Positions
 from lengthwise.evaluation.result import AS_TRAINED, EvaluationResult, evaluate_decoder
-from lengthwise.evaluation.rows import from_parquet, to_parquet
+from lengthwise.evaluation.rows import frame_from_parquet, frame_to_parquet
 from lengthwise.folder import Folder
 from lengthwise.model import Decoder
 from lengthwise.run.identity import Plan, encodings_of
 from lengthwise.run.lease import STORE, done_record
-from lengthwise.spec import Spec, SpecError, did_you_mean, specs
+from lengthwise.spec import Spec, SpecError, did_you_mean, parse_specs
 from lengthwise.task.base import Task
 from lengthwise.training.checkpoint import unpack
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     import polars as pl
 
 
-def load_run(where: str, store: str = STORE) -> Run:
+def load_run(name_or_folder: str, store: str = STORE) -> Run:
     """Open a finished run by its folder, its id, or the beginning of its id in a store.
 
     >>> load_run("copy-rope-s0").rows()
     """
-    return Run.open(where, store)
+    return Run.open(name_or_folder, store)
 
 
 @dataclass(frozen=True, repr=False)
@@ -44,24 +44,26 @@ class Run(Display):
     """Whether it was trained just now; False if it was already done."""
 
     @classmethod
-    def open(cls, where: str, store: str = STORE) -> Run:
+    def open(cls, name_or_folder: str, store: str = STORE) -> Run:
         """Open a run by its folder, an attempt's folder, its id, or the beginning of its id in a store."""
-        folder = Folder(where)
+        folder = Folder(name_or_folder)
         if not folder.exists():
             runs = Folder(store) / "runs"
             there = runs.names()
             named = [name for name in there if "~" not in name]  # evaluations of a run have a ~ in their name
-            found = [name for name in named if name.startswith(where)] if "/" not in where else []
+            found = [name for name in named if name.startswith(name_or_folder)] if "/" not in name_or_folder else []
             if len(found) > 1:
-                raise SpecError(f"{where!r} is the beginning of {len(found)} runs in {store}: {', '.join(found[:4])}")
+                raise SpecError(
+                    f"{name_or_folder!r} is the beginning of {len(found)} runs in {store}: {', '.join(found[:4])}"
+                )
             if not found:
-                hint = did_you_mean(where, there) if there else f" There are no runs in {store}."
-                raise SpecError(f"there is no run {where!r}.{hint}")
+                hint = did_you_mean(name_or_folder, there) if there else f" There are no runs in {store}."
+                raise SpecError(f"there is no run {name_or_folder!r}.{hint}")
             folder = runs / found[0]
         if not folder.exists("run.json"):
             attempts = attempts_of(folder)
             if not attempts:
-                raise SpecError(f"{where!r} is no run: it has no run.json, and no attempt 1/run.json")
+                raise SpecError(f"{name_or_folder!r} is no run: it has no run.json, and no attempt 1/run.json")
             pointed = done_record(folder.parent.parent, folder.leaf)
             done = [one for one in attempts if one.exists("done")]
             folder = folder / str(pointed["attempt"]) if pointed is not None else (done or attempts)[-1]
@@ -124,7 +126,7 @@ class Run(Display):
 
         self._finished()
         more = [name for name in self.folder.names() if name.startswith("rows-")]
-        found = pl.concat([from_parquet(self.folder.read(name)) for name in ("rows.parquet", *more)])
+        found = pl.concat([frame_from_parquet(self.folder.read(name)) for name in ("rows.parquet", *more)])
         # If the same evaluation was repeated, keep only the last.
         keys = ["evaluation", "checkpoint", "split", "length", "subgroup"]
         return found.unique(subset=keys, keep="last", maintain_order=True)
@@ -132,7 +134,7 @@ class Run(Display):
     def predictions(self) -> pl.DataFrame:
         """Return the model's answers: every wrong one in full, and the index ranges of the correct ones."""
         self._finished()
-        return from_parquet(self.folder.read("predictions.parquet"))
+        return frame_from_parquet(self.folder.read("predictions.parquet"))
 
     def log(self) -> list[dict[str, Any]]:
         """Return the training log of all attempts, in order of steps; a later attempt replaces an earlier one."""
@@ -222,7 +224,7 @@ class Run(Display):
     ) -> EvaluationResult:
         """Evaluate the stored weights again, optionally with changes; the column `evaluation` records the changes."""
         if temperature is not None:
-            temperature = temperature_with_trained(temperature, self.max_training_sequence_length)
+            temperature = temperature_with_trained_length(temperature, self.max_training_sequence_length)
         encoding = None if encoding is None else with_trained_length(encoding, self.plan.longest_budget)
         changed = {"encoding": encoding, "temperature": temperature, "examples": examples}
         name = " ".join(f"{key}={value}" for key, value in changed.items() if value is not None) or AS_TRAINED
@@ -235,39 +237,41 @@ class Run(Display):
             positions=self.plan.positions,
             labels={"run": self.id, "evaluation": name, "checkpoint": checkpoint},
             decoding=decoding,
-            progress=say,
+            on_progress=say,
         )
         return replace(found, effective=decoder.effective())
 
-    def store_evaluation(self, found: EvaluationResult) -> str:
+    def store_evaluation(self, result: EvaluationResult) -> str:
         """Store the rows of a later evaluation in the run's folder; return the file's name."""
-        name = f"rows-{found.rows.hash_rows(seed=0).sum():016x}.parquet"
-        self.folder.write(name, to_parquet(found.rows))
+        name = f"rows-{result.rows.hash_rows(seed=0).sum():016x}.parquet"
+        self.folder.write(name, frame_to_parquet(result.rows))
         return name
 
 
-def with_trained_length(encoding: str, tokens: Callable[[], int]) -> str:
+def with_trained_length(encoding: str, get_trained_length: Callable[[], int]) -> str:
     """Add the trained length to each rope whose scaling needs one and does not name it."""
-    found, filled = specs(encoding), False
+    found, filled = parse_specs(encoding), False
     for number, spec in enumerate(found):
         given = dict(spec.options)
         by_length = given.get("scaling") in {"dynamic", "yarn", "llama3"} or "factor" not in given
         if spec.name == "rope" and given.get("scaling") is not None and "trained" not in given and by_length:
-            found[number] = Spec("rope", (*spec.options, ("trained", tokens())))
+            found[number] = Spec("rope", (*spec.options, ("trained", get_trained_length())))
             filled = True
     return ",".join(map(str, found)) if filled else encoding
 
 
-def temperature_with_trained(temperature: str, tokens: Callable[[], int]) -> str:
+def temperature_with_trained_length(temperature: str, get_trained_length: Callable[[], int]) -> str:
     """Add the trained length to the attention temperature `log-n` if it does not name one."""
     spec = Spec.of(temperature)
     missing = spec.name == "log-n" and "trained" not in dict(spec.options)
-    return f"{temperature}:trained={tokens()}" if missing else temperature
+    return f"{temperature}:trained={get_trained_length()}" if missing else temperature
 
 
-def load_matching_weights(decoder: Decoder, weights: Mapping[str, Tensor], allow: Iterable[str], source: str) -> None:
-    """Load weights; missing or surplus ones must match a pattern of `allow`, and shapes must agree."""
-    own, patterns = decoder.state_dict(), list(allow)
+def load_matching_weights(
+    decoder: Decoder, weights: Mapping[str, Tensor], allowed_mismatches: Iterable[str], source: str
+) -> None:
+    """Load weights; missing or surplus ones must match a pattern of `allowed_mismatches`, and shapes must agree."""
+    own, patterns = decoder.state_dict(), list(allowed_mismatches)
     missing, surplus = sorted(set(own) - set(weights)), sorted(set(weights) - set(own))
     refused = [name for name in (*missing, *surplus) if not any(fnmatch.fnmatch(name, one) for one in patterns)]
     if refused:
@@ -285,6 +289,6 @@ def load_matching_weights(decoder: Decoder, weights: Mapping[str, Tensor], allow
     decoder.load_state_dict({**own, **{name: weights[name] for name in set(own) & set(weights)}})
 
 
-def attempts_of(home: Folder) -> list[Folder]:
+def attempts_of(run_folder: Folder) -> list[Folder]:
     """Return the folders of a run's attempts, oldest first."""
-    return [home / name for name in sorted((name for name in home.names() if name.isdigit()), key=int)]
+    return [run_folder / name for name in sorted((name for name in run_folder.names() if name.isdigit()), key=int)]

@@ -21,11 +21,11 @@ class Stopped(SystemExit):
 
 
 @contextmanager
-def when_asked_to_stop(act: Callable[[], None]) -> Iterator[None]:
-    """Call `act` on SIGTERM and Ctrl-C, also in a background process whose shell made it ignore Ctrl-C."""
+def call_when_asked_to_stop(on_stop: Callable[[], None]) -> Iterator[None]:
+    """Call `on_stop` on SIGTERM and Ctrl-C, also in a background process whose shell made it ignore Ctrl-C."""
 
     def asked(number: int, frame: object) -> None:
-        act()
+        on_stop()
 
     before: dict[int, Any] = {}
     with suppress(ValueError):  # only the main thread can set signal handlers

@@ -14,8 +14,8 @@ from lengthwise.spec import SpecError
 from lengthwise.statistics.cells import LEVEL as CELL_LEVEL
 from lengthwise.statistics.cells import median_seed
 from lengthwise.statistics.estimate import Estimate, Examples
-from lengthwise.statistics.flips import SignFlips, holm, sign_flips_of_each
-from lengthwise.statistics.intervals import family, mean, mean_over_families, mean_over_tasks
+from lengthwise.statistics.flips import SignFlips, holm_correction, sign_flip_tests
+from lengthwise.statistics.intervals import mean, mean_over_families, mean_over_tasks, task_family
 
 if TYPE_CHECKING:
     import polars as pl
@@ -136,16 +136,16 @@ class TaskDifference:
 # --- encodings -------------------------------------------------------------------------------------------------------
 
 
-def aggregates(
+def mean_scores_over_tasks(
     scores: pl.DataFrame,
     measure: str = "unseen",
     encodings: Iterable[str] | None = None,
     outcomes: Outcomes | None = None,
-    of: Callable[[str], str] = family,
+    family_of: Callable[[str], str] = task_family,
 ) -> dict[str, Aggregate]:
     """Encoding → its mean over the tasks for which every encoding has a value.
 
-    `scores` is what `table.scores` gives, or any frame of `task, encoding, seed` and the measure (reciprocal ranks).
+    `scores` is from `table.score_table`, or any frame of `task, encoding, seed` and the measure (reciprocal ranks).
     """
     board = _Board(scores, measure, outcomes)
     names = sorted(board.encodings if encodings is None else set(encodings))
@@ -161,7 +161,7 @@ def aggregates(
             name,
             measure,
             mean_over_tasks(lists, noise, kind, measure),
-            mean_over_families(means, of, measure),
+            mean_over_families(means, family_of, measure),
             means,
             board.missing(name),
             out,
@@ -170,13 +170,13 @@ def aggregates(
     return found
 
 
-def differences(
+def encoding_differences(
     scores: pl.DataFrame,
     measure: str = "unseen",
     encodings: Iterable[str] | None = None,
     outcomes: Outcomes | None = None,
     pairs: Iterable[tuple[str, str]] | None = None,
-    of: Callable[[str], str] = family,
+    family_of: Callable[[str], str] = task_family,
 ) -> list[Difference]:
     """Compare all pairs of encodings (`one` has the higher mean), or the given pairs, with Holm over all of them.
 
@@ -187,29 +187,31 @@ def differences(
     chosen = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]] if pairs is None else list(pairs)
     paired = [_paired(board, one, other, turn=pairs is None) for one, other in chosen]
     several = [number for number, (_, _, values) in enumerate(paired) if len(values) > 1]
-    tests = sign_flips_of_each([_lists(paired[number][2]) for number in several])
+    tests = sign_flip_tests([_lists(paired[number][2]) for number in several])
     test = dict(zip(several, tests, strict=True))
-    corrected = dict(zip(several, holm([one.p for one in tests]), strict=True))
+    corrected = dict(zip(several, holm_correction([one.p for one in tests]), strict=True))
     found = []
     for number, (one, other, values) in enumerate(paired):
         lists = _lists(values)
         noise, kind = board.noise({task: list(own) for task, own in values.items()}, one, other)
         means = {task: mean(own) for task, own in lists.items()}
         missing = tuple(sorted({*board.missing(one), *board.missing(other)}))
-        seeds, tasks = mean_over_tasks(lists, noise, kind, measure), mean_over_families(means, of, measure)
+        seeds, tasks = mean_over_tasks(lists, noise, kind, measure), mean_over_families(means, family_of, measure)
         lost = len(board.diverged(one)) + len(board.diverged(other))
         said = (seeds, tasks, means, test.get(number), corrected.get(number), missing, lost)
         found.append(Difference(one, other, measure, *said))
     return found
 
 
-def task_difference(scores: pl.DataFrame, task: str, one: str, other: str, measure: str = "unseen") -> TaskDifference:
+def task_difference(
+    scores: pl.DataFrame, task: str, one_encoding: str, other_encoding: str, measure: str = "unseen"
+) -> TaskDifference:
     """Compare two encodings on one task by seed: `.9, .8, .7` and `.5, .5, .4` differ by .3 in the median, .3 to .4."""
     board = _Board(scores.filter(scores["task"] == task), measure, None)
-    first, second = board.values(task, one), board.values(task, other)
+    first, second = board.values(task, one_encoding), board.values(task, other_encoding)
     gaps = sorted(first[seed] - second[seed] for seed in set(first) & set(second))
-    lost = {name: steps for name in (one, other) if (steps := board.steps(task, name))}
-    return TaskDifference(task, one, other, measure, median_seed(gaps, measure), tuple(gaps), lost)
+    lost = {name: steps for name in (one_encoding, other_encoding) if (steps := board.steps(task, name))}
+    return TaskDifference(task, one_encoding, other_encoding, measure, median_seed(gaps, measure), tuple(gaps), lost)
 
 
 def _paired(board: _Board, one: str, other: str, turn: bool) -> tuple[str, str, dict[str, dict[int, float]]]:

@@ -73,20 +73,20 @@ def _warning(there: int, diverged: Sequence[int]) -> str:
     return f"{there} of {there + len(diverged)} seeds; {len(diverged)} diverged at step {steps}"
 
 
-def cell(
-    seeds: Iterable[float | None],
+def summarize_seeds(
+    seed_values: Iterable[float | None],
     examples: int | None = None,
     measure: str = "accuracy",
-    diverged: Sequence[int] = (),
+    diverged_steps: Sequence[int] = (),
 ) -> Cell:
-    """Return the cell of these seeds; None is a missing seed, `diverged` are the steps at which other seeds diverged.
+    """Return the cell of these seeds; None is a missing seed, `diverged_steps` those at which other seeds diverged.
 
-    `cell([.2, .9, .8])` has the median .8 from .2 to .9 at 75 %, and with 100 examples the noise
+    `summarize_seeds([.2, .9, .8])` has the median .8 from .2 to .9 at 75 %, and with 100 examples the noise
     √(.63 × .37 / 100) = .048, at the mean.
     """
-    given = list(seeds)
+    given = list(seed_values)
     there = tuple(sorted(float(one) for one in given if one is not None))
-    median = median_seed(there, measure, diverged)
+    median = median_seed(there, measure, diverged_steps)
     n = len(there)
     mean = None if not there else math.fsum(there) / n
     noise = None
@@ -98,24 +98,28 @@ def cell(
         median,
         Estimate(mean, None, None, None, n, "seeds", MEAN, "no interval: the seeds may have two humps", measure),
         Estimate(noise, None, None, None, examples or 0, "examples", NOISE, "noise of the test set", measure),
-        tuple(sorted(diverged)),
+        tuple(sorted(diverged_steps)),
     )
 
 
-def median_seed(seeds: Sequence[float], measure: str = "accuracy", diverged: Sequence[int] = ()) -> Estimate:
+def median_seed(
+    seed_values: Sequence[float], measure: str = "accuracy", diverged_steps: Sequence[int] = ()
+) -> Estimate:
     """Return the median with its interval: `median_seed([.1, .5, .6, .7, .9])` is .6 from .1 to .9; one seed has none.
 
     Diverged seeds rank below all others. If one of them is the median, there is no value. If any seed diverged, there
     is no interval, and `words` says so.
     """
-    ordered: list[float | None] = [*([None] * len(diverged)), *sorted(seeds)]
+    ordered: list[float | None] = [*([None] * len(diverged_steps)), *sorted(seed_values)]
     n = len(ordered)
     if n == 0:
         return Estimate(None, None, None, None, 0, "seeds", MEDIAN, "no seed", measure)
     below, above = ordered[(n - 1) // 2], ordered[n // 2]
     middle = None if below is None or above is None else (below + above) / 2
-    if diverged:
-        return Estimate(middle, None, None, None, n, "seeds", MEDIAN, _warning(len(seeds), diverged), measure)
+    if diverged_steps:
+        return Estimate(
+            middle, None, None, None, n, "seeds", MEDIAN, _warning(len(seed_values), diverged_steps), measure
+        )
     if n == 1:
         return Estimate(middle, None, None, None, 1, "seed", MEDIAN, NO_SEEDS, measure)
     k, level = median_interval_rank(n)
@@ -123,27 +127,27 @@ def median_seed(seeds: Sequence[float], measure: str = "accuracy", diverged: Seq
     return Estimate(middle, ordered[k - 1], ordered[n - k], level, n, "seeds", MEDIAN, words, measure)
 
 
-def cells(table: pl.DataFrame, named: pl.DataFrame | None = None) -> list[dict[str, object]]:
+def accuracy_cells(accuracy_table: pl.DataFrame, run_labels: pl.DataFrame | None = None) -> list[dict[str, object]]:
     """Return every cell of an accuracy table: `task, encoding, split, seen, length, examples, chance` and `cell`.
 
-    `table` is what `lengthwise.statistics.table.accuracy` gives; with labels, seeds without rows count as missing.
+    `accuracy_table` is from `lengthwise.statistics.table`; with labels, seeds without rows count as missing.
     """
     import polars as pl
 
     keys = ["task", "encoding", "split", "seen", "length"]
-    grouped = table.group_by(keys).agg(pl.col("accuracy"), pl.col("examples").max(), pl.col("chance").max())
-    counted = [] if named is None else named.group_by("task", "encoding").len().iter_rows()
+    grouped = accuracy_table.group_by(keys).agg(pl.col("accuracy"), pl.col("examples").max(), pl.col("chance").max())
+    counted = [] if run_labels is None else run_labels.group_by("task", "encoding").len().iter_rows()
     planned = {(task, encoding): many for task, encoding, many in counted}
     found = []
     for line in grouped.sort("task", "encoding", "split", "length").iter_rows(named=True):
         lacking = [None] * (planned.get((line["task"], line["encoding"]), 0) - len(line["accuracy"]))
-        one = cell([*line["accuracy"], *lacking], line["examples"])
+        one = summarize_seeds([*line["accuracy"], *lacking], line["examples"])
         found.append({key: line[key] for key in (*keys, "examples", "chance")} | {"cell": one})
     return found
 
 
 def score_cells(scores: pl.DataFrame, measure: str = "unseen") -> dict[tuple[str, str], Cell]:
-    """Return (task, encoding) → the cell of one measure of `scores`, with counts of missing and diverged seeds."""
+    """Return (task, encoding) → the cell of one measure of `score_table`, with counts of missing and diverged seeds."""
     import polars as pl
 
     found = {}
@@ -155,7 +159,7 @@ def score_cells(scores: pl.DataFrame, measure: str = "unseen") -> dict[tuple[str
     grouped = scores.sort("seed").group_by("task", "encoding")
     grouped = grouped.agg(pl.col(measure).filter(~lost), noise, many, steps.filter(lost).alias("lost"))
     for line in grouped.sort("task", "encoding").iter_rows(named=True):
-        one = cell(line[measure], measure=measure, diverged=line["lost"])
+        one = summarize_seeds(line[measure], measure=measure, diverged_steps=line["lost"])
         noise_now = replace(one.noise, value=line["noise"], n=line["examples"] or 0)
         found[line["task"], line["encoding"]] = replace(one, noise=noise_now)
     return found
@@ -194,13 +198,13 @@ class Reaches:
         return f"{self.median} [{self.low}, {self.high}] ({100 * self.level:.4g} %; n = {self.n} seeds)"
 
 
-def reaches(found: Iterable[Reach]) -> Reaches:
+def summarize_reaches(run_reaches: Iterable[Reach]) -> Reaches:
     """Return median and interval of censored reaches: 20, 24 and ≥ 48 have the median 24, from 20 to ≥ 48, at 75 %.
 
     For an even number of seeds the median is the lower of the middle two, so that it is a tested length. If a seed is
     only known to reach at least x, then all later order statistics are lower bounds too.
     """
-    ordered = sorted(found, key=lambda one: (-1 if one.length is None else one.length, one.beyond))
+    ordered = sorted(run_reaches, key=lambda one: (-1 if one.length is None else one.length, one.beyond))
     n = len(ordered)
     if n == 0:
         return Reaches((), Reach(None), None, None, None, "no seed")
@@ -216,20 +220,26 @@ def reaches(found: Iterable[Reach]) -> Reaches:
     return Reaches(tuple(ordered), median, order(k), order(n + 1 - k), level, "median seed on this test set")
 
 
-def reach_cells(lines: pl.DataFrame, named: pl.DataFrame, column: str = "reach") -> Mapping[tuple[str, str], Reaches]:
+def reach_cells(
+    run_score_rows: pl.DataFrame, run_labels: pl.DataFrame, reach_column: str = "reach"
+) -> Mapping[tuple[str, str], Reaches]:
     """Return (task, encoding) → its reaches, from `run_scores(rows, threshold=...)` and labels.
 
-    Runs without rows are left out, except diverged ones (`named` has the step), which count as not learned.
+    Runs without rows are left out, except diverged ones (`run_labels` has the step), which count as not learned.
     """
-    joined = lines.join(named.select("run", "task", "encoding", "seed"), on="run", how="inner")
+    joined = run_score_rows.join(run_labels.select("run", "task", "encoding", "seed"), on="run", how="inner")
     found: dict[tuple[str, str], list[Reach]] = {}
     for line in joined.sort("task", "encoding", "seed").iter_rows(named=True):
-        one = Reach(line[column], bool(line["beyond"]) and line[column] is not None)
+        one = Reach(line[reach_column], bool(line["beyond"]) and line[reach_column] is not None)
         found.setdefault((line["task"], line["encoding"]), []).append(one)
-    lost = named.filter(named["diverged"].is_not_null()) if "diverged" in named.columns else named.clear()
+    lost = (
+        run_labels.filter(run_labels["diverged"].is_not_null())
+        if "diverged" in run_labels.columns
+        else run_labels.clear()
+    )
     for line in lost.iter_rows(named=True):
         found.setdefault((line["task"], line["encoding"]), []).append(Reach(None, diverged=line["diverged"]))
-    return {key: reaches(value) for key, value in sorted(found.items())}
+    return {key: summarize_reaches(value) for key, value in sorted(found.items())}
 
 
 def _th(k: int) -> str:

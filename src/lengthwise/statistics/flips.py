@@ -43,13 +43,13 @@ class SignFlips:
     recipe: str = RECIPE
 
 
-def sign_flips_of_each(many: Sequence[Mapping[str, Sequence[float]]]) -> list[SignFlips]:
+def sign_flip_tests(comparisons: Sequence[Mapping[str, Sequence[float]]]) -> list[SignFlips]:
     """Return the share of sign patterns whose mean over tasks is at least as far from 0, for each comparison.
 
     A comparison is task → a difference for each seed; e.g. two tasks with three seeds each, all positive, give 2/64.
     A single task is refused. Comparisons with equal numbers of (task, seed) pairs are computed together.
     """
-    weighted = [_weighted(one) for one in many]
+    weighted = [_weighted(one) for one in comparisons]
     found: dict[int, SignFlips] = {}
     for n in sorted({len(one) for one in weighted}):
         alike = [number for number, one in enumerate(weighted) if len(one) == n]
@@ -69,7 +69,7 @@ def sign_flips_of_each(many: Sequence[Mapping[str, Sequence[float]]]) -> list[Si
         for number, hits in zip(alike, hits_D.tolist(), strict=True):
             p = hits / patterns if exact else (hits + 1) / (patterns + 1)
             found[number] = SignFlips(p, n, patterns + (not exact), exact)
-    return [found[number] for number in range(len(many))]
+    return [found[number] for number in range(len(comparisons))]
 
 
 def _weighted(differences: Mapping[str, Sequence[float]]) -> list[float]:
@@ -91,14 +91,14 @@ def _signs(n: int, start: int, rows: int) -> NDArray[np.float64]:
     return 1 - 2 * bits.astype(np.float64)
 
 
-def holm(ps: Sequence[float]) -> list[float]:
+def holm_correction(p_values: Sequence[float]) -> list[float]:
     """Apply Holm's correction: the smallest p times their number, the next times one less, made nondecreasing.
 
-    `holm([.01, .04, .03])` is [.03, .06, .06].
+    `holm_correction([.01, .04, .03])` is [.03, .06, .06].
     """
-    order = sorted(range(len(ps)), key=lambda at: ps[at])
-    corrected, before = [0.0] * len(ps), 0.0
+    order = sorted(range(len(p_values)), key=lambda at: p_values[at])
+    corrected, before = [0.0] * len(p_values), 0.0
     for rank, at in enumerate(order):
-        before = max(before, min(1.0, ps[at] * (len(ps) - rank)))
+        before = max(before, min(1.0, p_values[at] * (len(p_values) - rank)))
         corrected[at] = before
     return corrected

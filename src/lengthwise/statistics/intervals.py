@@ -19,22 +19,22 @@ STRATIFIED = "t stratified by task, Welch–Satterthwaite"
 BY_FAMILY = "t over task families"
 
 
-def family(task: str) -> str:
+def task_family(task: str) -> str:
     """Return the family of a task: its name without options, e.g. `copy` for `copy:variant=random`."""
     return Spec.of(task).name
 
 
 def mean_over_tasks(
     values: Mapping[str, Sequence[float]],
-    noise: Mapping[str, float] | None = None,
+    test_set_variances: Mapping[str, float] | None = None,
     examples: Examples = "not counted",
     measure: str = "",
     level: float = LEVEL,
 ) -> Estimate:
     """Return the mean over tasks with the interval for other seeds; input: task → one value per seed.
 
-    `noise` is each task's variance due to its test set. e.g. {a: [.4, .6], b: [.5, .7]} gives .55 with the variance
-    (.02/2 + .02/2)/4 = .005 and 2 degrees of freedom. If a task has only one seed, there is no interval.
+    `test_set_variances` is each task's variance due to its test set. e.g. {a: [.4, .6], b: [.5, .7]} gives .55 with the
+    variance (.02/2 + .02/2)/4 = .005 and 2 degrees of freedom. If a task has only one seed, there is no interval.
     """
     names = sorted(values)
     count = sum(len(values[name]) for name in names)
@@ -50,30 +50,34 @@ def mean_over_tasks(
         return Estimate(value, None, None, None, count, unit, STRATIFIED, words, measure)
     terms = [(variance(values[name]) / len(values[name]), len(values[name]) - 1) for name in names]
     seeds = math.fsum(term for term, _ in terms)
-    total = seeds + math.fsum(max(noise[name], 0.0) for name in names) if noise is not None else seeds
+    total = (
+        seeds + math.fsum(max(test_set_variances[name], 0.0) for name in names)
+        if test_set_variances is not None
+        else seeds
+    )
     squares = math.fsum(term**2 / free for term, free in terms)  # the test set's term has far more degrees of freedom
     words = THESE_TASKS
     if seeds == 0:
         words += "; all seeds of each task agree, which says less than it seems"
     df = total**2 / squares if squares > 0 else math.inf
-    half = t_point(df, level) * math.sqrt(total) / len(names)
+    half = t_quantile(df, level) * math.sqrt(total) / len(names)
     return Estimate(
         *(value, value - half, value + half, level, count, unit, STRATIFIED, words, measure),
-        examples="not counted" if noise is None else examples,
+        examples="not counted" if test_set_variances is None else examples,
         df=None if math.isinf(df) else df,
     )
 
 
 def mean_over_families(
-    values: Mapping[str, float], of: Callable[[str], str] = family, measure: str = "", level: float = LEVEL
+    values: Mapping[str, float], family_of: Callable[[str], str] = task_family, measure: str = "", level: float = LEVEL
 ) -> Estimate:
     """Return the mean over families of the mean over their tasks, with the interval for other families.
 
-    `values` maps task → value. `of=str` makes each task its own family, as for a table of variants.
+    `values` maps task → value. `family_of=str` makes each task its own family, as for a table of variants.
     """
     groups: dict[str, list[float]] = {}
     for name in sorted(values):
-        groups.setdefault(of(name), []).append(values[name])
+        groups.setdefault(family_of(name), []).append(values[name])
     means = [mean(group) for group in groups.values()]
     unit, n = "task families", len(means)
     if not means:
@@ -82,7 +86,7 @@ def mean_over_families(
     if n == 1:
         words = "no interval over tasks: one task family"
         return Estimate(value, None, None, None, 1, unit, BY_FAMILY, words, measure)
-    half = t_point(n - 1, level) * math.sqrt(variance(means) / n)
+    half = t_quantile(n - 1, level) * math.sqrt(variance(means) / n)
     return Estimate(value, value - half, value + half, level, n, unit, BY_FAMILY, OTHER_TASKS, measure, df=float(n - 1))
 
 
@@ -97,7 +101,7 @@ def variance(values: Sequence[float]) -> float:
     return math.fsum((value - middle) ** 2 for value in values) / (len(values) - 1)
 
 
-def t_point(df: float, level: float) -> float:
+def t_quantile(df: float, level: float) -> float:
     """Return the t quantile: the half-width of the interval in standard errors."""
     from scipy.special import ndtri, stdtrit
 

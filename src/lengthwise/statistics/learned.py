@@ -35,7 +35,7 @@ def scored_rows_filter(checkpoint: str = "last", evaluation: str = "as trained")
     return (pl.col("checkpoint") == checkpoint) & (pl.col("evaluation") == evaluation) & split
 
 
-def by_length(rows: pl.DataFrame) -> pl.DataFrame:
+def counts_by_length(rows: pl.DataFrame) -> pl.DataFrame:
     """Return counts per run and length: `run, length, seen, split, examples, correct, chance, accuracy, score`.
 
     `score` is the accuracy, rescaled from chance if chance exceeds .1. Subgroups of a length are added up.
@@ -48,27 +48,27 @@ def by_length(rows: pl.DataFrame) -> pl.DataFrame:
         .filter(~(pl.col("seen") & (pl.col("examples") < EXHAUSTED)) & (pl.col("examples") > 0))
         .with_columns((pl.col("correct") / pl.col("examples")).alias("accuracy"))
     )
-    return with_score(counted).sort("run", "length")
+    return add_score_column(counted).sort("run", "length")
 
 
-def with_score(lengths: pl.DataFrame) -> pl.DataFrame:
+def add_score_column(length_counts: pl.DataFrame) -> pl.DataFrame:
     """Add the column `score`: the accuracy, rescaled from chance if chance exceeds .1."""
     import polars as pl
 
     counts = (pl.col("chance") > FROM_CHANCE) & (pl.col("chance") < 1)  # with a chance of 1 there is nothing to rescale
     chance = pl.when(counts).then(pl.col("chance")).otherwise(0.0)
-    return lengths.with_columns(((pl.col("accuracy") - chance) / (1 - chance)).alias("score"))
+    return length_counts.with_columns(((pl.col("accuracy") - chance) / (1 - chance)).alias("score"))
 
 
-def learned_runs(lengths: pl.DataFrame) -> pl.DataFrame:
+def learned_runs(length_counts: pl.DataFrame) -> pl.DataFrame:
     """Return `run, learned, weak`: whether each run learned, and its seen lengths with few examples.
 
-    `lengths` is the result of `by_length`. Runs that were tested at no seen length are left out.
+    `length_counts` is the result of `counts_by_length`. Runs that were tested at no seen length are left out.
     """
     import polars as pl
     from scipy.special import bdtr
 
-    seen = lengths.filter("seen")
+    seen = length_counts.filter("seen")
     chance = (seen["chance"] * (seen["chance"] > FROM_CHANCE) * (seen["chance"] < 1)).to_numpy()
     tail = bdtr(seen["correct"].to_numpy(), seen["examples"].to_numpy(), chance + EACH * (1 - chance))
     return (

@@ -29,18 +29,18 @@ class Outcomes:
     lengths: dict[str, tuple[tuple[int, int], ...]]
     """Run → (length, examples) of each length."""
 
-    def test_set_variance(self, runs: Sequence[str], minus: Sequence[str] = ()) -> float | None:
-        """Return the crossed term of the mean over lengths of these runs, or of their pairwise differences to `minus`.
+    def test_set_variance(self, runs: Sequence[str], subtracted_runs: Sequence[str] = ()) -> float | None:
+        """Return the crossed term of the mean over lengths of these runs, or of these minus `subtracted_runs`, paired.
 
         Return None if outcomes are missing; the caller then uses the binomial variance.
         """
-        if any(run not in self.right for run in (*runs, *minus)):
+        if any(run not in self.right for run in (*runs, *subtracted_runs)):
             return None
-        if len({self.lengths[run] for run in (*runs, *minus)}) != 1:
+        if len({self.lengths[run] for run in (*runs, *subtracted_runs)}) != 1:
             raise SpecError(f"{runs[0]} and others of its task were not asked the same examples")
         right_SN = np.array([self.right[run] for run in runs], dtype=np.float64)
-        if minus:
-            right_SN -= np.array([self.right[run] for run in minus], dtype=np.float64)
+        if subtracted_runs:
+            right_SN -= np.array([self.right[run] for run in subtracted_runs], dtype=np.float64)
         return float(example_variance(right_SN, [many for _, many in self.lengths[runs[0]]]))
 
     def mean(self, run: str) -> float:
@@ -49,8 +49,8 @@ class Outcomes:
         return float(np.mean([part.mean() for part in parts]))
 
 
-def outcomes(
-    predictions: pl.DataFrame, checkpoint: str = "last", evaluation: str = "as trained", split: str = "test_unseen"
+def read_outcomes(
+    prediction_rows: pl.DataFrame, checkpoint: str = "last", evaluation: str = "as trained", split: str = "test_unseen"
 ) -> Outcomes:
     """Return the outcomes in predictions (`run, checkpoint, split, length, first, last, kind`); a line is a range.
 
@@ -58,8 +58,8 @@ def outcomes(
     """
     import polars as pl
 
-    kept = predictions.filter((pl.col("checkpoint") == checkpoint) & (pl.col("split") == split))
-    if "evaluation" in predictions.columns:
+    kept = prediction_rows.filter((pl.col("checkpoint") == checkpoint) & (pl.col("split") == split))
+    if "evaluation" in prediction_rows.columns:
         kept = kept.filter(pl.col("evaluation") == evaluation)
     kept = kept.sort("run", "length", "first")
     right, lengths = {}, {}
@@ -78,15 +78,15 @@ def outcomes(
     return Outcomes(right, lengths)
 
 
-def example_variance(right_SN: NDArray[np.float64], counts: Sequence[int]) -> NDArray[np.float64]:
-    """Return the variance of the mean over lengths due to the examples: seeds × examples, `counts` of each length.
+def example_variance(right_SN: NDArray[np.float64], examples_per_length: Sequence[int]) -> NDArray[np.float64]:
+    """Return the variance of the mean over lengths due to the examples; `right_SN` is seeds × examples.
 
     With one seed it is all of the variance between examples, since the two terms cannot be separated. It is never below
     0. Leading axes are batched. e.g. two seeds that are right on the same one of two examples give .25.
     """
     seeds = right_SN.shape[-2]
-    begins = np.concatenate([[0], np.cumsum(counts)[:-1]])
-    m_L = np.asarray(counts, dtype=np.float64)
+    begins = np.concatenate([[0], np.cumsum(examples_per_length)[:-1]])
+    m_L = np.asarray(examples_per_length, dtype=np.float64)
     by_example_N = right_SN.mean(axis=-2)
     by_seed_SL = np.add.reduceat(right_SN, begins, axis=-1) / m_L
     mean_L = by_seed_SL.mean(axis=-2)
@@ -96,4 +96,4 @@ def example_variance(right_SN: NDArray[np.float64], counts: Sequence[int]) -> ND
     free_L = np.maximum(m_L - 1, 1)  # a single example has no variance: its term is 0
     both_L = (all_L - between_L - seeds_L) / (free_L * (seeds - 1)) if seeds > 1 else 0.0
     term_L = (between_L / free_L - both_L) / (seeds * m_L)
-    return np.maximum(term_L.sum(axis=-1) / len(counts) ** 2, 0.0)
+    return np.maximum(term_L.sum(axis=-1) / len(examples_per_length) ** 2, 0.0)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 
 from lengthwise.statistics.estimate import NO_SEEDS, Estimate
-from lengthwise.statistics.intervals import LEVEL, mean, t_point
+from lengthwise.statistics.intervals import LEVEL, mean, t_quantile
 
 JACKKNIFE = "delete-one-seed jackknife, t"
 OTHER_SEEDS = "other seeds"
@@ -36,16 +36,16 @@ def mean_over_seed_pairs(values: Mapping[tuple[int, int], float], measure: str =
     means, n = [mean(kept) for kept in without], len(seeds)
     middle = mean(means)
     spread = (n - 1) / n * math.fsum((one - middle) ** 2 for one in means)
-    half = t_point(n - 1, level) * math.sqrt(spread)
+    half = t_quantile(n - 1, level) * math.sqrt(spread)
     return Estimate(value, value - half, value + half, level, n, unit, JACKKNIFE, OTHER_SEEDS, measure, df=float(n - 1))
 
 
 def difference_over_pairs(
-    first: Mapping[tuple[int, int], float], second: Mapping[tuple[int, int], float], measure: str = ""
+    first_values: Mapping[tuple[int, int], float], second_values: Mapping[tuple[int, int], float], measure: str = ""
 ) -> Estimate:
     """Return the mean of first minus second over shared pairs; the jackknife drops a seed from both at once."""
-    shared = [pair for pair in first if pair in second]
-    if not all(math.isfinite(side[pair]) for pair in shared for side in (first, second)):
+    shared = [pair for pair in first_values if pair in second_values]
+    if not all(math.isfinite(side[pair]) for pair in shared for side in (first_values, second_values)):
         seeds = {seed for pair in shared for seed in pair}
         return Estimate(None, None, None, None, len(seeds), "seeds", JACKKNIFE, "no difference: infinite", measure)
-    return mean_over_seed_pairs({pair: first[pair] - second[pair] for pair in shared}, measure)
+    return mean_over_seed_pairs({pair: first_values[pair] - second_values[pair] for pair in shared}, measure)

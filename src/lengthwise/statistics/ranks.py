@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lengthwise.spec import SpecError
-from lengthwise.statistics.aggregates import Aggregate, Difference, aggregates, differences
+from lengthwise.statistics.aggregates import Aggregate, Difference, encoding_differences, mean_scores_over_tasks
 from lengthwise.statistics.estimate import Estimate
 
 if TYPE_CHECKING:
@@ -50,15 +50,15 @@ class TaskSeedScores:
     """Queries left out because an encoding has no score."""
 
 
-def queries(
-    scores: pl.DataFrame, encodings: Iterable[str] | None = None, measure: str = "unseen", plain: bool = False
+def task_seed_scores(
+    scores: pl.DataFrame, encodings: Iterable[str] | None = None, measure: str = "unseen", unrounded: bool = False
 ) -> TaskSeedScores:
     """Return the queries of these encodings by our recipe: scores are rounded, and set to chance if not above it.
 
-    `scores` is the result of `table.scores`; without its columns `examples, correct, chance` nothing is set to chance.
-    `plain` keeps scores as they are. A diverged run ranks last; a missing run drops its query.
+    `scores` is from `table.score_table`; without its columns `examples, correct, chance` nothing is set to chance.
+    `unrounded` keeps scores as they are. A diverged run ranks last; a missing run drops its query.
     """
-    counted = [name for name in ("examples", "correct", "chance") if name in scores.columns and not plain]
+    counted = [name for name in ("examples", "correct", "chance") if name in scores.columns and not unrounded]
     lost = ["diverged"] if "diverged" in scores.columns else []
     needed = ["task", "encoding", "seed", measure, *counted, *lost]
     names = tuple(sorted(set(scores["encoding"].to_list()) if encodings is None else set(encodings)))
@@ -72,7 +72,7 @@ def queries(
         if line.get("diverged") is not None:
             own[line["encoding"]] = DIVERGED
         elif line[measure] is not None:
-            own[line["encoding"]] = line[measure] if plain else _told(line, measure)
+            own[line["encoding"]] = line[measure] if unrounded else _told(line, measure)
     whole = sorted(key for key, own in there.items() if len(own) == len(names))
     table = np.array([[there[key][name] for name in names] for key in whole], dtype=np.float64)
     return TaskSeedScores(
@@ -89,7 +89,7 @@ def above_chance(correct: int, examples: int, chance: float) -> bool:
     return chance <= 0 or bool(bdtrc(correct - 1, examples, min(chance, 1.0)) <= ABOVE)
 
 
-def rounded(score: float) -> float:
+def round_score(score: float) -> float:
     """Round the score to steps of .005, halves up: .0024 becomes 0, .0025 becomes .005."""
     return math.floor(round(score / STEP, 6) + 0.5) * STEP  # the inner round removes rounding errors of sums
 
@@ -99,10 +99,12 @@ def _told(line: Mapping[str, float], measure: str) -> float:
     chance, score = line.get("chance"), line[measure]
     if chance is not None and not above_chance(int(line["correct"]), int(line["examples"]), chance):
         score = chance
-    return rounded(score)
+    return round_score(score)
 
 
-def ranks(scores_QE: NDArray[np.float64], ties: str = "share") -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def rank_encodings(
+    scores_QE: NDArray[np.float64], tie_rule: str = "share"
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return rank and reciprocal rank of each encoding in each query; the highest score has rank 1.
 
     `share`: tied encodings get the mean of the ranks, and of the reciprocal ranks, that they occupy: .9, .5, .5 have
@@ -113,7 +115,7 @@ def ranks(scores_QE: NDArray[np.float64], ties: str = "share") -> tuple[NDArray[
     place_QE = np.empty_like(order_QE)
     np.put_along_axis(place_QE, order_QE, np.arange(1, many + 1)[None, :], axis=1)
     alone_QE = place_QE.astype(np.float64)
-    if ties == "first":
+    if tie_rule == "first":
         return alone_QE, 1 / alone_QE
     same_QEE = scores_QE[:, :, None] == scores_QE[:, None, :]
     tied_QE = same_QEE.sum(axis=2)
@@ -146,14 +148,16 @@ class MRR:
         return {name: one.value for name, one in self.means.items() if one.value is not None}
 
 
-def mrr(scores: pl.DataFrame, five: Mapping[str, str] = QUARTER) -> MRR:
-    """Return mean reciprocal ranks by our recipe, over exactly five encodings: `mrr(scores)`, `mrr(scores, FULL)`."""
-    return _mrr(scores, five, OURS, "unseen", "share")
+def mean_reciprocal_ranks(scores: pl.DataFrame, published_to_encoding: Mapping[str, str] = QUARTER) -> MRR:
+    """Return mean reciprocal ranks by our recipe, over exactly five encodings: `QUARTER` or `FULL`."""
+    return _mrr(scores, published_to_encoding, OURS, "unseen", "share")
 
 
-def paper_mrr(scores: pl.DataFrame, five: Mapping[str, str] = QUARTER, measure: str = "micro") -> MRR:
+def paper_mean_reciprocal_ranks(
+    scores: pl.DataFrame, published_to_encoding: Mapping[str, str] = QUARTER, measure: str = "micro"
+) -> MRR:
     """Return mean reciprocal ranks by the paper's recipe: ties go to the first of Rotary, ALiBi, T5, APE, NoPE."""
-    return _mrr(scores, five, PAPERS, measure, "first")
+    return _mrr(scores, published_to_encoding, PAPERS, measure, "first")
 
 
 def _mrr(scores: pl.DataFrame, five: Mapping[str, str], recipe: str, measure: str, ties: str) -> MRR:
@@ -165,9 +169,9 @@ def _mrr(scores: pl.DataFrame, five: Mapping[str, str], recipe: str, measure: st
     missing = tuple(five[name] for name in QUARTER if five[name] not in there)
     if missing:
         return MRR(recipe, five["Rotary"], {}, (), 0, (), missing)
-    asked = queries(scores, five.values(), measure, plain=ties == "first")
+    asked = task_seed_scores(scores, five.values(), measure, unrounded=ties == "first")
     columns = [asked.encodings.index(five[name]) for name in ROW_ORDER]
-    _, reciprocal_QE = ranks(asked.scores_QE[:, columns], ties)
+    _, reciprocal_QE = rank_encodings(asked.scores_QE[:, columns], ties)
     lines = [
         {"task": task, "seed": seed, "encoding": name, "mrr": float(value)}
         for (task, seed), own in zip(asked.queries, reciprocal_QE, strict=True)
@@ -177,9 +181,11 @@ def _mrr(scores: pl.DataFrame, five: Mapping[str, str], recipe: str, measure: st
         return MRR(recipe, five["Rotary"], {}, (), 0, asked.dropped, ())
     schema = {"task": pl.String, "seed": pl.Int64, "encoding": pl.String, "mrr": pl.Float64}
     table = pl.DataFrame(lines, schema=schema)
-    found = aggregates(table, "mrr")
+    found = mean_scores_over_tasks(table, "mrr")
     means = {name: found[name] for name in QUARTER}
-    return MRR(recipe, five["Rotary"], means, tuple(differences(table, "mrr")), len(asked.queries), asked.dropped, ())
+    return MRR(
+        recipe, five["Rotary"], means, tuple(encoding_differences(table, "mrr")), len(asked.queries), asked.dropped, ()
+    )
 
 
 # --- all encodings ---------------------------------------------------------------------------------------------------
@@ -205,17 +211,17 @@ def rank_statistics(scores: pl.DataFrame, encodings: Iterable[str] | None = None
     """Return mean ranks (ties share), win matrix and interquartile means of all encodings, by our recipe."""
     import polars as pl
 
-    asked = queries(scores, encodings)
+    asked = task_seed_scores(scores, encodings)
     n, unit = len(asked.queries), "(task, seed) queries"
     if n == 0:
         return RankStatistics(asked.encodings, {}, {}, {}, {}, 0, asked.dropped)
-    rank_QE, _ = ranks(asked.scores_QE)
+    rank_QE, _ = rank_encodings(asked.scores_QE)
     lines = [
         {"task": task, "seed": seed, "encoding": name, "rank": float(rank_QE[q, e])}
         for q, (task, seed) in enumerate(asked.queries)
         for e, name in enumerate(asked.encodings)
     ]
-    means = {name: one.seeds for name, one in aggregates(pl.DataFrame(lines), "rank").items()}
+    means = {name: one.seeds for name, one in mean_scores_over_tasks(pl.DataFrame(lines), "rank").items()}
     ordered = sorted(asked.encodings, key=lambda name: (round(means[name].value or 0.0, 12), name))
     column = {name: asked.scores_QE[:, e] for e, name in enumerate(asked.encodings)}
     there = {name: own[own != DIVERGED] for name, own in column.items()}

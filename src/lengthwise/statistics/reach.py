@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lengthwise.statistics.learned import by_length, learned_runs, scored_rows_filter
+from lengthwise.statistics.learned import counts_by_length, learned_runs, scored_rows_filter
 
 if TYPE_CHECKING:
     import polars as pl
@@ -41,7 +41,7 @@ def reach(rows: pl.DataFrame, threshold: float = THRESHOLD) -> Reach:
     """
     import polars as pl
 
-    (line,) = _reaches(by_length(rows.with_columns(pl.lit("").alias("run"))), threshold).to_dicts()
+    (line,) = _reaches(counts_by_length(rows.with_columns(pl.lit("").alias("run"))), threshold).to_dicts()
     return Reach(line["reach"], bool(line["beyond"]) and line["reach"] is not None)
 
 
@@ -56,7 +56,7 @@ def run_scores(
     `seen` and `unseen` are mean accuracies over lengths; `reach` is null if the seen lengths were not learned; `beyond`
     says that accuracy still holds at the longest tested length.
     """
-    return _reaches(by_length(rows.filter(scored_rows_filter(checkpoint, evaluation))), threshold)
+    return _reaches(counts_by_length(rows.filter(scored_rows_filter(checkpoint, evaluation))), threshold)
 
 
 def _reaches(lengths: pl.DataFrame, threshold: float) -> pl.DataFrame:

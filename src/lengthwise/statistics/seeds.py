@@ -44,36 +44,36 @@ def ruled_out_failure_rate(n: int) -> float:
     return 1 - 0.05 ** (1 / n)
 
 
-def seeds_needed(seeds: Sequence[float], delta: float = DELTA) -> SeedsNeeded:
-    """Return the seeds needed for a half-width of at most `delta` in one cell, or of paired differences on one task.
+def seeds_needed(seed_values: Sequence[float], half_width: float = DELTA) -> SeedsNeeded:
+    """Return the seeds needed for at most this half-width in one cell, or of paired differences on one task.
 
     The plan is for the t interval of the mean. Seeds agree if all are within δ of each other:
     `seeds_needed([1., 1., 1.])` says that 3 agreeing seeds leave open a failure rate of up to 63 %.
     """
-    n = len(seeds)
+    n = len(seed_values)
     if n < 2:
         return SeedsNeeded(
-            None, None, n, delta, "one seed says nothing about the spread of seeds: at least two are needed"
+            None, None, n, half_width, "one seed says nothing about the spread of seeds: at least two are needed"
         )
-    if max(seeds) - min(seeds) <= delta + 1e-12:
-        return _agree(n, delta)
-    return _told(smallest_seed_count(_variance(seeds), n - 1, n, delta), n, delta)
+    if max(seed_values) - min(seed_values) <= half_width + 1e-12:
+        return _agree(n, half_width)
+    return _told(smallest_seed_count(_variance(seed_values), n - 1, n, half_width), n, half_width)
 
 
-def smallest_seed_count(variance: float, df: float, there: int, delta: float) -> int | None:
-    """Return the smallest number of seeds whose half-width is at most `delta` with 80 % assurance; None above 100,000.
+def smallest_seed_count(variance: float, df: float, current_seeds: int, half_width: float) -> int | None:
+    """Return the smallest number of seeds with at most this half-width with 80 % assurance; None above 100,000.
 
-    `variance` is that of one seed, estimated with `df` degrees of freedom from `there` seeds; with n seeds these become
-    df (n − 1)/(there − 1). e.g. a variance of .01 from 5 seeds asks for 47 seeds for ± .05.
+    `variance` is that of one seed, estimated with `df` degrees of freedom from `current_seeds` seeds; with n these
+    become df (n − 1)/(current_seeds − 1). e.g. a variance of .01 from 5 seeds asks for 47 seeds for ± .05.
     """
     from scipy.special import chdtri, stdtrit
 
     upper = variance * df / float(chdtri(df, ASSURANCE))  # chdtri takes the upper tail: the lower 20 % point
 
     def wide(n: int) -> bool:
-        free = df * (n - 1) / (there - 1)
+        free = df * (n - 1) / (current_seeds - 1)
         unlucky = upper * float(chdtri(free, 1 - ASSURANCE)) / free
-        return float(stdtrit(free, (1 + LEVEL) / 2)) * math.sqrt(unlucky / n) > delta
+        return float(stdtrit(free, (1 + LEVEL) / 2)) * math.sqrt(unlucky / n) > half_width
 
     if wide(MOST):
         return None

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lengthwise.statistics.aggregates import aggregates
+from lengthwise.statistics.aggregates import mean_scores_over_tasks
 from lengthwise.statistics.intervals import mean
 from lengthwise.statistics.ranks import above_chance
-from lengthwise.statistics.table import learned_by_all, scores
+from lengthwise.statistics.table import score_table, tasks_learned_by_all
 
 if TYPE_CHECKING:
     import polars as pl
@@ -42,12 +42,12 @@ class AlternativeRanking:
     recipe: str = "mean over tasks of the mean over seeds"
 
 
-def saturated(table: pl.DataFrame) -> dict[str, str]:
-    """Return task → `ceiling` or `floor`, for tasks that do not separate encodings; `table` is from `scores`."""
+def saturated_tasks(scores: pl.DataFrame) -> dict[str, str]:
+    """Return task → `ceiling` or `floor`, for tasks that do not separate encodings; `scores` is a `score_table`."""
     import polars as pl
 
     found: dict[str, list[str]] = {}
-    grouped = table.filter(pl.col("unseen").is_not_null()).group_by("task", "encoding")
+    grouped = scores.filter(pl.col("unseen").is_not_null()).group_by("task", "encoding")
     for line in grouped.agg(
         pl.col("unseen").median(),
         pl.col("correct").median().floor().cast(pl.Int64),
@@ -60,35 +60,35 @@ def saturated(table: pl.DataFrame) -> dict[str, str]:
     return {task: kinds[0] for task, kinds in sorted(found.items()) if set(kinds) in ({"ceiling"}, {"floor"})}
 
 
-def sensitivity(
-    rows: pl.DataFrame, named: pl.DataFrame, others: Mapping[str, pl.DataFrame] | None = None
+def alternative_rankings(
+    rows: pl.DataFrame, run_labels: pl.DataFrame, other_run_labels: Mapping[str, pl.DataFrame] | None = None
 ) -> list[AlternativeRanking]:
     """Return the order as it is, then with one choice changed at a time; choices without rows are left out.
 
     Choices: the checkpoint, an oracle for where to stop, only tasks that every encoding learned, no tasks at ceiling or
-    floor for all encodings, each task left out. `others` are labels of the same study with another choice, e.g.
-    {"rate 1e-3": labels of those runs}.
+    floor for all encodings, each task left out. `other_run_labels` are labels of the same study with another choice,
+    e.g. {"rate 1e-3": labels of those runs}.
     """
     import polars as pl
 
-    base = scores(rows, named)
+    base = score_table(rows, run_labels)
     first = _variant("as it is", base, None)
     found = [first]
     stored = set(rows["checkpoint"].unique().to_list())
     for rule in CHECKPOINTS:
         if rule != "last" and rule in stored:
-            found.append(_variant(f"checkpoint {rule}", scores(rows, named, checkpoint=rule), first))
+            found.append(_variant(f"checkpoint {rule}", score_table(rows, run_labels, checkpoint=rule), first))
     if base["content"].is_not_null().any():
         found.append(_variant("told where to stop", base, first, "content"))
-    everybody = learned_by_all(base)
+    everybody = tasks_learned_by_all(base)
     found.append(_variant("tasks that every encoding learned", base.filter(pl.col("task").is_in(everybody)), first))
-    flat = saturated(base)
+    flat = saturated_tasks(base)
     if flat:
         told = "without tasks at ceiling or floor for everybody"
         found.append(_variant(told, base.filter(~pl.col("task").is_in(list(flat))), first))
-    for name, other in sorted((others or {}).items()):
-        found.append(_variant(name, scores(rows, other), first))
-    by_task = {encoding: one.by_task for encoding, one in aggregates(base).items()}
+    for name, other in sorted((other_run_labels or {}).items()):
+        found.append(_variant(name, score_table(rows, other), first))
+    by_task = {encoding: one.by_task for encoding, one in mean_scores_over_tasks(base).items()}
     tasks = sorted({task for own in by_task.values() for task in own})
     if len(tasks) > 1:
         for left in tasks:
@@ -100,7 +100,7 @@ def sensitivity(
 def _variant(
     name: str, table: pl.DataFrame, first: AlternativeRanking | None, measure: str = "unseen"
 ) -> AlternativeRanking:
-    return _ordered(name, {who: one.by_task for who, one in aggregates(table, measure).items()}, first)
+    return _ordered(name, {who: one.by_task for who, one in mean_scores_over_tasks(table, measure).items()}, first)
 
 
 def _ordered(

@@ -10,7 +10,13 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from lengthwise.spec import SpecError
-from lengthwise.statistics.learned import EXHAUSTED, enough_runs_learned, learned_runs, scored_rows_filter, with_score
+from lengthwise.statistics.learned import (
+    EXHAUSTED,
+    add_score_column,
+    enough_runs_learned,
+    learned_runs,
+    scored_rows_filter,
+)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -25,14 +31,14 @@ MEASURES = {
     "micro": "right answers among all examples of unseen lengths, as the original study counts",
     "seen": "mean accuracy at seen lengths",
 }
-"""The measures of a run, which are columns of `scores`, and their descriptions."""
+"""The measures of a run, which are columns of `score_table`, and their descriptions."""
 AXES = ("task", "encoding", "seed")
 
 
-def labels(items: Iterable[Item], waiting: Iterable[GridPoint] = ()) -> pl.DataFrame:
+def label_runs(items: Iterable[Item], waiting: Iterable[GridPoint] = ()) -> pl.DataFrame:
     """Return the labels of each run of a study: `run, task, encoding, positions, model, training, seed`.
 
-    Use `labels(*Planned(study).items(summaries))`. Points that wait for their learning rate have no run and no score.
+    Use `label_runs(*Planned(study).items(summaries))`. Points that wait for their learning rate have no run.
     """
     import polars as pl
 
@@ -42,18 +48,18 @@ def labels(items: Iterable[Item], waiting: Iterable[GridPoint] = ()) -> pl.DataF
     return pl.DataFrame(found, schema={**words, "seed": pl.Int64}).unique(maintain_order=True)
 
 
-def join_axis_labels(named: pl.DataFrame, axes: Sequence[str]) -> pl.DataFrame:
+def join_axis_labels(run_labels: pl.DataFrame, axes: Sequence[str]) -> pl.DataFrame:
     """Join axes into one label, to compare more than encodings: ["encoding", "positions"] gives `rope, randomized`."""
     import polars as pl
 
-    unknown = [axis for axis in axes if axis not in named.columns]
+    unknown = [axis for axis in axes if axis not in run_labels.columns]
     if unknown:
-        raise SpecError(f"there is no axis {unknown[0]!r}; there are {', '.join(named.columns)}")
-    return named.with_columns(pl.concat_str([pl.col(axis) for axis in axes], separator=", ").alias("encoding"))
+        raise SpecError(f"there is no axis {unknown[0]!r}; there are {', '.join(run_labels.columns)}")
+    return run_labels.with_columns(pl.concat_str([pl.col(axis) for axis in axes], separator=", ").alias("encoding"))
 
 
-def accuracy(
-    rows: pl.DataFrame, named: pl.DataFrame, checkpoint: str = "last", evaluation: str = "as trained"
+def accuracy_table(
+    rows: pl.DataFrame, run_labels: pl.DataFrame, checkpoint: str = "last", evaluation: str = "as trained"
 ) -> pl.DataFrame:
     """Return accuracy per length: `task, encoding, seed, run, split, seen, length, examples, correct, ..., accuracy`.
 
@@ -62,7 +68,7 @@ def accuracy(
     """
     import polars as pl
 
-    _one_run_each(named)
+    _one_run_each(run_labels)
     kept = rows.filter(scored_rows_filter(checkpoint, evaluation))
     content = pl.col("correct_content")
     return (
@@ -78,25 +84,26 @@ def accuracy(
             (pl.col("correct") / pl.col("examples")).alias("accuracy"),
             (pl.col("correct_content") / pl.col("examples")).alias("content"),
         )
-        .join(named.select("run", *AXES), on="run", how="inner")
+        .join(run_labels.select("run", *AXES), on="run", how="inner")
         .select(*AXES, "run", "split", "seen", "length", "examples", "correct", "chance", "accuracy", "content")
         .sort(*AXES, "split", "length")
     )
 
 
-def scores(
-    rows: pl.DataFrame, named: pl.DataFrame, checkpoint: str = "last", evaluation: str = "as trained"
+def score_table(
+    rows: pl.DataFrame, run_labels: pl.DataFrame, checkpoint: str = "last", evaluation: str = "as trained"
 ) -> pl.DataFrame:
     """Return a line for each (task, encoding, seed): the measures above, and their variances due to the test set.
 
-    Further columns: whether the run `learned` the seen lengths, the step at which it `diverged` (if `named` has that
-    column), `examples, correct, chance` over the unseen lengths, `lengths`, and for each measure `noise_<measure>`, its
-    conservative variance due to the examples, Σ w² p(1 − p)/m with the weight w of a length in the measure: .5 at one
-    length of 256 examples gives .25/256. The seen score uses `test_seen`, or `validation` for tasks without it.
+    Further columns: whether the run `learned` the seen lengths, the step at which it `diverged` (if `run_labels` has
+    that column), `examples, correct, chance` over the unseen lengths, `lengths`, and for each measure
+    `noise_<measure>`, its conservative variance due to the examples, Σ w² p(1 − p)/m with the weight w of a length in
+    the measure: .5 at one length of 256 examples gives .25/256. The seen score uses `test_seen`, or
+    `validation` for tasks without it.
     """
     import polars as pl
 
-    table = accuracy(rows, named, checkpoint, evaluation)
+    table = accuracy_table(rows, run_labels, checkpoint, evaluation)
     wanted = table.filter(pl.col("split") == "test_unseen")
     trained = table.filter(pl.col("seen")).group_by("task").agg(pl.col("length").max().alias("trained"))
     # All runs of a task are tested at the same lengths; a run that lacks some has no score.
@@ -126,7 +133,11 @@ def scores(
             _known(pl.col("guessed").sum() / m.sum(), chance).alias("chance"),
         )
     )
-    given = named if "diverged" in named.columns else named.with_columns(pl.lit(None, pl.Int64).alias("diverged"))
+    given = (
+        run_labels
+        if "diverged" in run_labels.columns
+        else run_labels.with_columns(pl.lit(None, pl.Int64).alias("diverged"))
+    )
     found = (
         given.select(*AXES, "run", "diverged")
         .join(unseen, on="run", how="left")
@@ -148,14 +159,14 @@ def scores(
     )
 
 
-def learned(table: pl.DataFrame) -> pl.DataFrame:
+def learned_cells(scores: pl.DataFrame) -> pl.DataFrame:
     """Return `task, encoding, seeds, learned`: whether enough runs of each cell learned the seen lengths.
 
-    `table` is the result of `scores`. `learned` is null if no seed was tested; diverged runs have not learned.
+    `scores` is the result of `score_table`. `learned` is null if no seed was tested; diverged runs have not learned.
     """
     import polars as pl
 
-    runs = table.group_by("task", "encoding").agg(
+    runs = scores.group_by("task", "encoding").agg(
         pl.col("learned").count().alias("seeds"), pl.col("learned").sum().alias("runs")
     )
     told = [
@@ -164,11 +175,11 @@ def learned(table: pl.DataFrame) -> pl.DataFrame:
     return runs.with_columns(pl.Series("learned", told, dtype=pl.Boolean)).drop("runs").sort("task", "encoding")
 
 
-def learned_by_all(table: pl.DataFrame) -> list[str]:
+def tasks_learned_by_all(scores: pl.DataFrame) -> list[str]:
     """Return the tasks that every encoding learned; a task is left out if this is unknown for some encoding."""
     import polars as pl
 
-    all_of_it = learned(table).group_by("task").agg(pl.col("learned").fill_null(False).all())
+    all_of_it = learned_cells(scores).group_by("task").agg(pl.col("learned").fill_null(False).all())
     return sorted(all_of_it.filter(pl.col("learned"))["task"].to_list())
 
 
@@ -191,7 +202,7 @@ def _seen(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _learned(apart: pl.DataFrame) -> pl.DataFrame:
-    return learned_runs(with_score(apart)).select("run", "learned")
+    return learned_runs(add_score_column(apart)).select("run", "learned")
 
 
 def _known(value: pl.Expr, needed: pl.Expr) -> pl.Expr:

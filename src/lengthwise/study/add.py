@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lengthwise.run.identity import Plan
-from lengthwise.spec import SpecError, digest, specs
+from lengthwise.spec import SpecError, digest, parse_specs
 from lengthwise.study.file import StudyFile
 from lengthwise.study.plan import Item, Planned
 from lengthwise.study.store import Bundle, Store
@@ -33,7 +33,7 @@ def with_added_encodings(study: StudyFile, encodings: Iterable[str]) -> StudyFil
 
 def canonical_encoding_text(name: str) -> str:
     """Return the name as study files spell it, with its options in canonical order."""
-    return ",".join(map(str, specs(name)))
+    return ",".join(map(str, parse_specs(name)))
 
 
 def chosen_tasks(study: StudyFile, text: str) -> list[str]:
@@ -49,7 +49,7 @@ def chosen_tasks(study: StudyFile, text: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def committed(study: StudyFile) -> Path | None:
+def committed_results_folder(study: StudyFile) -> Path | None:
     """Return the folder of the study's committed results, or None if there are none."""
     found = find_committed_file(f"{study.name}/bundle.json")
     return None if found is None else found.parent
@@ -61,9 +61,11 @@ def find_committed_file(name: str) -> Path | None:
     return next((place / name for place in places if (place / name).exists()), None)
 
 
-def bundle_with_done_runs(study: StudyFile, with_: Path | None, add: Sequence[str] | None) -> Path | None:
+def bundle_with_done_runs(
+    study: StudyFile, given_bundle: Path | None, added_encodings: Sequence[str] | None
+) -> Path | None:
     """The bundle whose runs `run` counts as done: the one given or, where encodings are added, the committed one."""
-    return with_ if with_ is not None or not add else committed(study)
+    return given_bundle if given_bundle is not None or not added_encodings else committed_results_folder(study)
 
 
 def rerun_store(store: Store) -> Store:
@@ -76,7 +78,7 @@ def rerun_store(store: Store) -> Store:
     return Store(store.folder / "guard" / f"{mark:08x}")
 
 
-def choose_runs_to_rerun(planned: Planned, bundle: Bundle, many: int = GUARDS) -> list[Item]:
+def choose_runs_to_rerun(planned: Planned, bundle: Bundle, count: int = GUARDS) -> list[Item]:
     """Choose committed runs to rerun, deterministically, of different encodings and tasks where possible."""
     items, _ = planned.items(bundle.summaries)
     there = [item for item in items if item.kind == "run" and item.key in bundle.records]
@@ -84,7 +86,7 @@ def choose_runs_to_rerun(planned: Planned, bundle: Bundle, many: int = GUARDS) -
     picked: list[Item] = []
     for fresh in (_other_both, _other_encoding, lambda item, picked: item not in picked):
         for item in there:
-            if len(picked) < many and item not in picked and fresh(item, picked):
+            if len(picked) < count and item not in picked and fresh(item, picked):
                 picked.append(item)
     return picked
 
@@ -120,9 +122,9 @@ class RerunComparison:
             f"{self.apart:.4f}. Differences of this size between old and new encodings say nothing."
         )
 
-    def refuse_if_different(self, accept: bool) -> None:
-        """Raise if the reruns differ too much from the committed runs to compare the two, unless `accept` is set."""
-        if self.apart > APART and not accept:
+    def refuse_if_different(self, accept_differences: bool) -> None:
+        """Raise if the reruns differ too much from the committed runs to compare the two, unless that is accepted."""
+        if self.apart > APART and not accept_differences:
             raise SpecError(
                 f"{self.sentence} That is more than {APART}; the committed rows cannot be compared with runs of this "
                 "machine. Run the whole study here (without --with), or give --accept"
@@ -178,7 +180,7 @@ class ResultsCheck:
         return f"{self.runs} runs of the bundle: {wrong}." + ("" if self.again is None else f" {self.again.sentence}")
 
 
-def mistakes(planned: Planned, bundle: Bundle) -> list[str]:
+def find_bundle_mistakes(planned: Planned, bundle: Bundle) -> list[str]:
     """Return what is wrong with a bundle: ids that do not follow from the options, foreign runs, missing rows."""
     known = {item.key: item for item in planned.items(bundle.summaries)[0]}
     found, with_rows = [], set(bundle.rows["run"].unique().to_list())

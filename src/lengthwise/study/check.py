@@ -12,7 +12,7 @@ from lengthwise.encoding.signature import canonical_encoding
 from lengthwise.evaluation.cases import parse_lengths
 from lengthwise.model.config import preset
 from lengthwise.run.identity import Plan, encodings_of
-from lengthwise.spec import Spec, SpecError, blame, specs
+from lengthwise.spec import Spec, SpecError, describe_error_with_line, parse_specs
 from lengthwise.study.file import AXES, SHOWN, Evaluation, StudyFile
 from lengthwise.study.plan import GridPoint, Planned
 from lengthwise.study.reading import one_printable_line
@@ -71,7 +71,7 @@ def _names(study: StudyFile, points: Iterable[GridPoint], errors: list[str]) -> 
 def _known(axis: str, text: str) -> bool:
     """Raise unless the name and its options are valid on their own."""
     if axis == "encoding":
-        for spec in specs(text):
+        for spec in parse_specs(text):
             canonical_encoding(spec)
     elif axis == "task":
         build_task(text)
@@ -147,7 +147,9 @@ def _told(errors: list[str], where: str, do: Callable[[], T]) -> T | None:
     except SpecError as error:
         errors.append(f"{where}: {error}")
     except (ArithmeticError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError) as error:
-        errors.append(f"{where}: cannot be made, its numbers are out of any range: {blame(error, '')}")
+        errors.append(
+            f"{where}: cannot be made, its numbers are out of any range: {describe_error_with_line(error, '')}"
+        )
     return None
 
 
@@ -165,7 +167,7 @@ def _same_run(plans: Iterable[tuple[GridPoint, Plan]], errors: list[str]) -> Non
 def _evaluations(planned: Planned, plans: Iterable[tuple[GridPoint, Plan]], errors: list[str]) -> None:
     """Check that each evaluation is valid, fits the weights of every run and has enough positions for its lengths."""
     from lengthwise.model.temperature import build_temperature
-    from lengthwise.run.run import temperature_with_trained
+    from lengthwise.run.run import temperature_with_trained_length
 
     plans = list(plans)
     for number, one in enumerate(planned.study.evaluations):
@@ -181,7 +183,7 @@ def _evaluations(planned: Planned, plans: Iterable[tuple[GridPoint, Plan]], erro
             _told(
                 errors,
                 f"{place}.temperature",
-                partial(build_temperature, temperature_with_trained(one.temperature, lambda: 8)),
+                partial(build_temperature, temperature_with_trained_length(one.temperature, lambda: 8)),
             )
         if (one.encoding is not None or one.temperature is not None) and len(errors) == before:
             _evaluated_alike(place, one, plans, errors)
@@ -206,9 +208,9 @@ def _evaluated_alike(place: str, one: Evaluation, plans: Iterable[tuple[GridPoin
 
 def _evaluated(plan: Plan, one: Evaluation) -> int | None:
     """Return the first position beyond the evaluation's encodings; raise if they cannot be built or loaded."""
-    from lengthwise.evaluation.decoding import limit_of
+    from lengthwise.evaluation.decoding import position_limit
     from lengthwise.model import Decoder
-    from lengthwise.run.run import load_matching_weights, temperature_with_trained, with_trained_length
+    from lengthwise.run.run import load_matching_weights, temperature_with_trained_length, with_trained_length
 
     if _heavy(plan):
         return None
@@ -218,7 +220,7 @@ def _evaluated(plan: Plan, one: Evaluation) -> int | None:
         named = list(encodings_of(with_trained_length(one.encoding, lambda: 8), plan.model.layers))
         wanted = named * plan.model.layers if len(named) == 1 else named
     if one.temperature is not None:
-        changed = {"temperature": temperature_with_trained(one.temperature, lambda: 8)}
+        changed = {"temperature": temperature_with_trained_length(one.temperature, lambda: 8)}
     layers = list(dict.fromkeys(zip(plan.encodings, wanted, strict=True)))  # build each kind of layer once
     small = plan.model.model_copy(update={"vocabulary": 4, "feed_forward_width": 8, "layers": len(layers)})
     try:
@@ -230,7 +232,7 @@ def _evaluated(plan: Plan, one: Evaluation) -> int | None:
         tested, trained.state_dict(), one.allow, f"a run with {','.join(map(str, plan.encoding_specs))}"
     )
     tested.effective()
-    return limit_of(tested)
+    return position_limit(tested)
 
 
 def _roomy(plan: Plan, limit: int) -> None:
@@ -238,6 +240,6 @@ def _roomy(plan: Plan, limit: int) -> None:
 
 
 def _possible(plan: Plan, text: str) -> None:
-    from lengthwise.evaluation.cases import grid
+    from lengthwise.evaluation.cases import splits_and_lengths
 
-    grid(plan.task, parse_lengths(text))
+    splits_and_lengths(plan.task, parse_lengths(text))

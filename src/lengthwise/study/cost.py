@@ -44,7 +44,7 @@ __all__ = [
     "accelerator",
     "cost_of",
     "expected_seconds",
-    "total",
+    "total_cost",
 ]
 
 EXAMINED = 2
@@ -98,21 +98,21 @@ class Total:
     """Wall-clock hours with the given number of parallel runs."""
 
 
-def total(costs: Iterable[Cost], at_a_time: int = 1) -> Total:
-    """Add up runs, `at_a_time` of them in parallel; the wall time is at least that of the longest run."""
+def total_cost(costs: Iterable[Cost], parallel_runs: int = 1) -> Total:
+    """Add up runs, `parallel_runs` of them in parallel; the wall time is at least that of the longest run."""
     listed = list(costs)
-    if at_a_time < 1:
-        raise SpecError(f"at least one run at a time, not {at_a_time}")
+    if parallel_runs < 1:
+        raise SpecError(f"at least one run at a time, not {parallel_runs}")
     hours, memory = sum(one.hours for one in listed), max((one.memory for one in listed), default=0)
     return Total(
         runs=len(listed),
         tokens=sum(one.tokens for one in listed),
         flops=sum(one.flops + one.evaluation_flops for one in listed),
         memory=memory,
-        memory_together=memory * min(at_a_time, len(listed)),
+        memory_together=memory * min(parallel_runs, len(listed)),
         disk=sum(one.disk for one in listed),
         hours=hours,
-        wall_hours=max([hours / at_a_time, *(one.hours for one in listed)]),
+        wall_hours=max([hours / parallel_runs, *(one.hours for one in listed)]),
     )
 
 

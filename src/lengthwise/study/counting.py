@@ -71,13 +71,13 @@ class DecoderCostModel:
         """Build from a config and one encoding for all layers, or one for each layer; no decoder is built."""
         return decoder_cost_model(config, specs)
 
-    def flops(self, work: Workload, training: bool) -> float:
+    def flops(self, workload: Workload, training: bool) -> float:
         """Return the FLOPs of all matrix products; in training, the backward pass is twice the forward pass."""
         config, passes = self.config, 3 if training else 1
         inner, matrices = config.heads * config.head_width, 3 if config.feed_forward == "swiglu" else 2
         layer = 4 * config.width * inner + matrices * config.width * config.feed_forward_width
-        per_layer = work.tokens * layer + 2 * work.pairs * inner
-        return 2.0 * passes * (per_layer * config.layers + work.targets * config.width * config.vocabulary)
+        per_layer = workload.tokens * layer + 2 * workload.pairs * inner
+        return 2.0 * passes * (per_layer * config.layers + workload.targets * config.width * config.vocabulary)
 
     def activation_bytes(self, rows_tokens: float, pairs: float, targets: float) -> float:
         """Return the bytes of activations that a batch's forward pass keeps for its backward pass."""
@@ -149,7 +149,7 @@ def _estimate(
     from lengthwise.task import build_task
     from lengthwise.task.block import training_block
     from lengthwise.task.sets import BLOCK
-    from lengthwise.task.sets import training as drawn
+    from lengthwise.task.sets import training_lengths_and_indices as drawn
     from lengthwise.training.batches import batch_row_indices, windows
     from lengthwise.training.settings import Training
 
@@ -228,13 +228,20 @@ class EvaluationSetSize:
 
 @lru_cache(maxsize=1024)
 def evaluation_set_sizes(task: Spec) -> tuple[EvaluationSetSize, ...]:
-    from lengthwise.evaluation.cases import grid
+    from lengthwise.evaluation.cases import splits_and_lengths
     from lengthwise.task import build_task
-    from lengthwise.task.sets import EXAMPLES, evaluation_instances, lengths_of, rows, split_instances, trained_lengths
+    from lengthwise.task.sets import (
+        EXAMPLES,
+        evaluation_instances,
+        lengths_of,
+        paper_split_rows,
+        split_instances,
+        trained_lengths,
+    )
 
     built, found = build_task(task), []
     seen = [("validated", n) for n in lengths_of(built, "validation") if n in trained_lengths(built)]
-    for split, length in [*grid(built), *seen]:
+    for split, length in [*splits_and_lengths(built), *seen]:
         name = "validation" if split == "validated" else split
         small = None if built.protocol == "paper" else split_instances(built, name, length)
         start = time.perf_counter()
@@ -243,7 +250,7 @@ def evaluation_set_sizes(task: Spec) -> tuple[EvaluationSetSize, ...]:
         if not made:
             continue
         if built.protocol == "paper":
-            cases = int((rows(built, name)[0] == length).sum())
+            cases = int((paper_split_rows(built, name)[0] == length).sum())
         else:
             cases = EXAMPLES if small is None else min(EXAMPLES, len(small))
         ids = [built.vocabulary.sequence(one.prompt, one.target, built.starts) for one in made]
@@ -262,24 +269,24 @@ def evaluation_set_sizes(task: Spec) -> tuple[EvaluationSetSize, ...]:
     return tuple(found)
 
 
-def one_pass_workload(tests: Iterable[EvaluationSetSize], most: int) -> tuple[Workload, float]:
-    """Return workload and example count of a pass over up to `most` examples per length, in 16,384-token batches."""
+def one_pass_workload(evaluation_sets: Iterable[EvaluationSetSize], max_examples: int) -> tuple[Workload, float]:
+    """Return workload and example count of a pass over up to `max_examples` per length, in 16,384-token batches."""
     from lengthwise.evaluation.onepass import TOKENS
 
-    listed = [(one, min(one.cases, most)) for one in tests]
+    listed = [(one, min(one.cases, max_examples)) for one in evaluation_sets]
     tokens = sum(one.tokens * cases for one, cases in listed)
     pairs = sum(one.tokens**2 * cases for one, cases in listed)
     answers = sum(one.answer * cases for one, cases in listed)
     return Workload(ceil(tokens / TOKENS), tokens, pairs, answers), sum(cases for _, cases in listed)
 
 
-def decoding_workload(tests: Iterable[EvaluationSetSize], most: int) -> Workload:
+def decoding_workload(evaluation_sets: Iterable[EvaluationSetSize], max_examples: int) -> Workload:
     """Return the workload of decoding a sample from its prompts, and all failures from their first wrong token."""
     from lengthwise.evaluation.decoding import ROWS
     from lengthwise.evaluation.result import CHECKED
 
-    listed, found = list(tests), Workload(0, 0, 0, 0)
-    wrong = [(one, min(one.cases, most), FAILED_AT) for one in listed if one.split in UNSEEN]
+    listed, found = list(evaluation_sets), Workload(0, 0, 0, 0)
+    wrong = [(one, min(one.cases, max_examples), FAILED_AT) for one in listed if one.split in UNSEEN]
     for group in ([(one, min(one.cases, CHECKED), 0.0) for one in listed], wrong):
         remaining: list[float] = []
         for one, cases, done in group:

@@ -52,14 +52,14 @@ class Tally:
         """How many times longer items take than was estimated."""
         return sum(self.seconds) / self.foreseen if self.foreseen else 1.0
 
-    def sentence(self, going: int, spent: float = 0.0) -> str:
-        """The progress as one line; `spent` are the seconds that running items have taken so far."""
-        parts = [f"{len(self.done)} of {self.total} done", f"{going} running"]
+    def sentence(self, running: int, running_seconds: float = 0.0) -> str:
+        """The progress as one line; `running_seconds` are the seconds that running items have taken so far."""
+        parts = [f"{len(self.done)} of {self.total} done", f"{running} running"]
         if self.failed:
             parts.append(f"{len(self.failed)} failed")
-        left = self.remaining * self.slowdown_factor - spent
-        if going and left > 0:
-            parts.append(f"about {format_duration(left / going)} left")
+        left = self.remaining * self.slowdown_factor - running_seconds
+        if running and left > 0:
+            parts.append(f"about {format_duration(left / running)} left")
         return ", ".join(parts)
 
 
@@ -176,7 +176,9 @@ class Driver:
             self._again, self._retry = {item.key for item in items if item.key in state.failed}, False
         self._failures(items, state)
         ended = done | set(self.tally.failed)
-        self.tally.remaining = remaining(self._expected, [item for item in items if item.key not in ended], waiting)
+        self.tally.remaining = remaining_seconds(
+            self._expected, [item for item in items if item.key not in ended], waiting
+        )
         todo, held = [], dict[str, float]()
         for item in items:
             if item.key in done or item.key in self.tally.failed or item.key in self._going:
@@ -224,16 +226,18 @@ def item_without_seed(item: Item) -> tuple[str, ...]:
     return (item.kind, point.task, point.encoding, point.positions, point.model, point.training)
 
 
-def remaining(expected: Mapping[tuple[str, ...], float], items: Sequence[Item], waiting: int) -> float:
-    """Return the expected seconds of these items and of `waiting` points; `expected` is by `item_without_seed`."""
-    runs = [seconds for kind, seconds in expected.items() if kind[0] == "run"]
-    unknown = waiting * (sum(runs) / len(runs) if runs else 0.0)
-    return sum(expected.get(item_without_seed(item), 0.0) for item in items) + unknown
+def remaining_seconds(
+    expected_seconds: Mapping[tuple[str, ...], float], items: Sequence[Item], waiting_points: int
+) -> float:
+    """Return the expected seconds of these items and waiting points; `expected_seconds` is by `item_without_seed`."""
+    runs = [seconds for kind, seconds in expected_seconds.items() if kind[0] == "run"]
+    unknown = waiting_points * (sum(runs) / len(runs) if runs else 0.0)
+    return sum(expected_seconds.get(item_without_seed(item), 0.0) for item in items) + unknown
 
 
-def require_exclusive_create(store: Store, alone: bool) -> None:
+def require_exclusive_create(store: Store, only_driver: bool) -> None:
     """Raise if two drivers could do the same run twice on this store."""
-    if not store.supports_exclusive_create() and not alone:
+    if not store.supports_exclusive_create() and not only_driver:
         raise SpecError(
             f"{store} lets two writers create the same file, so two workers could do one run twice; "
             "use --inline, one command at a time, or another store (a local disk, S3, GCS)"

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from lengthwise.run.lease import StaleLeaseDetector
-from lengthwise.study.work import Job, Outcome, work
+from lengthwise.study.work import Job, Outcome, do_job
 
 PATIENCE = 60.0
 """Seconds that runs have to save a checkpoint when the study is stopped."""
@@ -50,7 +50,7 @@ class InProcess:
 
     slots = 1
 
-    def __init__(self, do: Callable[[Job, StaleLeaseDetector], Outcome] = work) -> None:
+    def __init__(self, do: Callable[[Job, StaleLeaseDetector], Outcome] = do_job) -> None:
         self._do, self._watch = do, StaleLeaseDetector()
         self._next: Job | None = None
 

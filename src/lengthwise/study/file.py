@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from lengthwise.evaluation.cases import parse_lengths
-from lengthwise.spec import Spec, SpecError, did_you_mean, show, specs
-from lengthwise.study.reading import StudyFileMistakes, load, one_printable_line
+from lengthwise.spec import Spec, SpecError, did_you_mean, format_value, parse_specs
+from lengthwise.study.reading import StudyFileMistakes, load_yaml, one_printable_line
 
 AXES = ("task", "encoding", "positions", "model", "training")
 """The axes that can vary. Runs are listed in `ORDER`, slowest axis first, so that encodings are side by side."""
@@ -35,13 +35,13 @@ def _named(value: object) -> str:
             raise ValueError("a list of encodings has one name for each layer, e.g. [nope, rope]")
         return ",".join(_named(one) for one in value)
     if not isinstance(value, str | Mapping):
-        raise ValueError(f"write a name, e.g. rope:fraction=0.25, not {show(value)!r:.80}")
+        raise ValueError(f"write a name, e.g. rope:fraction=0.25, not {format_value(value)!r:.80}")
     try:
         spec = Spec.of(value) if isinstance(value, Mapping) or "," not in value else None
-        text = ",".join(map(str, specs(str(value)))) if spec is None else str(spec)
+        text = ",".join(map(str, parse_specs(str(value)))) if spec is None else str(spec)
         if not text or len(text) > 4000 or not text.isprintable():
             raise SpecError(f"a name is 1 to 4000 characters that can be printed, not {text!r:.80}")
-        again = specs(text)
+        again = parse_specs(text)
     except SpecError as error:
         raise ValueError(str(error)) from None
     if isinstance(value, Mapping) and spec is not None and not (len(again) == 1 and _alike(again[0], spec)):
@@ -55,7 +55,7 @@ def _alike(one: Spec, other: Spec) -> bool:
 
 
 def _shape(value: object) -> object:
-    return tuple(map(_shape, value)) if isinstance(value, tuple) else show(value)
+    return tuple(map(_shape, value)) if isinstance(value, tuple) else format_value(value)
 
 
 def _seeded(value: object) -> object:
@@ -66,7 +66,7 @@ def _seeded(value: object) -> object:
         sound = type(value) is int and 1 <= value <= 1000
     if not sound:
         raise ValueError(
-            f"write how many, 1 to 1000, or a list of up to 1000 whole numbers from 0, not {show(value)!r:.80}"
+            f"write how many, 1 to 1000, or a list of up to 1000 whole numbers from 0, not {format_value(value)!r:.80}"
         )
     return value
 
@@ -273,7 +273,7 @@ class StudyFile(Part):
             for task in dict.fromkeys(task for group in self.lr.groups for task in group if task not in tasks):
                 yield f"lr.groups: {task!r} is no task of the study.{did_you_mean(task, tasks)}"
             for text in self._values("training"):
-                if any("lr" in dict(spec.options) for spec in specs(text)):
+                if any("lr" in dict(spec.options) for spec in parse_specs(text)):
                     yield f"training {text!r} has an lr, and lr chooses one; leave out one of them"
         for task in dict.fromkeys(task for task in self.quick if task not in tasks):
             yield f"quick: {task!r} is no task of the study.{did_you_mean(task, tasks)}"
@@ -315,22 +315,22 @@ class StudyFile(Part):
     # --- reading -----------------------------------------------------------------------------------------------------
 
     @classmethod
-    def read(cls, where: str | Path) -> StudyFile:
+    def read(cls, path_or_name: str | Path) -> StudyFile:
         """Read a study from a YAML file, or a recipe by its name; all mistakes are reported at once."""
-        return cls.of(load(where), str(where))
+        return cls.of(load_yaml(path_or_name), str(path_or_name))
 
     @classmethod
-    def of(cls, content: object, where: str = "the study") -> StudyFile:
+    def of(cls, content: object, source: str = "the study") -> StudyFile:
         """Return the study that plain data describes."""
         if not isinstance(content, Mapping):
             there = "is empty" if content is None else "is no study"
-            raise SpecError(f"{where} {there}: write a mapping with name, question, base, vary, ...")
+            raise SpecError(f"{source} {there}: write a mapping with name, question, base, vary, ...")
         try:
             return cls.model_validate(content)
         except ValidationError as error:
-            raise SpecError("\n".join(f"{where}: {line}" for line in error_lines(error))) from None
+            raise SpecError("\n".join(f"{source}: {line}" for line in error_lines(error))) from None
         except RecursionError:
-            raise SpecError(f"{where} is no study: it is nested too deeply") from None
+            raise SpecError(f"{source} is no study: it is nested too deeply") from None
 
 
 _WORDS = {
@@ -371,7 +371,7 @@ def error_lines(error: ValidationError) -> list[str]:
         else:
             plain = one["msg"].removeprefix("Input ")
             best = _PATTERNS[str(one["loc"][-1])] if kind == "string_pattern_mismatch" else _WORDS.get(kind, plain)
-            words = [f"{best}, not {show(one['input'])!r:.80}"]
+            words = [f"{best}, not {format_value(one['input'])!r:.80}"]
         found |= dict.fromkeys(one_printable_line(f"{place:.200}: {word}" if place else word) for word in words)
     lines = list(found)
     return lines[:SHOWN] + ([f"... and {len(lines) - SHOWN} more mistakes"] if len(lines) > SHOWN else [])

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from lengthwise.run.stop import STOPPED, when_asked_to_stop
+from lengthwise.run.stop import STOPPED, call_when_asked_to_stop
 from lengthwise.spec import SpecError
 from lengthwise.study.add import RerunComparison, choose_runs_to_rerun, compare_reruns, rerun_store
 from lengthwise.study.drive import Driver, Tally, item_without_seed, require_exclusive_create
@@ -48,55 +48,59 @@ def drive(
     executor: ExecutorName = "auto",
     workers: int | None = None,
     address: str | None = None,
-    given: Mapping[str, Mapping[str, Any]] | None = None,
+    bundle_summaries: Mapping[str, Mapping[str, Any]] | None = None,
     retry: bool = False,
-    only: Sequence[Item] | None = None,
-    tell: Callable[[str], None] = lambda words: None,
+    only_items: Sequence[Item] | None = None,
+    on_progress: Callable[[str], None] = lambda words: None,
 ) -> Tally:
-    """Run what is missing and return the tally. `given` are the summaries of a bundle's runs, which count as done."""
-    given = given or {}
-    if only is None and not retry:
-        found = status(planned, store, given)
+    """Run what is missing and return the tally. `bundle_summaries` are of a bundle's runs, which count as done."""
+    bundle_summaries = bundle_summaries or {}
+    if only_items is None and not retry:
+        found = status(planned, store, bundle_summaries)
         there = Tally(found.total, {item.key for item in found.done}, found.failed, waiting=found.waiting)
         if there.ended:
             return there  # nothing is missing, so no executor is started
-    require_exclusive_create(store, alone=executor == "inline")
-    tell("timing a step")
-    expected = _expected(planned, only)
-    if only is not None:
-        planned, given = PlanSubset(planned, only), {}
+    require_exclusive_create(store, only_driver=executor == "inline")
+    on_progress("timing a step")
+    expected = _expected(planned, only_items)
+    if only_items is not None:
+        planned, bundle_summaries = PlanSubset(planned, only_items), {}
     try:
-        tell("starting" if address is None else f"joining {address}")
+        on_progress("starting" if address is None else f"joining {address}")
         made = executor_of(executor, planned.study.resources, workers, address)  # before ours: Ray sets signal handlers
-        with when_asked_to_stop(_interrupt):
-            return Driver(planned, store, made, given=given, retry=retry, expected=expected, tell=tell).run()
+        with call_when_asked_to_stop(_interrupt):
+            return Driver(
+                planned, store, made, given=bundle_summaries, retry=retry, expected=expected, tell=on_progress
+            ).run()
     except KeyboardInterrupt:
-        found = status(planned, store, given)
+        found = status(planned, store, bundle_summaries)
         raise StudyStopped(len(found.done), found.total) from None
 
 
 def rerun_some(
     planned: Planned,
     bundle: Bundle,
-    many: int,
+    count: int,
     store: Store,
     *,
     executor: ExecutorName = "auto",
     workers: int | None = None,
     address: str | None = None,
-    tell: Callable[[str], None] = lambda words: None,
+    on_progress: Callable[[str], None] = lambda words: None,
 ) -> RerunComparison:
     """Execute some runs of a bundle again, in a part of the store of their own, and compare their rows."""
-    beside, again = rerun_store(store), choose_runs_to_rerun(planned, bundle, many)
+    beside, again = rerun_store(store), choose_runs_to_rerun(planned, bundle, count)
     if not again:
         raise SpecError(
             f"{bundle.folder} has no run of this study as it is now (another version?), so nothing guards the "
             "comparison; run the whole study here instead, without --with"
         )
-    tell(f"{len(again)} committed {'run is' if len(again) == 1 else 'runs are'} executed again first")
-    drive(planned, beside, executor=executor, workers=workers, address=address, only=again, tell=tell)
+    on_progress(f"{len(again)} committed {'run is' if len(again) == 1 else 'runs are'} executed again first")
+    drive(
+        planned, beside, executor=executor, workers=workers, address=address, only_items=again, on_progress=on_progress
+    )
     found = compare_reruns(again, bundle, beside)
-    tell(found.sentence)
+    on_progress(found.sentence)
     return found
 
 

@@ -47,11 +47,11 @@ class ThisMachine:
             self._prices[key] = _seconds_per_step(timed, self.threads) / _step_flops(timed)
         return self._prices[key]
 
-    def training_seconds(self, plan: Plan, work: Workload, flops: float) -> float:
+    def training_seconds(self, plan: Plan, workload: Workload, flops: float) -> float:
         """Seconds of training steps."""
         return flops * self.seconds_per_flop(plan)
 
-    def forward_seconds(self, plan: Plan, work: Workload, flops: float, cases: float) -> float:
+    def forward_seconds(self, plan: Plan, workload: Workload, flops: float, cases: float) -> float:
         """Seconds of forward passes and decoding, at the price of a training step's FLOPs."""
         return flops * self.seconds_per_flop(plan)
 
@@ -117,14 +117,14 @@ class Accelerator:
     def _launches(self, plan: Plan, work: Workload) -> float:
         return work.calls * (self.call + plan.model.layers * self.layer)
 
-    def training_seconds(self, plan: Plan, work: Workload, flops: float) -> float:
+    def training_seconds(self, plan: Plan, workload: Workload, flops: float) -> float:
         """Seconds of training steps."""
         peak = self.bf16 if plan.training.autocast else self.fp32
-        return self._launches(plan, work) + flops / (peak * self.utilisation)
+        return self._launches(plan, workload) + flops / (peak * self.utilisation)
 
-    def forward_seconds(self, plan: Plan, work: Workload, flops: float, cases: float) -> float:
+    def forward_seconds(self, plan: Plan, workload: Workload, flops: float, cases: float) -> float:
         """Seconds of forward passes, which launch a third of a step's kernels; evaluation runs in fp32."""
-        return self._launches(plan, work) / 3 + flops / (self.fp32 * self.utilisation) + cases * self.case
+        return self._launches(plan, workload) / 3 + flops / (self.fp32 * self.utilisation) + cases * self.case
 
 
 ACCELERATORS = {

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from lengthwise.encoding import ENCODINGS, POSITIONS
 from lengthwise.encoding.signature import canonical_encoding
 from lengthwise.run.identity import Plan, identity_part
-from lengthwise.spec import Spec, SpecError, digest, specs
+from lengthwise.spec import Spec, SpecError, digest, parse_specs
 from lengthwise.study.file import AXES, ORDER, Evaluation, StudyFile
 from lengthwise.task import TASKS
 
@@ -256,7 +256,7 @@ class Planned:
         listed += [("temperature", one.temperature) for one in study.evaluations if one.temperature is not None]
         tables: dict[str, Mapping[str, str]] = {"task": TASKS, "positions": POSITIONS, "encoding": ENCODINGS}
         for kind, text in dict.fromkeys(listed):
-            for spec in specs(text):
+            for spec in parse_specs(text):
                 names = [spec.name]
                 if kind == "model":  # temperature is its only option that names code
                     names = [str(value) for key, value in spec.options if key == "temperature"]
@@ -359,6 +359,7 @@ def _score(summary: Mapping[str, Any] | None) -> tuple[float, float] | None:
 def _mark(evaluation: Evaluation) -> int:
     """Hash an evaluation: its fields, and the version or source of the encoding it uses at test time."""
     parts = [
-        identity_part("encoding", ENCODINGS, canonical_encoding(spec)) for spec in specs(evaluation.encoding or "")
+        identity_part("encoding", ENCODINGS, canonical_encoding(spec))
+        for spec in parse_specs(evaluation.encoding or "")
     ]
     return digest(evaluation.model_dump(exclude_defaults=True), *parts, bits=32)

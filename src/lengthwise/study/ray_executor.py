@@ -17,7 +17,7 @@ from lengthwise.run.lease import StaleLeaseDetector
 from lengthwise.spec import SpecError, one_line
 from lengthwise.study.executors import PATIENCE
 from lengthwise.study.file import RunResources
-from lengthwise.study.work import Job, Outcome, work
+from lengthwise.study.work import Job, Outcome, do_job
 
 AHEAD = 4
 """Tasks queued beyond those that can run at once, so that no worker waits for the driver."""
@@ -34,7 +34,7 @@ def ray_is_installed() -> bool:
 
 
 def _work(job: Job) -> Outcome:
-    return work(job, _watch)
+    return do_job(job, _watch)
 
 
 class RayExecutor:
@@ -147,7 +147,7 @@ class RayExecutor:
         key, ray = self._refs.pop(ref), self._ray
         try:
             return ray.get(ref)
-        except ray.exceptions.RayTaskError as error:  # `work` never raises, so the worker could not start the job
+        except ray.exceptions.RayTaskError as error:  # `do_job` never raises, so the worker could not start the job
             return Outcome(key, "failed", one_line(str(error).strip().splitlines()[-1]))
         except ray.exceptions.RayError as error:  # the worker or its node died
             return Outcome(key, "died", one_line(str(error).splitlines()[0]))

@@ -31,28 +31,28 @@ class StudyFileMistakes(ValueError):
             raise cls(found)
 
 
-def load(where: str | Path) -> object:
+def load_yaml(path_or_name: str | Path) -> object:
     """Return the plain data of a YAML file; a bare name may be a recipe that ships with the project."""
-    path = Path(where)
+    path = Path(path_or_name)
     try:
-        if path.suffix == "" and len(path.parts) == 1 and str(where) in recipes() and not path.exists():
-            path = recipes()[str(where)]
+        if path.suffix == "" and len(path.parts) == 1 and str(path_or_name) in recipes() and not path.exists():
+            path = recipes()[str(path_or_name)]
         with path.open("rb") as file:
             data = file.read(SIZE + 1)
         text = data.decode("utf-8")
     except FileNotFoundError:
-        hint = did_you_mean(str(where), recipes()) if path.suffix == "" else ""
-        raise SpecError(f"there is no study {str(where)!r:.200}; give the path of a YAML file.{hint}") from None
+        hint = did_you_mean(str(path_or_name), recipes()) if path.suffix == "" else ""
+        raise SpecError(f"there is no study {str(path_or_name)!r:.200}; give the path of a YAML file.{hint}") from None
     except IsADirectoryError:
-        raise SpecError(f"{where} is a folder; give the path of a YAML file") from None
+        raise SpecError(f"{path_or_name} is a folder; give the path of a YAML file") from None
     except UnicodeDecodeError as error:
-        raise SpecError(f"{where} is no text: byte {error.start + 1} is not UTF-8; save it as UTF-8") from None
+        raise SpecError(f"{path_or_name} is no text: byte {error.start + 1} is not UTF-8; save it as UTF-8") from None
     except (OSError, ValueError) as error:
         raise SpecError(
-            one_printable_line(f"{where!s:.200} cannot be read: {getattr(error, 'strerror', None) or error}")
+            one_printable_line(f"{path_or_name!s:.200} cannot be read: {getattr(error, 'strerror', None) or error}")
         ) from None
     if len(data) > SIZE:
-        raise SpecError(f"{where} is larger than {SIZE:,} bytes; no study is")
+        raise SpecError(f"{path_or_name} is larger than {SIZE:,} bytes; no study is")
     try:
         return yaml.load(text, _Careful)
     except yaml.YAMLError as error:
@@ -62,10 +62,12 @@ def load(where: str | Path) -> object:
         said = ", ".join(word for word in words if word) or str(error)
         hint = "; indent with spaces" if "'\\t'" in said else ""
         raise SpecError(
-            one_printable_line(f"{where}{place}: {'' if isinstance(error, _Refused) else 'no YAML: '}{said}{hint}")
+            one_printable_line(
+                f"{path_or_name}{place}: {'' if isinstance(error, _Refused) else 'no YAML: '}{said}{hint}"
+            )
         ) from None
     except (RecursionError, ValueError, OverflowError) as error:
-        raise SpecError(one_printable_line(f"{where}: no YAML: {error}")) from None
+        raise SpecError(one_printable_line(f"{path_or_name}: no YAML: {error}")) from None
 
 
 def shipped_file_path(name: str) -> Path:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lengthwise.run.lease import owner, owner_is_dead
+from lengthwise.run.lease import describe_owner, owner_is_dead
 from lengthwise.study.plan import Item, LearningRateChoice, Planned
 from lengthwise.study.store import Store
 
@@ -49,14 +49,14 @@ _SAMPLED = 64
 """About how many runs are sampled for their duration."""
 
 
-def status(planned: Planned, store: Store, given: Mapping[str, Mapping[str, Any]] | None = None) -> Status:
-    """Return the status of a study in a store; `given` are summaries of runs of a bundle."""
-    given, done = given or {}, store.done()
+def status(planned: Planned, store: Store, bundle_summaries: Mapping[str, Mapping[str, Any]] | None = None) -> Status:
+    """Return the status of a study in a store; `bundle_summaries` are summaries of runs of a bundle."""
+    bundle_summaries, done = bundle_summaries or {}, store.done()
     tuned = [item.key for tried in planned.tuning.values() for item in tried]
-    summaries = {**store.summaries(key for key in tuned if key in done), **given}
+    summaries = {**store.summaries(key for key in tuned if key in done), **bundle_summaries}
     items, waiting = planned.items(summaries)
     state = store.state(item.key for item in items)
-    finished = [item for item in items if item.key in state.done or item.key in given]
+    finished = [item for item in items if item.key in state.done or item.key in bundle_summaries]
     there = {item.key for item in finished}
     reasons = store.reasons(state.failed)
     failed = {item.key: reasons[item.key] for item in items if item.key in reasons and item.key not in there}
@@ -64,7 +64,7 @@ def status(planned: Planned, store: Store, given: Mapping[str, Mapping[str, Any]
     for key, lease in state.leases.items():
         if lease.get("state") == "held" and not owner_is_dead(dict(lease)) and key not in there:
             told = lease.get("progress", {})
-            running.append({"run": key, "who": owner(dict(lease)), "attempt": lease["attempt"], **told})
+            running.append({"run": key, "who": describe_owner(dict(lease)), "attempt": lease["attempt"], **told})
     busy = {one["run"] for one in running}
     missing = [item for item in items if item.key not in there and item.key not in failed and item.key not in busy]
     sample = [item.key for item in finished if item.kind == "run" and item.key in state.done]

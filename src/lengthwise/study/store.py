@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from lengthwise.evaluation.rows import frame, from_parquet, to_parquet
+from lengthwise.evaluation.rows import frame_from_parquet, frame_to_parquet, rows_to_frame
 from lengthwise.folder import Folder
-from lengthwise.run.lease import STORE, read
+from lengthwise.run.lease import STORE, read_lease
 from lengthwise.spec import SpecError, digest
-from lengthwise.training.health import spikes
+from lengthwise.training.health import loss_spikes
 
 if TYPE_CHECKING:
     import polars as pl
@@ -69,10 +69,10 @@ class Store:
         """Return the keys of finished runs and evaluations."""
         return frozenset((self.folder / "done").names())
 
-    def state(self, wanted: Iterable[str] | None = None) -> StoreState:
-        """Return what is done, failed and leased; `wanted` restricts it to these keys."""
+    def state(self, wanted_keys: Iterable[str] | None = None) -> StoreState:
+        """Return what is done, failed and leased; `wanted_keys` restricts it to these keys."""
         done = self.done()
-        keys = None if wanted is None else set(wanted)
+        keys = None if wanted_keys is None else set(wanted_keys)
         failed: dict[str, int] = {}
         for name in (self.folder / "failed").names():
             key, _, number = name.rpartition(".")
@@ -91,7 +91,7 @@ class Store:
             if key in failed and failed[key] >= newest:
                 continue
             failed.pop(key, None)  # a newer attempt has started
-            leases[key] = {**read(home, newest), "attempt": newest}
+            leases[key] = {**read_lease(home, newest), "attempt": newest}
         return StoreState(done if keys is None else done & keys, failed, leases)
 
     def summaries(self, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -136,7 +136,7 @@ class Store:
 
     # --- rows --------------------------------------------------------------------------------------------------------
 
-    def rows(self, keys: Iterable[str], say: Callable[[str], None] | None = None) -> pl.DataFrame:
+    def rows(self, keys: Iterable[str], on_progress: Callable[[str], None] | None = None) -> pl.DataFrame:
         """Return the rows of those runs and evaluations that are done; many read together are cached in `rows/`."""
         import polars as pl
 
@@ -147,15 +147,15 @@ class Store:
         missing = {key: told for key, told in done.items() if key not in same}
         fresh = []
         for number, (key, summary) in enumerate(missing.items()):
-            if say is not None and number % 100 == 0:
-                say(f"reading rows: {number} of {len(missing)} runs")
+            if on_progress is not None and number % 100 == 0:
+                on_progress(f"reading rows: {number} of {len(missing)} runs")
             attempt_folder = self.attempt_folder(key, summary)
-            fresh.append(from_parquet(attempt_folder.read("rows.parquet")).with_columns(pl.lit(key).alias("key")))
+            fresh.append(frame_from_parquet(attempt_folder.read("rows.parquet")).with_columns(pl.lit(key).alias("key")))
         files: dict[str, list[str]] = {}
         for key in same:
             files.setdefault(kept[key][0], []).append(key)
         tables = [
-            from_parquet((self.folder / "rows").read(name)).filter(pl.col("key").is_in(own))
+            frame_from_parquet((self.folder / "rows").read(name)).filter(pl.col("key").is_in(own))
             for name, own in files.items()
         ]
         if fresh:
@@ -164,7 +164,7 @@ class Store:
                 self._keep(new, {key: told.get("token", "") for key, told in missing.items()})
             tables.append(new)
         if not tables:
-            return frame([])
+            return rows_to_frame([])
         return pl.concat(tables).unique(subset=_KEYS, keep="first", maintain_order=True).drop("key")
 
     def attempt_folder(self, key: str, summary: Mapping[str, Any]) -> Folder:
@@ -175,7 +175,8 @@ class Store:
         """Return for each finished run its done record, its run.json and some of its log."""
         there = self.summaries(keys).items()
         return {
-            key: {"key": key, "done": summary, **record_of(self.attempt_folder(key, summary))} for key, summary in there
+            key: {"key": key, "done": summary, **attempt_record(self.attempt_folder(key, summary))}
+            for key, summary in there
         }
 
     def wrong_answers_and_outcomes(self, keys: Iterable[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -184,9 +185,9 @@ class Store:
 
         wrong, kinds = [], []
         for key, summary in self.summaries(keys).items():
-            predictions = from_parquet(self.attempt_folder(key, summary).read("predictions.parquet"))
-            wrong.append(some_wrong(predictions, key))
-            kinds.append(kinds_of(predictions, key))
+            predictions = frame_from_parquet(self.attempt_folder(key, summary).read("predictions.parquet"))
+            wrong.append(sample_wrong_answers(predictions, key))
+            kinds.append(outcome_kinds(predictions, key))
         return (pl.concat(wrong), pl.concat(kinds)) if wrong else (pl.DataFrame(), pl.DataFrame())
 
     def _compacted(self) -> dict[str, tuple[str, str]]:
@@ -202,7 +203,7 @@ class Store:
     def _keep(self, rows: pl.DataFrame, tokens: Mapping[str, str]) -> None:
         """Write the rows of many runs to one file; the list of their keys is written last."""
         name = f"{digest(dict(tokens), bits=64):016x}"
-        (self.folder / "rows").write(f"{name}.parquet", to_parquet(rows))
+        (self.folder / "rows").write(f"{name}.parquet", frame_to_parquet(rows))
         (self.folder / "rows").write(f"{name}.json", json.dumps(tokens))
 
     # --- bundles -----------------------------------------------------------------------------------------------------
@@ -212,12 +213,12 @@ class Store:
         to: str | Path | Folder,
         keys: Iterable[str] | None = None,
         study: str | None = None,
-        say: Callable[[str], None] | None = None,
-        given: Bundle | None = None,
+        on_progress: Callable[[str], None] | None = None,
+        bundle: Bundle | None = None,
     ) -> int:
         """Write a bundle of finished runs (rows, run.json, some wrong answers; no weights). Return their number.
 
-        Runs of the bundle `given` that are not done here are written too.
+        Runs of the bundle `bundle` that are not done here are written too.
         """
         import polars as pl
 
@@ -228,31 +229,31 @@ class Store:
             raise SpecError(f"nothing of it is done in {self}; there is nothing to export")
         lines, wrong, kinds = [], [], []
         for key, told in sorted(diverged.items()):  # diverged runs are results too
-            lines.append(json.dumps({"key": key, "diverged": told, **record_of(self.attempt_folder(key, told))}))
+            lines.append(json.dumps({"key": key, "diverged": told, **attempt_record(self.attempt_folder(key, told))}))
         for number, (key, summary) in enumerate(self.summaries(wanted).items()):
-            if say is not None and number % 20 == 0:
-                say(f"exporting: {number} of {len(wanted)}")
+            if on_progress is not None and number % 20 == 0:
+                on_progress(f"exporting: {number} of {len(wanted)}")
             attempt_folder = self.attempt_folder(key, summary)
-            lines.append(json.dumps({"key": key, "done": summary, **record_of(attempt_folder)}))
+            lines.append(json.dumps({"key": key, "done": summary, **attempt_record(attempt_folder)}))
             if attempt_folder.exists("predictions.parquet"):
-                predictions = from_parquet(attempt_folder.read("predictions.parquet"))
-                wrong.append(some_wrong(predictions, key))
-                kinds.append(kinds_of(predictions, key))
-        target, rows, many = Folder(to), self.rows(wanted, say), len(wanted)
-        if given is not None:
+                predictions = frame_from_parquet(attempt_folder.read("predictions.parquet"))
+                wrong.append(sample_wrong_answers(predictions, key))
+                kinds.append(outcome_kinds(predictions, key))
+        target, rows, many = Folder(to), self.rows(wanted, on_progress), len(wanted)
+        if bundle is not None:
             ours = {*wanted, *diverged}
-            theirs = {key: line for key, line in given.lines.items() if key not in ours and (not keys or key in keys)}
+            theirs = {key: line for key, line in bundle.lines.items() if key not in ours and (not keys or key in keys)}
             lines += map(json.dumps, theirs.values())
             many += sum("done" in line for line in theirs.values())
-            rows = pl.concat([rows, given.rows.filter(pl.col("run").is_in({key.partition("~")[0] for key in theirs}))])
+            rows = pl.concat([rows, bundle.rows.filter(pl.col("run").is_in({key.partition("~")[0] for key in theirs}))])
             rows = rows.unique(_KEYS, keep="first", maintain_order=True)
-            for tables, more in zip((wrong, kinds), given.wrong_answers_and_outcomes(), strict=True):
+            for tables, more in zip((wrong, kinds), bundle.wrong_answers_and_outcomes(), strict=True):
                 tables += [more.filter(pl.col("run").is_in(list(theirs)))] if more.width else []
-        target.write("rows.parquet", to_parquet(rows))
+        target.write("rows.parquet", frame_to_parquet(rows))
         target.write("runs.jsonl", "\n".join(lines) + "\n")
         for name, tables in (("wrong.parquet", wrong), ("kinds.parquet", kinds)):
             if tables:
-                target.write(name, to_parquet(pl.concat(tables)))
+                target.write(name, frame_to_parquet(pl.concat(tables)))
         target.write("bundle.json", json.dumps({"version": 1, "study": study, "runs": many}, indent=1))
         return many
 
@@ -262,31 +263,31 @@ _COMPACT = 32
 _KEYS = ["run", "evaluation", "checkpoint", "split", "length", "subgroup"]
 
 
-def some_wrong(predictions: pl.DataFrame, key: str) -> pl.DataFrame:
+def sample_wrong_answers(predictions: pl.DataFrame, run_key: str) -> pl.DataFrame:
     """Return up to 20 wrong answers for each evaluation, checkpoint, split and length."""
     import polars as pl
 
     where = ["evaluation", "checkpoint", "split", "length"]
     wrong = predictions.filter(pl.col("kind") != "right")
-    return wrong.group_by(where, maintain_order=True).head(WRONG).with_columns(pl.lit(key).alias("run"))
+    return wrong.group_by(where, maintain_order=True).head(WRONG).with_columns(pl.lit(run_key).alias("run"))
 
 
-def kinds_of(predictions: pl.DataFrame, key: str) -> pl.DataFrame:
+def outcome_kinds(predictions: pl.DataFrame, run_key: str) -> pl.DataFrame:
     """Return the kind of outcome of each example with the last weights, as index ranges without texts."""
     import polars as pl
 
     kept = predictions.filter((pl.col("checkpoint") == "last") & (pl.col("evaluation") == "as trained"))
-    return kept.select(pl.lit(key).alias("run"), "split", "length", "first", "last", "kind")
+    return kept.select(pl.lit(run_key).alias("run"), "split", "length", "first", "last", "kind")
 
 
-def record_of(attempt_folder: Folder) -> dict[str, Any]:
+def attempt_record(attempt_folder: Folder) -> dict[str, Any]:
     """Return the bundle's record of an attempt: run.json, its end, about 20 losses along the way, and loss spikes."""
     found: dict[str, Any] = {"run": attempt_folder.json("run.json")}
     found["ends"] = attempt_folder.json("done") if attempt_folder.exists("done") else {}
     lines = attempt_folder.read("train.jsonl").decode().splitlines() if attempt_folder.exists("train.jsonl") else []
     losses = [(one["step"], one["loss"]) for one in map(json.loads, lines) if one.get("loss") is not None]
     found["log"] = [[step, round(loss, 5)] for step, loss in losses[:: max(1, len(losses) // _LOGGED)]]
-    found["spikes"] = spikes(losses)
+    found["spikes"] = loss_spikes(losses)
     return found
 
 
@@ -327,7 +328,7 @@ class Bundle:
     @cached_property
     def rows(self) -> pl.DataFrame:
         """All rows of the bundle."""
-        return from_parquet(self.folder.read("rows.parquet"))
+        return frame_from_parquet(self.folder.read("rows.parquet"))
 
     def wrong_answers_and_outcomes(self) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Return some wrong answers, and which examples the last weights got right."""
@@ -335,6 +336,6 @@ class Bundle:
 
         names = ("wrong.parquet", "kinds.parquet")
         wrong, kinds = (
-            from_parquet(self.folder.read(name)) if self.folder.exists(name) else pl.DataFrame() for name in names
+            frame_from_parquet(self.folder.read(name)) if self.folder.exists(name) else pl.DataFrame() for name in names
         )
         return wrong, kinds

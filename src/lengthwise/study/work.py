@@ -21,7 +21,7 @@ from lengthwise.folder import Folder
 from lengthwise.loading import GIVEN, files_of
 from lengthwise.run.identity import Plan
 from lengthwise.run.lease import Failed, Held, Lease, LeaseLost, StaleLeaseDetector
-from lengthwise.spec import SpecError, one_line, resolve, specs
+from lengthwise.spec import SpecError, one_line, parse_specs, resolve
 from lengthwise.study.file import Evaluation, StudyFile
 from lengthwise.study.plan import Item
 
@@ -37,7 +37,7 @@ class Job:
     options: Mapping[str, Any]
     """The plan's options, as in run.json."""
     threads: int = 1
-    every: int | None = None
+    checkpoint_every: int | None = None
     evaluation: Mapping[str, Any] | None = None
     again: bool = False
     """Run it even if it has failed before."""
@@ -71,17 +71,17 @@ class Outcome:
     seconds: float = 0.0
 
 
-def job_of(item: Item, study: StudyFile, store: Folder, again: bool = False) -> Job:
+def job_of(item: Item, study: StudyFile, store: Folder, retry_failed: bool = False) -> Job:
     """Return the job of an item."""
     evaluation = None if item.evaluation is None else item.evaluation.model_dump(exclude_defaults=True)
     where = str(store.local.resolve()) if store.local is not None else str(store)
     options = item.plan.options()
     return Job(
-        item.key, where, options, study.resources.threads, study.checkpoint_every, evaluation, again, _code(item)
+        item.key, where, options, study.resources.threads, study.checkpoint_every, evaluation, retry_failed, _code(item)
     )
 
 
-def work(job: Job, watch: StaleLeaseDetector | None = None) -> Outcome:
+def do_job(job: Job, stale_lease_detector: StaleLeaseDetector | None = None) -> Outcome:
     """Do the job unless it is done or another owner holds its lease; errors become an `Outcome`, never raised."""
     began = time.monotonic()
 
@@ -91,7 +91,7 @@ def work(job: Job, watch: StaleLeaseDetector | None = None) -> Outcome:
     store = Folder(job.store)
     try:
         do = _train if job.evaluation is None else _evaluate
-        return ends("done" if do(job, store, watch) else "already")
+        return ends("done" if do(job, store, stale_lease_detector) else "already")
     except Held as error:
         return ends("held", str(error))
     except LeaseLost as error:
@@ -120,13 +120,13 @@ def _train(job: Job, store: Folder, watch: StaleLeaseDetector | None) -> bool:
     def take() -> Lease | None:
         return Lease.take(store, job.key, watch, job.again)
 
-    return execute(plan, store, take, checkpoint_every=job.every, quiet=True).fresh
+    return execute(plan, store, take, checkpoint_every=job.checkpoint_every, quiet=True).fresh
 
 
 def _evaluate(job: Job, store: Folder, watch: StaleLeaseDetector | None) -> bool:
     import torch
 
-    from lengthwise.evaluation.rows import to_parquet
+    from lengthwise.evaluation.rows import frame_to_parquet
     from lengthwise.run.run import Run
 
     torch.set_num_threads(job.threads)
@@ -142,8 +142,8 @@ def _evaluate(job: Job, store: Folder, watch: StaleLeaseDetector | None) -> bool
                 None if asked.lengths is None else parse_lengths(asked.lengths),
                 **asked.model_dump(exclude={"lengths"}),
             )
-            lease.folder.write("rows.parquet", to_parquet(found.rows))
-            lease.folder.write("predictions.parquet", to_parquet(found.predictions))
+            lease.folder.write("rows.parquet", frame_to_parquet(found.rows))
+            lease.folder.write("predictions.parquet", frame_to_parquet(found.predictions))
             lease.finish({"seconds": round(time.monotonic() - began, 3)})
         except (LeaseLost, SystemExit, KeyboardInterrupt):
             with suppress(SpecError):
@@ -164,7 +164,7 @@ def _code(item: Item) -> dict[str, dict[str, bytes]]:
     """Return the source files of an item's classes from outside the package, to send them with the job."""
     found: dict[str, dict[str, bytes]] = {}
     named = item.plan.outside_classes()
-    for spec in specs(item.evaluation.encoding or "") if item.evaluation is not None else []:
+    for spec in parse_specs(item.evaluation.encoding or "") if item.evaluation is not None else []:
         if spec.name not in ENCODINGS:
             named.append((resolve("encoding", ENCODINGS, spec.name), spec))
     for cls, spec in named:

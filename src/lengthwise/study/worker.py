@@ -8,7 +8,7 @@ import sys
 from dataclasses import asdict
 
 from lengthwise.run.lease import StaleLeaseDetector
-from lengthwise.study.work import Job, work
+from lengthwise.study.work import Job, do_job
 
 
 def main() -> None:
@@ -17,7 +17,7 @@ def main() -> None:
     os.dup2(2, 1)  # print() of other code goes to stderr, not among the outcomes
     watch = StaleLeaseDetector()
     while line := sys.stdin.readline():
-        outcome = work(Job.read(line), watch)
+        outcome = do_job(Job.read(line), watch)
         answers.write(json.dumps(asdict(outcome)) + "\n")
         answers.flush()
         if outcome.state == "stopped":

@@ -56,7 +56,7 @@ class Addition(Numbers, Stepwise):
         prompt = ("Compute", *a, "+", *b, "?") if self.protocol == "paper" else (*a, "+", *b, "=")
         return self.make_example(instance, prompt, answer)
 
-    def right(self, instance: Pair, answer: tuple[str, ...]) -> bool:
+    def is_correct(self, instance: Pair, answer: tuple[str, ...]) -> bool:
         """Check by subtraction: the answer minus one operand, borrowing from the left, must be the other operand."""
         digits = self.parse_answer(instance, answer)
         if digits is None or (len(digits) > 1 and digits[0] == "0"):
@@ -89,7 +89,7 @@ class Addition(Numbers, Stepwise):
     def subgroup(self, instance: Pair) -> str:
         return f"{len(instance[0])}-by-{len(instance[1])}"
 
-    def asked(self, prompt: Sequence[str]) -> tuple[int, Pair] | None:
+    def parse_prompt(self, prompt: Sequence[str]) -> tuple[int, Pair] | None:
         plain = not (self.hints or self.spaces or self.padded) and self.reversed in {"none", "answer"}
         numbers = "".join(word if word in DIGITS else " " for word in prompt).split()
         sound = len(numbers) == 2 and all(one == "0" or one[0] != "0" for one in numbers)

@@ -13,11 +13,11 @@ LETTERS = (*digits, *ascii_lowercase, *ascii_uppercase)
 ASCII = (*LETTERS, *"!$%&()*+,-./:;=>")
 
 
-def letters(task: Task, size: int, first: tuple[str, ...] = ASCII) -> tuple[str, ...]:
+def letters(task: Task, size: int, preferred: tuple[str, ...] = ASCII) -> tuple[str, ...]:
     """Return the first `size` symbols: ASCII characters, then words `w78`, `w79`, ... in place of T5's vocabulary.
 
     Under `paper` with a tokenizer, return the original's alphabet: the words that the tokenizer keeps as one token.
     """
     if task.protocol == "paper" and task.hf_tokenizer is not None:
-        return task.hf_tokenizer.alphabet(first, size)
-    return (*first[:size], *(f"w{number}" for number in range(len(first), size)))
+        return task.hf_tokenizer.alphabet(preferred, size)
+    return (*preferred[:size], *(f"w{number}" for number in range(len(preferred), size)))

@@ -17,7 +17,7 @@ from lengthwise.task.sets import (
     evaluation_instances,
     instance_factory,
     lengths_of,
-    missing,
+    missing_lengths,
     split_instances,
     splits,
 )
@@ -90,15 +90,15 @@ class Audit(NamedTuple):
         }
 
 
-def audit(task: Task, name: str, progress: Callable[[str], None] | None = None) -> Audit:
+def audit(task: Task, name: str, on_progress: Callable[[str], None] | None = None) -> Audit:
     """Draw, count and compare the examples of all splits; `name` is the task as the user wrote it."""
     drawn: dict[str, dict[int, Sequence[Instance]]] = {split: {} for split in splits(task)}
     lines: list[AuditRow] = []
     problems = _suspicions(task)
     wanted = [(split, length) for split in splits(task) for length in lengths_of(task, split)]
     for done, (split, length) in enumerate(wanted, 1):
-        if progress is not None:
-            progress(f"{done}/{len(wanted)}: {split}, length {length}")
+        if on_progress is not None:
+            on_progress(f"{done}/{len(wanted)}: {split}, length {length}")
         try:
             chosen = _chosen(task, split, length)
         except SpecError as error:
@@ -129,7 +129,7 @@ def audit(task: Task, name: str, progress: Callable[[str], None] | None = None) 
         overlap,
         deviations,
         facts,
-        {split: lengths for split in splits(task) if (lengths := missing(task, split))},
+        {split: lengths for split in splits(task) if (lengths := missing_lengths(task, split))},
         _unused(task),
         problems + [f"{count} examples of {pair} overlap" for pair, count in _leaks(task, overlap).items()],
     )

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from lengthwise.spec import SpecError, digest
 from lengthwise.task.random_source import RandomSource
 from lengthwise.task.tokenizer import HuggingFaceTokenizer
-from lengthwise.task.vocabulary import Vocabulary, text
+from lengthwise.task.vocabulary import Vocabulary, join_symbols
 
 Instance = Any
 """The values of an example before rendering: numbers, strings or tuples of them, which JSON can encode."""
@@ -40,7 +40,7 @@ class Example(NamedTuple):
     @property
     def text(self) -> str:
         """Prompt and target as readable text."""
-        return text((*self.prompt, *self.target))
+        return join_symbols((*self.prompt, *self.target))
 
 
 class Published(NamedTuple):
@@ -108,11 +108,11 @@ class Task:
         """Return the instance as symbols, according to protocol, format and scratchpad."""
         raise NotImplementedError
 
-    def check(self, instance: Instance, said: Sequence[str]) -> bool:
-        """Whether `said`, a whole target, is a correct answer; computed by another method than in `to_example`."""
+    def check(self, instance: Instance, output: Sequence[str]) -> bool:
+        """Whether `output`, a whole target, is a correct answer; computed by another method than in `to_example`."""
         raise NotImplementedError
 
-    def asked(self, prompt: Sequence[str]) -> tuple[int, Instance] | None:
+    def parse_prompt(self, prompt: Sequence[str]) -> tuple[int, Instance] | None:
         """Parse a user's prompt, with or without its fixed words, into length and instance; None if not possible."""
         return None
 
@@ -177,7 +177,7 @@ class Task:
         """How many rows per length the original enumerates, each once; None if it draws them."""
         return None
 
-    def paper_corpus_row_counts(self, split: str) -> tuple[dict[int, int], int] | None:
+    def paper_pool_by_length(self, split: str) -> tuple[dict[int, int], int] | None:
         """Return rows per length of the original's pool and its number of training rows; None if it is no corpus."""
         return None
 
@@ -235,9 +235,9 @@ class Task:
             right = self._longest[length] = max(map(self._written, listed))
         return right + max(4, right // 4)
 
-    def limited(self, symbols: int) -> int:
-        """Return the limit if correct answers have up to `symbols` symbols, each of the most tokens a symbol has."""
-        right = symbols * self._most_pieces + 1
+    def limited(self, answer_symbols: int) -> int:
+        """Return the limit for correct answers of up to `answer_symbols`, each of the most tokens a symbol has."""
+        right = answer_symbols * self._most_pieces + 1
         return right + max(4, right // 4)
 
     @cached_property

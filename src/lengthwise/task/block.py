@@ -10,7 +10,7 @@ import numpy as np
 
 from lengthwise.spec import SpecError
 from lengthwise.task.base import Instance, Task
-from lengthwise.task.sets import BLOCK, evaluation_instances, instances, training
+from lengthwise.task.sets import BLOCK, evaluation_instances, instances, training_lengths_and_indices
 
 _TELL_EVERY = 2048
 
@@ -46,14 +46,14 @@ class Block:
         """How many tokens each example has."""
         return np.diff(self.starts_N)
 
-    def batch(self, rows: slice | Sequence[int] | np.ndarray, pad: int = 0) -> Batch:
+    def batch(self, row_indices: slice | Sequence[int] | np.ndarray, pad_id: int = 0) -> Batch:
         """Return these rows, padded on the right to the longest of them; nothing is cut."""
-        starts_B, tokens_B = self.starts_N[:-1][rows], self.token_counts_N[rows]
+        starts_B, tokens_B = self.starts_N[:-1][row_indices], self.token_counts_N[row_indices]
         place_T = np.arange(int(tokens_B.max()))
         real_BT = place_T < tokens_B[:, None]
-        ids_BT = np.full(real_BT.shape, pad, dtype=self.ids.dtype)
+        ids_BT = np.full(real_BT.shape, pad_id, dtype=self.ids.dtype)
         ids_BT[real_BT] = self.ids[(starts_B[:, None] + place_T)[real_BT]]
-        return Batch(ids_BT, tokens_B, real_BT & (place_T >= self.prompt_lengths_N[rows][:, None]))
+        return Batch(ids_BT, tokens_B, real_BT & (place_T >= self.prompt_lengths_N[row_indices][:, None]))
 
 
 def materialise(
@@ -62,22 +62,22 @@ def materialise(
     lengths: Sequence[int] | np.ndarray,
     indices: Sequence[int] | np.ndarray,
     seed: int = 0,
-    progress: Callable[[int], None] | None = None,
+    on_progress: Callable[[int], None] | None = None,
 ) -> Block:
-    """Return a block of the examples at (length, index) of a split; `progress` is called with the number just made."""
+    """Return a block of the examples at (length, index) of a split; `on_progress` gets the number just made."""
     if len(lengths) > BLOCK:
         raise SpecError(f"a block has at most {BLOCK} examples, not {len(lengths)}; ask for several")
     length_list, index_list = np.asarray(lengths).tolist(), np.asarray(indices).tolist()
     made = instances(task, split, length_list, index_list, seed)
-    return _block(task, made, length_list, index_list, progress)
+    return _block(task, made, length_list, index_list, on_progress)
 
 
 def training_block(
-    task: Task, start: int, stop: int, seed: int = 0, progress: Callable[[int], None] | None = None
+    task: Task, start: int, stop: int, seed: int = 0, on_progress: Callable[[int], None] | None = None
 ) -> Block:
     """Return training examples start, ..., stop − 1 of a run with this seed."""
-    lengths, indices = training(task, start, stop, seed)
-    return materialise(task, "train", lengths, indices, seed, progress)
+    lengths, indices = training_lengths_and_indices(task, start, stop, seed)
+    return materialise(task, "train", lengths, indices, seed, on_progress)
 
 
 def evaluation_block(task: Task, split: str, length: int) -> Block:

@@ -36,7 +36,7 @@ class Copy(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        refuse_alphabet(self.protocol, self.alphabet)
+        refuse_bad_alphabet_size(self.protocol, self.alphabet)
 
     @cached_property
     def letters(self) -> tuple[str, ...]:
@@ -80,18 +80,18 @@ class Copy(Task):
         answer = instance if self.variant == "random" else (*instance, NEXT, *instance)
         return Example((*head, *instance, *end), answer)
 
-    def check(self, instance: tuple, said: Sequence[str]) -> bool:
+    def check(self, instance: tuple, output: Sequence[str]) -> bool:
         if self.variant in {"same", "same2", "replace"}:
             times = instance[-1] * (2 if self.variant == "same2" else 1)
-            return len(said) == times and set(said) == {instance[-2]}
+            return len(output) == times and set(output) == {instance[-2]}
         if self.variant == "random":
-            return len(said) == len(instance) and all(a == b for a, b in zip(said, instance, strict=True))
+            return len(output) == len(instance) and all(a == b for a, b in zip(output, instance, strict=True))
         middle = len(instance)
-        return len(said) == 2 * middle + 1 and all(
-            said[at] == (NEXT if at == middle else instance[at % (middle + 1)]) for at in range(len(said))
+        return len(output) == 2 * middle + 1 and all(
+            output[at] == (NEXT if at == middle else instance[at % (middle + 1)]) for at in range(len(output))
         )
 
-    def asked(self, prompt: Sequence[str]) -> tuple[int, tuple] | None:
+    def parse_prompt(self, prompt: Sequence[str]) -> tuple[int, tuple] | None:
         words = tuple(word for word in prompt if word in set(self.letters))
         length = len(words)
         if self.variant in {"random", "random2"}:
@@ -125,7 +125,7 @@ class Copy(Task):
                 begin = at + 1
         length = len(prompt) - 1 - begin
         times = 2 if self.variant == "same2" else 1
-        return [0] * begin + list(range(1, length + 1)) + [0] + copied_places(answer, length, {NEXT, SEP}, times)
+        return [0] * begin + list(range(1, length + 1)) + [0] + copied_symbol_groups(answer, length, {NEXT, SEP}, times)
 
     @property
     def published(self) -> Published:
@@ -149,19 +149,19 @@ DEVIATIONS = {
 }
 
 
-def copied_places(answer: Sequence[str], length: int, marks: set[str], times: int = 1) -> list[int]:
-    """Return the groups of an answer: 1, ..., length, repeated `times` times, starting again at 1 after each mark.
+def copied_symbol_groups(answer: Sequence[str], length: int, separators: set[str], copies: int = 1) -> list[int]:
+    """Return the groups of an answer: 1, ..., length, repeated `copies` times, starting again at 1 after each mark.
 
-    A mark, and symbols beyond `times` copies, have no group (0).
+    A mark, and symbols beyond `copies` copies, have no group (0).
     """
     groups, count = [], 0
     for symbol in answer:
-        count = 0 if symbol in marks else count + 1
-        groups.append((count - 1) % length + 1 if 0 < count <= times * length else 0)
+        count = 0 if symbol in separators else count + 1
+        groups.append((count - 1) % length + 1 if 0 < count <= copies * length else 0)
     return groups
 
 
-def refuse_alphabet(protocol: str, size: int | None) -> None:
+def refuse_bad_alphabet_size(protocol: str, size: int | None) -> None:
     """Raise a `SpecError` if an alphabet size is given under `paper`, or is below 2."""
     if size is not None and protocol == "paper":
         raise SpecError("the original's alphabet is fixed; leave out alphabet")

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from lengthwise.spec import SpecError
 from lengthwise.task.base import Example, Task
-from lengthwise.task.numbers import DIGITS, number
+from lengthwise.task.numbers import DIGITS, parse_digits
 from lengthwise.task.random_source import RandomSource
 
 
@@ -48,14 +48,14 @@ class Count(Task):
         letters, asked = instance
         return Example((*letters, ":", asked, "="), tuple(str(letters.count(asked))))
 
-    def check(self, instance: tuple[str, str], said: Sequence[str]) -> bool:
+    def check(self, instance: tuple[str, str], output: Sequence[str]) -> bool:
         """Check by counting the letters that remain when the queried letter is removed."""
         letters, asked = instance
-        if not said or not set(said) <= set(DIGITS) or (len(said) > 1 and said[0] == "0"):
+        if not output or not set(output) <= set(DIGITS) or (len(output) > 1 and output[0] == "0"):
             return False
-        return number("".join(said)) == len(letters) - len([letter for letter in letters if letter != asked])
+        return parse_digits("".join(output)) == len(letters) - len([letter for letter in letters if letter != asked])
 
-    def asked(self, prompt: Sequence[str]) -> tuple[int, tuple[str, str]] | None:
+    def parse_prompt(self, prompt: Sequence[str]) -> tuple[int, tuple[str, str]] | None:
         *letters, one = [word for word in prompt if word in self.letters] or [""]
         return (len(letters), ("".join(letters), one)) if letters else None
 

@@ -58,11 +58,11 @@ class Dyck(Task):
                 open_.append(next(pair[1] for pair in PAIRS if pair[0] == bracket))
         return Example((*instance, SEP), tuple(reversed(open_)))
 
-    def check(self, instance: str, said: Sequence[str]) -> bool:
+    def check(self, instance: str, output: Sequence[str]) -> bool:
         """Check by removing adjacent pairs until nothing can be removed; nothing may remain."""
-        if not set(said) <= {pair[1] for pair in PAIRS}:
+        if not set(output) <= {pair[1] for pair in PAIRS}:
             return False
-        whole, before = instance + "".join(said), ""
+        whole, before = instance + "".join(output), ""
         while whole != before:
             before = whole
             for pair in PAIRS:

@@ -13,8 +13,15 @@ from pathlib import Path
 from lengthwise import __version__
 from lengthwise.spec import SpecError
 from lengthwise.task.base import Instance, Task
-from lengthwise.task.sets import evaluation_instances, instances, lengths_of, rows, splits, training
-from lengthwise.task.vocabulary import Vocabulary, text
+from lengthwise.task.sets import (
+    evaluation_instances,
+    instances,
+    lengths_of,
+    paper_split_rows,
+    splits,
+    training_lengths_and_indices,
+)
+from lengthwise.task.vocabulary import Vocabulary, join_symbols
 
 EXAMPLES = 10_000
 """The default number of training examples."""
@@ -32,13 +39,13 @@ COLUMNS = {
 _PARTIAL = ".lengthwise-export-"
 
 
-def export(
+def write_task_dataset(
     task: Task,
     name: str,
     to: Path,
     examples: int | None = None,
     seed: int = 0,
-    progress: Callable[[str], None] | None = None,
+    on_progress: Callable[[str], None] | None = None,
 ) -> dict[str, int]:
     """Write all splits into a folder, or nothing if anything fails; return the number of rows of each split.
 
@@ -50,7 +57,7 @@ def export(
     many = EXAMPLES if examples is None else examples
     try:
         with _whole(to) as folder:
-            written = _write(task, folder, many, seed, progress)
+            written = _write(task, folder, many, seed, on_progress)
             (folder / "README.md").write_text(_card(task, name, to, written, many, seed), encoding="utf-8")
     except OSError as error:
         raise SpecError(f"cannot write to {str(to)!r}: {error.strerror or error}; give another folder") from error
@@ -105,7 +112,11 @@ def _all(task: Task, split: str, examples: int, seed: int) -> Iterable[tuple[int
             for index, instance in enumerate(evaluation_instances(task, split, length)):
                 yield length, index, instance
         return
-    length_N, index_N = rows(task, split) if task.protocol == "paper" else training(task, 0, examples, seed)
+    length_N, index_N = (
+        paper_split_rows(task, split)
+        if task.protocol == "paper"
+        else training_lengths_and_indices(task, 0, examples, seed)
+    )
     lengths, indices = length_N.tolist(), index_N.tolist()
     yield from zip(lengths, indices, instances(task, split, lengths, indices, seed), strict=True)
 
@@ -114,9 +125,9 @@ def _row(task: Task, length: int, index: int, instance: Instance) -> dict[str, o
     example = task.to_example(instance)
     ids, prompt = task.vocabulary.sequence(example.prompt, example.target, task.starts)
     return {
-        "prompt": text(example.prompt),
-        "answer": text(example.answer),
-        "steps": text(example.steps),
+        "prompt": join_symbols(example.prompt),
+        "answer": join_symbols(example.answer),
+        "steps": join_symbols(example.steps),
         "length": length,
         "index": index,
         "subgroup": task.subgroup(instance) or "",

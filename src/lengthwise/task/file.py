@@ -16,7 +16,7 @@ from lengthwise.spec import SpecError, digest
 from lengthwise.task.base import Example, Task
 from lengthwise.task.random_source import RandomSource
 from lengthwise.task.scratchpad import END
-from lengthwise.task.vocabulary import symbol
+from lengthwise.task.vocabulary import escape_symbol
 
 COLUMNS = ("prompt", "answer", "length")
 Row = tuple[str, ...]
@@ -150,7 +150,7 @@ class File(Task):
         return Example(self._split(prompt), self._split(answer), self._thought(steps[0]) if steps else ())
 
     def _split(self, words: str) -> tuple[str, ...]:
-        return tuple(words.replace(" ", "␣")) if self.by == "characters" else tuple(map(symbol, words.split()))
+        return tuple(words.replace(" ", "␣")) if self.by == "characters" else tuple(map(escape_symbol, words.split()))
 
     def _thought(self, steps: str) -> tuple[str, ...]:
         return self._split(steps.rstrip() + " " if self.by == "characters" else steps)
@@ -160,16 +160,16 @@ class File(Task):
         """True with the word-level vocabulary: a prompt may have several answers, and steps before them."""
         return self.hf_tokenizer is None
 
-    def check(self, instance: Row, said: Sequence[str]) -> bool:
+    def check(self, instance: Row, output: Sequence[str]) -> bool:
         """Accept any answer the file has for the prompt; steps must equal the file's, unless they end in `Thus,`."""
         end, steps = self._thought(END), self.to_example(instance).steps
         answers = self._answers[instance[0]]
         if not steps:
-            return tuple(said) in answers
+            return tuple(output) in answers
         if steps[-len(end) :] != end:
-            return tuple(said[: len(steps)]) == steps and tuple(said[len(steps) :]) in answers
-        ends = (at + len(end) for at in range(len(said)) if tuple(said[at : at + len(end)]) == end)
-        return tuple(said[next(ends, 0) :]) in answers
+            return tuple(output[: len(steps)]) == steps and tuple(output[len(steps) :]) in answers
+        ends = (at + len(end) for at in range(len(output)) if tuple(output[at : at + len(end)]) == end)
+        return tuple(output[next(ends, 0) :]) in answers
 
     @cached_property
     def _answers(self) -> dict[str, set[tuple[str, ...]]]:

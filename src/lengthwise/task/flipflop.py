@@ -52,7 +52,7 @@ class Flipflop(Task):
         last = instance.rindex("w")
         return Example((*instance, "r"), (instance[last + 1],))
 
-    def check(self, instance: str, said: Sequence[str]) -> bool:
+    def check(self, instance: str, output: Sequence[str]) -> bool:
         """Check by simulating the memory."""
         memory = ""
         for instruction, bit in zip(instance[::2], instance[1::2], strict=True):
@@ -60,7 +60,7 @@ class Flipflop(Task):
                 memory = bit
             elif instruction == "r" and bit != memory:
                 return False
-        return list(said) == [memory]
+        return list(output) == [memory]
 
     def longest_answer_instance(self, length: int) -> str:
         return "w0" + "i0" * (length - 2)

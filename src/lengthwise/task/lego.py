@@ -84,7 +84,7 @@ class Lego(Stepwise):
             instance, (*join_with_separator(",", clauses), ";", names[query], "="), (VALUES[values[query]],)
         )
 
-    def right(self, instance: Chain, answer: tuple[str, ...]) -> bool:
+    def is_correct(self, instance: Chain, answer: tuple[str, ...]) -> bool:
         """Check by parsing the clauses of the prompt and multiplying the signs from the query back to the start."""
         prompt = [symbol.removeprefix("##") for symbol in self.to_example(instance).prompt]
         defined, at = {}, 0

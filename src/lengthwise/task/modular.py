@@ -51,7 +51,7 @@ class Modular(Task):
                 factor = factor * int(symbol) % self.modulus
         return Example((*instance, "="), (str((total + sign * factor) % self.modulus),))
 
-    def check(self, instance: str, said: Sequence[str]) -> bool:
+    def check(self, instance: str, output: Sequence[str]) -> bool:
         """Check by splitting the text into a sum of products."""
         value = 0
         for part in instance.replace("-", "+-").split("+"):
@@ -59,7 +59,7 @@ class Modular(Task):
             for one in part.removeprefix("-").split("*"):
                 factor = factor * int(one) % self.modulus
             value += factor
-        return list(said) == [str(value % self.modulus)]
+        return list(output) == [str(value % self.modulus)]
 
     def longest_answer_instance(self, length: int) -> str:
         return "1" + "+1" * (length - 1)

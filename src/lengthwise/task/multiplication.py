@@ -9,7 +9,7 @@ import numpy as np
 
 from lengthwise.spec import SpecError
 from lengthwise.task.base import Example
-from lengthwise.task.numbers import DIGITS, Numbers, number
+from lengthwise.task.numbers import DIGITS, Numbers, parse_digits
 from lengthwise.task.random_source import RandomSource
 
 Pair = tuple[str, str]
@@ -59,12 +59,12 @@ class Multiplication(Numbers):
         (a, b), answer = self.format_operands_and_answer(instance, _product(*instance))
         return Example((*a, "*", *b, "="), answer)
 
-    def check(self, instance: Pair, said: Sequence[str]) -> bool:
+    def check(self, instance: Pair, output: Sequence[str]) -> bool:
         """Check with Python's integers."""
-        digits = self.parse_answer(instance, said)
+        digits = self.parse_answer(instance, output)
         if digits is None or digits[0] == "0":
             return False
-        return number(digits) == number(instance[0]) * number(instance[1])
+        return parse_digits(digits) == parse_digits(instance[0]) * parse_digits(instance[1])
 
     def subgroup(self, instance: Pair) -> str:
         return f"{len(instance[0])}-by-{len(instance[1])}"

@@ -13,12 +13,12 @@ DIGITS = tuple("0123456789")
 SPACE = "_"
 
 
-def signed(value: int) -> tuple[str, ...]:
+def signed_digits(value: int) -> tuple[str, ...]:
     """Return a number digit by digit, a negative one as `-` and digits: −12 is `- 1 2`."""
     return (*("-",) * (value < 0), *str(abs(value)))
 
 
-def number(digits: str) -> int:
+def parse_digits(digits: str) -> int:
     """Return the value of decimal digits, also of more than `int` accepts at once."""
     value = 0
     for start in range(0, len(digits), 4000):

@@ -14,7 +14,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from lengthwise.spec import SpecError, blame, one_line
+from lengthwise.spec import SpecError, describe_error_with_line, one_line
 from lengthwise.task.base import Example, Task
 from lengthwise.task.random_source import TooManyChoices
 
@@ -111,7 +111,7 @@ class _Guard:
 def _place(error: BaseException, cls: type) -> str:
     """Return file, line and message of an error; without file and line if the user's file is not in its traceback."""
     source = inspect.getsourcefile(cls) or ""
-    told = blame(error, source)
+    told = describe_error_with_line(error, source)
     return f"{Path(source).name}, {told}" if told.startswith("line ") else told
 
 
@@ -180,7 +180,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "space": _count,
 }
 _OTHERS = (
-    "asked",
+    "parse_prompt",
     "subgroup",
     "listed",
     "weight",

@@ -41,7 +41,7 @@ class Parity(Stepwise):
             return self.make_example(instance, (*head, *_listed(instance), "?"), ("No" if odd else "Yes",))
         return self.make_example(instance, (*map(str, instance), "="), ("odd" if odd else "even",))
 
-    def right(self, instance: tuple[int, ...], answer: tuple[str, ...]) -> bool:
+    def is_correct(self, instance: tuple[int, ...], answer: tuple[str, ...]) -> bool:
         """Check by flipping a boolean at each 1."""
         even = True
         for bit in instance:
@@ -65,7 +65,7 @@ class Parity(Stepwise):
             )
         return steps
 
-    def asked(self, prompt: Sequence[str]) -> tuple[int, tuple[int, ...]] | None:
+    def parse_prompt(self, prompt: Sequence[str]) -> tuple[int, tuple[int, ...]] | None:
         bits = tuple(int(word) for word in prompt if word in {"0", "1"})
         return (len(bits), bits) if bits else None
 

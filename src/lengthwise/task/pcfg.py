@@ -119,7 +119,7 @@ class Pcfg(Task):
             return Example(("Solve:", *source, f"##{SEP}"), answer)
         return Example((*source, SEP), answer)
 
-    def check(self, instance: str, said: Sequence[str]) -> bool:
+    def check(self, instance: str, output: Sequence[str]) -> bool:
         """Check with a stack machine that reads the source from its end."""
         stack: list[list[str]] = []
         string: list[str] = []
@@ -146,7 +146,7 @@ class Pcfg(Task):
             elif word in BINARY:
                 a, b = stack.pop(), stack.pop()
                 stack.append({"append": [*a, *b], "prepend": [*b, *a], "remove_first": b, "remove_second": a}[word])
-        return len(stack) == 1 and stack[0] == list(said)
+        return len(stack) == 1 and stack[0] == list(output)
 
     def subgroup(self, instance: str) -> str:
         return f"depth {depth(instance)}"
@@ -200,7 +200,7 @@ class Pcfg(Task):
             "of which noise of the draws": round(noise, 3),
         }
 
-    def paper_corpus_row_counts(self, split: str) -> tuple[dict[int, int], int]:
+    def paper_pool_by_length(self, split: str) -> tuple[dict[int, int], int]:
         """Return the corpus of 92,343 rows, split at 8 functions; a tenth of the short part is validation."""
         low, high = self.published.test if split == "test_unseen" else self.published.train
         return {n: count for n, count in _paper_counts().items() if low <= n <= high}, _POOL - _POOL // 10

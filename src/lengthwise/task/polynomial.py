@@ -6,7 +6,7 @@ from itertools import product
 from typing import ClassVar
 
 from lengthwise.task.base import Example, Published
-from lengthwise.task.numbers import DIGITS, signed
+from lengthwise.task.numbers import DIGITS, signed_digits
 from lengthwise.task.random_source import RandomSource
 from lengthwise.task.scratchpad import MARKS, Step, Stepwise, join_with_separator
 
@@ -41,11 +41,13 @@ class Polynomial(Stepwise):
         answer = str(sum(coefficient * x**degree for coefficient, degree in terms) % 10)
         if self.protocol == "paper":
             body = join_with_separator("+", [_term(*term) for term in terms])
-            return self.make_example(instance, ("Evaluate", "at", "x", "=", *signed(x), "in", *body, "?"), (answer,))
+            return self.make_example(
+                instance, ("Evaluate", "at", "x", "=", *signed_digits(x), "in", *body, "?"), (answer,)
+            )
         body = join_with_separator("+", [(str(coefficient), f"x^{degree}") for coefficient, degree in terms])
         return self.make_example(instance, (str(x), ":", *body, "="), (answer,))
 
-    def right(self, instance: tuple[int, Terms], answer: tuple[str, ...]) -> bool:
+    def is_correct(self, instance: tuple[int, Terms], answer: tuple[str, ...]) -> bool:
         """Check by Horner's rule on the collected coefficients."""
         x, terms = instance
         collected = [0, 0, 0, 0]
@@ -66,11 +68,11 @@ class Polynomial(Stepwise):
                 Step(
                     _term(coefficient, degree),
                     (
-                        *(*signed(coefficient), "*", *signed(x), "**", str(degree)),
-                        *("=", *signed(coefficient), "*", *signed(power)),
+                        *(*signed_digits(coefficient), "*", *signed_digits(x), "**", str(degree)),
+                        *("=", *signed_digits(coefficient), "*", *signed_digits(power)),
                     ),
-                    signed(value),
-                    ("sum:", str(before), "+", *signed(value), "=", str(total)),
+                    signed_digits(value),
+                    ("sum:", str(before), "+", *signed_digits(value), "=", str(total)),
                     join_with_separator("+", [_term(*term) for term in terms[place + 1 :]]),
                 )
             )
@@ -102,18 +104,18 @@ class Polynomial(Stepwise):
 
 
 def _term(coefficient: int, degree: int) -> tuple[str, ...]:
-    return (*signed(coefficient), "*", "x", "**", str(degree))
+    return (*signed_digits(coefficient), "*", "x", "**", str(degree))
 
 
-def sum_residue_distribution(value: Counter[int], times: int) -> dict[int, float]:
-    """Return the distribution modulo 10 of a sum of `times` independent values, by repeated squaring."""
-    total = sum(value.values())
-    base = [value[residue] / total for residue in range(10)]
+def sum_residue_distribution(value_counts: Counter[int], terms: int) -> dict[int, float]:
+    """Return the distribution modulo 10 of a sum of `terms` independent values, by repeated squaring."""
+    total = sum(value_counts.values())
+    base = [value_counts[residue] / total for residue in range(10)]
     result = [1.0] + [0.0] * 9
-    while times:
-        if times & 1:
+    while terms:
+        if terms & 1:
             result = _convolved(result, base)
-        base, times = _convolved(base, base), times >> 1
+        base, terms = _convolved(base, base), terms >> 1
     return dict(enumerate(result))
 
 

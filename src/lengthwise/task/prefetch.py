@@ -87,17 +87,17 @@ def _array(stream: IO[bytes], kind: str, count: int) -> np.ndarray:
     return np.frombuffer(bytearray(data), dtype=kind, count=count)
 
 
-def serve(task: Task, seed: int, asked: IO[bytes], answers: IO[bytes]) -> None:
+def serve_blocks(task: Task, seed: int, requests: IO[bytes], responses: IO[bytes]) -> None:
     """Answer requests until the input ends."""
-    for line in asked:
+    for line in requests:
         start, stop = map(int, line.split())
         block = training_block(task, start, stop, seed)
         arrays = {name: getattr(block, name) for name in ARRAYS}
         header = {name: (array.dtype.str, len(array)) for name, array in arrays.items()}
-        answers.write(json.dumps(header).encode() + b"\n")
+        responses.write(json.dumps(header).encode() + b"\n")
         for array in arrays.values():
-            answers.write(array.tobytes())
-        answers.flush()
+            responses.write(array.tobytes())
+        responses.flush()
 
 
 if __name__ == "__main__":
@@ -107,6 +107,6 @@ if __name__ == "__main__":
     # Always buffered: with PYTHONUNBUFFERED, a write to sys.stdout.buffer that a signal interrupts loses its rest.
     answers, sys.stdout = os.fdopen(os.dup(1), "wb"), sys.stderr  # a user's task may print, which is no answer
     try:
-        serve(build_task(sys.argv[1]), int(sys.argv[2]), sys.stdin.buffer, answers)
+        serve_blocks(build_task(sys.argv[1]), int(sys.argv[2]), sys.stdin.buffer, answers)
     except (SpecError, OSError) as error:
         sys.exit(str(error))

@@ -53,9 +53,9 @@ class RandomSource:
         span = high - low
         return [low + word % span for word in self._take(size)]
 
-    def each(self, bounds: Sequence[int]) -> list[int]:
+    def each(self, upper_bounds: Sequence[int]) -> list[int]:
         """Draw a number below each of the bounds."""
-        return [word % bound for word, bound in zip(self._take(len(bounds)), bounds, strict=True)]
+        return [word % bound for word, bound in zip(self._take(len(upper_bounds)), upper_bounds, strict=True)]
 
     def _take(self, size: int) -> list[int]:
         missing = size - (len(self._words) - self._next)
@@ -82,9 +82,9 @@ class RandomSource:
             moved[other] = moved.get(place, place)
         return chosen
 
-    def weighted(self, bounds: Sequence[float]) -> int:
+    def weighted(self, cumulative_weights: Sequence[float]) -> int:
         """Draw an index in proportion to weights, given as their running sums: `[8, 9, 10]` for 8 : 1 : 1."""
-        return bisect_right(bounds, self.below(2**53) / 2**53 * bounds[-1])
+        return bisect_right(cumulative_weights, self.below(2**53) / 2**53 * cumulative_weights[-1])
 
 
 class TooManyChoices(Exception):
@@ -114,22 +114,24 @@ class _Tree(RandomSource):
     def integers(self, low: int, high: int, size: int) -> list[int]:
         return [low + self.below(high - low) for _ in range(size)]
 
-    def each(self, bounds: Sequence[int]) -> list[int]:
-        return [self.below(bound) for bound in bounds]
+    def each(self, upper_bounds: Sequence[int]) -> list[int]:
+        return [self.below(bound) for bound in upper_bounds]
 
-    def weighted(self, bounds: Sequence[float]) -> int:
-        possible = [at for at, bound in enumerate(bounds) if bound > (bounds[at - 1] if at else 0)]
+    def weighted(self, cumulative_weights: Sequence[float]) -> int:
+        possible = [
+            at for at, bound in enumerate(cumulative_weights) if bound > (cumulative_weights[at - 1] if at else 0)
+        ]
         return possible[self.below(len(possible))]
 
 
-def enumerate_draws(draw: Callable[[RandomSource], Item], most: int | None = None) -> Iterator[Item]:
-    """Yield what `draw` returns for every possible sequence of choices; raise `TooManyChoices` beyond `most`.
+def enumerate_draws(draw: Callable[[RandomSource], Item], max_draws: int | None = None) -> Iterator[Item]:
+    """Yield what `draw` returns for every possible sequence of choices; raise `TooManyChoices` beyond `max_draws`.
 
     `list(enumerate_draws(lambda words: tuple(words.integers(0, 2, 2))))` is `[(0, 0), (0, 1), (1, 0), (1, 1)]`.
     """
     tree, met = _Tree(), 0
     while True:
-        if met == most:
+        if met == max_draws:
             raise TooManyChoices
         tree.depth, met = 0, met + 1
         yield draw(tree)

@@ -57,12 +57,12 @@ class Recall(Task):
         pairs = [word for key, value in zip(keys, values, strict=True) for word in (f"k{key}", f"v{value}")]
         return Example((*pairs, SEP, *(f"k{keys[at]}" for at in asked)), tuple(f"v{values[at]}" for at in asked))
 
-    def check(self, instance: Pairs, said: Sequence[str]) -> bool:
+    def check(self, instance: Pairs, output: Sequence[str]) -> bool:
         """Check with a dictionary parsed from the prompt."""
         prompt = self.to_example(instance).prompt
         end = prompt.index(SEP)
         known = dict(zip(prompt[:end:2], prompt[1:end:2], strict=True))
-        return list(said) == [known[key] for key in prompt[end + 1 :]]
+        return list(output) == [known[key] for key in prompt[end + 1 :]]
 
     def longest_answer_instance(self, length: int) -> Pairs:
         return tuple(range(length)), (0,) * length, tuple(range(min(self.queries, length)))

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from lengthwise.task.alphabet import letters
 from lengthwise.task.base import Example, Published, Task
-from lengthwise.task.copy import NEXT, SEP, VOCABULARY, copied_places, refuse_alphabet
+from lengthwise.task.copy import NEXT, SEP, VOCABULARY, copied_symbol_groups, refuse_bad_alphabet_size
 from lengthwise.task.random_source import RandomSource
 
 NAMES = {"once": "mc", "twice": "mc2x", "back": "mcrv"}
@@ -30,7 +30,7 @@ class Reverse(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        refuse_alphabet(self.protocol, self.alphabet)
+        refuse_bad_alphabet_size(self.protocol, self.alphabet)
 
     @cached_property
     def letters(self) -> tuple[str, ...]:
@@ -50,16 +50,16 @@ class Reverse(Task):
         more = {"once": (), "twice": (NEXT, *turned), "back": (NEXT, *instance)}[self.variant]
         return Example((*head, *instance, SEP), (*turned, *more))
 
-    def check(self, instance: tuple[str, ...], said: Sequence[str]) -> bool:
+    def check(self, instance: tuple[str, ...], output: Sequence[str]) -> bool:
         last = len(instance) - 1
         if self.variant == "once":
-            return len(said) == last + 1 and all(said[at] == instance[last - at] for at in range(last + 1))
-        if len(said) != 2 * len(instance) + 1 or said[last + 1] != NEXT:
+            return len(output) == last + 1 and all(output[at] == instance[last - at] for at in range(last + 1))
+        if len(output) != 2 * len(instance) + 1 or output[last + 1] != NEXT:
             return False
-        again = said[last + 2 :] if self.variant == "twice" else list(reversed(said[last + 2 :]))
-        return all(said[at] == again[at] == instance[last - at] for at in range(last + 1))
+        again = output[last + 2 :] if self.variant == "twice" else list(reversed(output[last + 2 :]))
+        return all(output[at] == again[at] == instance[last - at] for at in range(last + 1))
 
-    def asked(self, prompt: Sequence[str]) -> tuple[int, tuple[str, ...]] | None:
+    def parse_prompt(self, prompt: Sequence[str]) -> tuple[int, tuple[str, ...]] | None:
         words = tuple(word for word in prompt if word in set(self.letters))
         return (len(words), words) if words else None
 
@@ -76,7 +76,7 @@ class Reverse(Task):
         """Each symbol of the input and its places in the answer share a group."""
         begin = int(prompt[:1] == ("Reverse:",) or list(prompt[:1]) == ["Reverse:"])
         length = len(prompt) - 1 - begin
-        counted = copied_places(answer, length, {NEXT, SEP})
+        counted = copied_symbol_groups(answer, length, {NEXT, SEP})
         turn = list(answer).index(NEXT) if self.variant == "back" and NEXT in answer else len(answer)
         turned = [length + 1 - group if group and at < turn else group for at, group in enumerate(counted)]
         return [0] * begin + list(range(1, length + 1)) + [0] + turned

@@ -52,7 +52,7 @@ class Scan(Task):
             return Example(("Solve:", *instance.split(), f"##{SEP}"), actions)
         return Example((*instance.split(), SEP), actions)
 
-    def check(self, instance: str, said: Sequence[str]) -> bool:
+    def check(self, instance: str, output: Sequence[str]) -> bool:
         """Check by expanding the command with string operations."""
         first, joint, second = (
             (*instance.partition(" after "),) if " after " in instance else (*instance.partition(" and "),)
@@ -72,7 +72,7 @@ class Scan(Task):
             else:
                 phrase = turn + verb
             written += phrase * times
-        return list(said) == written.split()
+        return list(output) == written.split()
 
     def longest_answer_instance(self, length: int) -> str:
         return self.listed(length)[0]
@@ -97,7 +97,7 @@ class Scan(Task):
             "histogram": histogram,
         }
 
-    def paper_corpus_row_counts(self, split: str) -> tuple[dict[int, int], int]:
+    def paper_pool_by_length(self, split: str) -> tuple[dict[int, int], int]:
         """Return the corpus, split at 25 actions; a tenth of the short part is validation."""
         low, high = self.published.test if split == "test_unseen" else self.published.train
         counts = {length: self.space(length) for length in self.lengths if low <= length <= high}

@@ -49,9 +49,9 @@ class Scratchpad:
         """The components that are written, in their order."""
         return tuple(name for name in MARKERS if getattr(self, name))
 
-    def write(self, steps: Sequence[Step], thinking: bool) -> tuple[str, ...]:
-        """Return the steps as symbols, up to and including `Thus,`; `thinking` adds the original's opening words."""
-        said: list[str] = ["Thinking", "step", "by", "step:"] if thinking else []
+    def write(self, steps: Sequence[Step], with_opening_words: bool) -> tuple[str, ...]:
+        """Return the steps as symbols, through `Thus,`; `with_opening_words` adds the original's first words."""
+        said: list[str] = ["Thinking", "step", "by", "step:"] if with_opening_words else []
         for number, step in enumerate(steps):
             if number:
                 said.append(NEXT)
@@ -59,11 +59,11 @@ class Scratchpad:
                 said += [MARKERS[name], *getattr(step, name)]
                 if name == "variables":
                     said.append("]")
-        return (*said, *((".", END) if thinking else (END,)))
+        return (*said, *((".", END) if with_opening_words else (END,)))
 
-    def read(self, said: Sequence[str]) -> list[dict[str, tuple[str, ...]]]:
+    def read(self, output: Sequence[str]) -> list[dict[str, tuple[str, ...]]]:
         """Parse a model's output into the components of each step, correct or not; missing components are absent."""
-        until = list(said[: said.index(END)] if END in said else said)
+        until = list(output[: output.index(END)] if END in output else output)
         if until[:4] == ["Thinking", "step", "by", "step:"]:
             until = until[4:]
             if until and until[-1] == ".":
@@ -166,7 +166,7 @@ class Stepwise(Task):
         """The words before and after an answer: under `paper` it is a sentence, under `ours` there are none."""
         return (("The", "answer", "is"), ("##.",)) if self.protocol == "paper" else ((), ())
 
-    def right(self, instance: Instance, answer: tuple[str, ...]) -> bool:
+    def is_correct(self, instance: Instance, answer: tuple[str, ...]) -> bool:
         """Whether an answer, without its sentence, is correct; computed by another method than in `to_example`."""
         raise NotImplementedError
 
@@ -184,24 +184,27 @@ class Stepwise(Task):
         """Return an upper bound: steps and answers never have more digits in a row than the prompt has symbols."""
         return len(prompt) + self.overhang
 
-    def extract(self, said: Sequence[str]) -> tuple[str, ...] | None:
+    def extract(self, output: Sequence[str]) -> tuple[str, ...] | None:
         """Return the answer in a model's output: all after the first `Thus,` (if any), without the sentence."""
         before, behind = self.words_around_answer
-        rest = tuple(said[list(said).index(END) + 1 :] if END in said else said)
+        rest = tuple(output[list(output).index(END) + 1 :] if END in output else output)
         if len(rest) < len(before) + len(behind) or rest[: len(before)] != before:
             return None
         if behind and rest[-len(behind) :] != behind:
             return None
         return rest[len(before) : len(rest) - len(behind)]
 
-    def check(self, instance: Instance, said: Sequence[str]) -> bool:
-        answer = self.extract(said)
-        return answer is not None and self.right(instance, answer)
+    def check(self, instance: Instance, output: Sequence[str]) -> bool:
+        answer = self.extract(output)
+        return answer is not None and self.is_correct(instance, answer)
 
-    def fault(self, instance: Instance, said: Sequence[str]) -> ScratchpadMistake | None:
+    def fault(self, instance: Instance, output: Sequence[str]) -> ScratchpadMistake | None:
         """Return the first wrong component of the first wrong step, else a wrong answer, else None."""
         if self.scratchpad_format is not None:
-            gold, told = self.scratchpad_format.read(self.to_example(instance).steps), self.scratchpad_format.read(said)
+            gold, told = (
+                self.scratchpad_format.read(self.to_example(instance).steps),
+                self.scratchpad_format.read(output),
+            )
             for number, (right, here) in enumerate(zip(gold, told, strict=False), 1):
                 for name in self.scratchpad_format.enabled_components:
                     if here.get(name) != right[name]:
@@ -210,8 +213,8 @@ class Stepwise(Task):
                 return ScratchpadMistake(
                     min(len(told), len(gold)) + 1, "missing" if len(told) < len(gold) else "surplus", (), ()
                 )
-        if not self.check(instance, said):
-            return ScratchpadMistake(None, "answer", self.to_example(instance).answer, self.extract(said) or ())
+        if not self.check(instance, output):
+            return ScratchpadMistake(None, "answer", self.to_example(instance).answer, self.extract(output) or ())
         return None
 
 

@@ -50,7 +50,7 @@ def lengths_of(task: Task, split: str) -> list[int]:
     return [length for length in _wanted(task, split) if length in task.lengths]
 
 
-def missing(task: Task, split: str) -> list[int]:
+def missing_lengths(task: Task, split: str) -> list[int]:
     """Return the lengths that a split should have but the task cannot make."""
     return [length for length in _wanted(task, split) if length not in task.lengths]
 
@@ -149,7 +149,7 @@ def _of_evaluation(task: Task, split: str, length: int) -> Callable[[int], Insta
     """Return a function that draws lazily: the first example of a long length does not wait for the others."""
     if task.protocol == "paper":
         check_split_length(task, split, length)
-        length_N, index_N = rows(task, split)
+        length_N, index_N = paper_split_rows(task, split)
         here = index_N[length_N == length].tolist()
         draw = _drawn(task, split, length)
         return _bounded(task, split, length, len(here), lambda index: draw(here[index]))
@@ -247,7 +247,7 @@ def instances(
 def evaluation_instances(task: Task, split: str, length: int, examples: int | None = None) -> tuple[Instance, ...]:
     """Return the evaluation set of a length: 256 distinct instances or all there are; under `paper`, all rows."""
     if task.protocol == "paper":
-        length_N, index_N = rows(task, split)
+        length_N, index_N = paper_split_rows(task, split)
         return tuple(map(_drawn(task, split, length), index_N[length_N == length][:examples].tolist()))
     return tuple(islice(_distinct(task, split, length), EXAMPLES if examples is None else examples))
 
@@ -284,7 +284,7 @@ def _distinct(task: Task, split: str, length: int) -> Iterator[Instance]:
     )
 
 
-def training(task: Task, start: int, stop: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def training_lengths_and_indices(task: Task, start: int, stop: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Return length and index of training examples start, ..., stop − 1, independent of earlier calls."""
     if task.protocol == "paper":
         return _epochs(task, start, stop, seed)
@@ -309,7 +309,7 @@ def trained_lengths(task: Task) -> list[int]:
 
 
 @lru_cache(maxsize=64)
-def rows(task: Task, split: str) -> tuple[np.ndarray, np.ndarray]:
+def paper_split_rows(task: Task, split: str) -> tuple[np.ndarray, np.ndarray]:
     """Return, under `paper`, length and pool index of each row of a split, as the original makes and splits its pool.
 
     A pool of 1.15 × 100,000 rows, equally many per bin, is shuffled; the first 100,000 are train, the rest validation.
@@ -336,7 +336,7 @@ def rows(task: Task, split: str) -> tuple[np.ndarray, np.ndarray]:
 
 def _pool(task: Task, split: str) -> tuple[dict[int, int], int]:
     """Return rows per length of the original's pool (or test set), and its number of training rows."""
-    corpus = task.paper_corpus_row_counts(split)
+    corpus = task.paper_pool_by_length(split)
     if corpus is not None:
         return corpus
     lengths = lengths_of(task, split)
@@ -346,7 +346,7 @@ def _pool(task: Task, split: str) -> tuple[dict[int, int], int]:
 
 
 def _epochs(task: Task, start: int, stop: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    length_N, index_N = rows(task, "train")
+    length_N, index_N = paper_split_rows(task, "train")
     size = len(length_N)
     chosen = []
     for epoch in range(start // size, -(-stop // size)):

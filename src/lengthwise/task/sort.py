@@ -77,7 +77,7 @@ class Sort(Stepwise):
             return self.make_example(instance, ("Sort", "the", "following", "list", "[", *body, "]", "##."), answer)
         return self.make_example(instance, (*body, SEP), answer)
 
-    def right(self, instance: tuple[int, ...], answer: tuple[str, ...]) -> bool:
+    def is_correct(self, instance: tuple[int, ...], answer: tuple[str, ...]) -> bool:
         """Check the definition of sorted: no item is smaller than the one before, and the items are the same."""
         comma = "##," if self.protocol == "paper" else ","
         if self.variant == "single":
@@ -122,7 +122,7 @@ class Sort(Stepwise):
             return tuple(self.letters[item] for item in items)
         return join_with_separator("##," if self.protocol == "paper" else ",", [self._item(item) for item in items])
 
-    def asked(self, prompt: Sequence[str]) -> tuple[int, tuple[int, ...]] | None:
+    def parse_prompt(self, prompt: Sequence[str]) -> tuple[int, tuple[int, ...]] | None:
         if self.variant == "single":
             items = tuple(self.letters.index(word) for word in prompt if word in self.letters)
         else:

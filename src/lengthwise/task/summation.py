@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from lengthwise.task.base import Example, Published
 from lengthwise.task.copy import SEP
-from lengthwise.task.numbers import DIGITS, signed
+from lengthwise.task.numbers import DIGITS, signed_digits
 from lengthwise.task.polynomial import sum_residue_distribution
 from lengthwise.task.random_source import RandomSource
 from lengthwise.task.scratchpad import MARKS, Step, Stepwise, join_with_separator
@@ -45,7 +45,7 @@ class Summation(Stepwise):
         prompt = ("Compute:", *body, ".", f"##{SEP}") if self.protocol == "paper" else (*body, "=")
         return self.make_example(instance, prompt, (str(sum(instance) % 10),))
 
-    def right(self, instance: tuple[int, ...], answer: tuple[str, ...]) -> bool:
+    def is_correct(self, instance: tuple[int, ...], answer: tuple[str, ...]) -> bool:
         """Check by adding one addend at a time and subtracting 10 when the sum reaches it."""
         place = 0
         for addend in instance:
@@ -63,14 +63,14 @@ class Summation(Stepwise):
                 Step(
                     (str(addend),),
                     (str(addend), "+", "sum", "=", str(addend), "+", str(before), "="),
-                    signed(whole),
-                    ("sum:", *signed(whole), "=", str(total)),
+                    signed_digits(whole),
+                    ("sum:", *signed_digits(whole), "=", str(total)),
                     join_with_separator("+", [(str(later),) for later in instance[place + 1 :]]),
                 )
             )
         return steps
 
-    def asked(self, prompt: Sequence[str]) -> tuple[int, tuple[int, ...]] | None:
+    def parse_prompt(self, prompt: Sequence[str]) -> tuple[int, tuple[int, ...]] | None:
         addends = tuple(int(word) for word in prompt if word in DIGITS)
         return (len(addends), addends) if len(addends) > 1 and 0 not in addends else None
 

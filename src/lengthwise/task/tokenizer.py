@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lengthwise.spec import SpecError
-from lengthwise.task.vocabulary import text
+from lengthwise.task.vocabulary import join_symbols
 
 
 class HuggingFaceTokenizer:
@@ -70,28 +70,28 @@ class HuggingFaceTokenizer:
         """Decode ids to text, without beginning and end tokens."""
         return self._tokenizer.decode([number for number in ids if number not in {self.bos, self.eos}])
 
-    def encode(self, words: str) -> list[int]:
+    def encode(self, text: str) -> list[int]:
         """Return the ids of a text, without special tokens."""
-        return self._tokenizer.encode(words, add_special_tokens=False).ids
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
 
-    def count(self, words: str) -> int:
+    def count(self, text: str) -> int:
         """Return the number of tokens of a text."""
-        return len(self.encode(words))
+        return len(self.encode(text))
 
     def max_tokens_per_symbol(self, symbols: Iterable[str]) -> int:
         """Return the most tokens that a symbol adds to a text: alone, after a space, or after another symbol."""
         return max(
             max(
-                self.count(text(("", symbol))),
-                self.count(text((symbol,))),
-                self.count(text(("0", symbol, symbol))) - self.count(text(("0", symbol))),
+                self.count(join_symbols(("", symbol))),
+                self.count(join_symbols((symbol,))),
+                self.count(join_symbols(("0", symbol, symbol))) - self.count(join_symbols(("0", symbol))),
             )
             for symbol in symbols
         )
 
-    def sequence(self, prompt: Sequence[str], target: Sequence[str], starts: bool) -> tuple[list[int], int]:
+    def sequence(self, prompt: Sequence[str], target: Sequence[str], add_start_token: bool) -> tuple[list[int], int]:
         """Return the ids of a whole sequence, and how many of them are the prompt's."""
-        asked, whole = text(prompt), text((*prompt, *target))
+        asked, whole = join_symbols(prompt), join_symbols((*prompt, *target))
         head, ids = self.encode(asked), self.encode(whole)
         if ids[: len(head)] != head:
             shown = [self._tokenizer.id_to_token(number) for number in ids[max(len(head) - 2, 0) : len(head) + 2]]
@@ -99,9 +99,9 @@ class HuggingFaceTokenizer:
                 f"the tokenizer merges the end of the prompt {asked[-20:]!r} with the answer, in pieces {shown}: "
                 "the loss cannot begin at the answer; use another tokenizer or another format"
             )
-        if starts and self.bos is None:
+        if add_start_token and self.bos is None:
             raise SpecError("the tokenizer has no beginning token; write bos=false")
-        begin = [self.bos] if starts and self.bos is not None else []
+        begin = [self.bos] if add_start_token and self.bos is not None else []
         return [*begin, *ids, self.eos], len(begin) + len(head)
 
     def digit_tokenization(self) -> dict[str, object]:
@@ -121,9 +121,9 @@ class HuggingFaceTokenizer:
     def _shown(self, words: str) -> list[str]:
         return [self._tokenizer.id_to_token(number) for number in self.encode(words)]
 
-    def alphabet(self, first: Sequence[str], size: int) -> tuple[str, ...]:
+    def alphabet(self, preferred: Sequence[str], size: int) -> tuple[str, ...]:
         """Return the original's alphabet: characters, then vocabulary entries, that stay one token when repeated."""
-        found = [word for word in first if self._single(word)]
+        found = [word for word in preferred if self._single(word)]
         known = set(found)
         for piece in self.symbols:
             if len(found) >= size:

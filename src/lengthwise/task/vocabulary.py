@@ -9,13 +9,13 @@ from lengthwise.spec import SpecError
 PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
 
 
-def text(symbols: Sequence[str]) -> str:
+def join_symbols(symbols: Sequence[str]) -> str:
     """Join symbols to readable text; `##.` is a full stop without a space before it, `\\##.` is the literal `##.`."""
     return " ".join(symbols).replace(" ##", "").replace("\\##", "##")
 
 
-def symbol(word: str) -> str:
-    """Return the symbol that `text` writes as this word, escaped if the word begins with `##`."""
+def escape_symbol(word: str) -> str:
+    """Return the symbol that `join_symbols` writes as this word, escaped if the word begins with `##`."""
     kept = word.replace("\\##", "\\\\##")
     return f"\\{kept}" if kept.startswith("##") else kept
 
@@ -52,9 +52,9 @@ class Vocabulary:
 
     def say(self, ids: Iterable[int]) -> str:
         """Decode ids to text, without beginning and end tokens."""
-        return text([symbol for symbol in self.read(ids) if symbol not in {BOS, EOS}])
+        return join_symbols([symbol for symbol in self.read(ids) if symbol not in {BOS, EOS}])
 
-    def sequence(self, prompt: Sequence[str], target: Sequence[str], starts: bool) -> tuple[list[int], int]:
+    def sequence(self, prompt: Sequence[str], target: Sequence[str], add_start_token: bool) -> tuple[list[int], int]:
         """Return the ids of a whole sequence, and how many of them are the prompt's; the loss is on the others."""
-        head = [self.bos, *self.ids(prompt)] if starts else self.ids(prompt)
+        head = [self.bos, *self.ids(prompt)] if add_start_token else self.ids(prompt)
         return [*head, *self.ids(target), self.eos], len(head)

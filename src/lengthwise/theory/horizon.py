@@ -18,8 +18,8 @@ from torch import Tensor
 from lengthwise.model.layout import lay_out
 from lengthwise.spec import SpecError
 from lengthwise.theory.hinges import rounded_position_knots
-from lengthwise.theory.theorem1 import FIRST, POSITION, Constructed, NormKind, construct
-from lengthwise.theory.theorem2 import construct_relative
+from lengthwise.theory.theorem1 import FIRST, POSITION, Constructed, NormKind, construct_theorem1_decoder
+from lengthwise.theory.theorem2 import construct_theorem2_decoder
 
 BITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
 """The number of bits of the significand, the implicit one included."""
@@ -48,10 +48,10 @@ def predicted_count_horizon(dtype: torch.dtype) -> int:
     return (1 << BITS[dtype]) - 1
 
 
-def first_tie(number: Callable[[Tensor], Tensor], start: int, end: int, block: int = 1 << 20) -> int | None:
+def first_tie(value_at: Callable[[Tensor], Tensor], start: int, end: int, block_size: int = 1 << 20) -> int | None:
     """Return the first t from `start` below `end` whose number equals that of t + 1; None if all are distinct."""
-    for low in range(start, end, block):
-        values = number(torch.arange(low, min(low + block, end) + 1))
+    for low in range(start, end, block_size):
+        values = value_at(torch.arange(low, min(low + block_size, end) + 1))
         ties = (values[1:] == values[:-1]).nonzero()
         if len(ties):
             return low + int(ties[0])
@@ -71,14 +71,14 @@ def reciprocal_horizon(dtype: torch.dtype) -> int:
 
 def head_horizon(dtype: torch.dtype, tokens: int, norm: NormKind = "none") -> int | None:
     """Return the same for the constructed head's output in the decoder, on one sequence; None if no tie up to T."""
-    made = construct(tokens, 4, norm=norm, heads=1, head_width=1, dtype=dtype)
+    made = construct_theorem1_decoder(tokens, 4, norm=norm, heads=1, head_width=1, dtype=dtype)
     head_T = made.head(made.draw(1))[0]
     return _before_tie(head_T)
 
 
 def layer_horizon(dtype: torch.dtype, tokens: int, norm: NormKind = "none") -> tuple[int | None, int, float]:
     """Return, for the whole first layer, up to which t values are distinct and round to t, and the largest error."""
-    made = construct(tokens, 64, norm=norm, dtype=dtype)
+    made = construct_theorem1_decoder(tokens, 64, norm=norm, dtype=dtype)
     position_T = made.positions(made.draw(1))[0]
     t_T = torch.arange(1, tokens + 2, dtype=torch.float64)
     wrong = (position_T.double().round() != t_T).nonzero()
@@ -99,7 +99,7 @@ def head_outputs_from(dtype: torch.dtype, start: int, count: int) -> list[float]
     All keys of the head are 1 and all values 0 but that of BOS, so the cache is filled directly: running the decoder on
     ten million tokens would take T² steps.
     """
-    made = construct(1, 4, heads=1, head_width=1, dtype=dtype)
+    made = construct_theorem1_decoder(1, 4, heads=1, head_width=1, dtype=dtype)
     decoder, before = made.decoder, start - 1
     cache = decoder.cache(start + count)
     key_1HTE = torch.ones(1, 1, before, 1, dtype=dtype)
@@ -120,7 +120,7 @@ def head_outputs_from(dtype: torch.dtype, start: int, count: int) -> list[float]
 @torch.no_grad()
 def count_horizon(dtype: torch.dtype, start: int = 1, end: int | None = None) -> int | None:
     """Return up to which t the second layer's keys differ between t and t + 1 if its input holds t, in `dtype`."""
-    made = construct_relative(1, 4, heads=1, head_width=2, content=0.0, dtype=dtype)
+    made = construct_theorem2_decoder(1, 4, heads=1, head_width=2, content_scale=0.0, dtype=dtype)
     end = predicted_count_horizon(dtype) + 4 if end is None else end
 
     def keys(t_N: Tensor) -> Tensor:
@@ -138,7 +138,7 @@ def count_horizon(dtype: torch.dtype, start: int = 1, end: int | None = None) ->
         made.decoder(ids_1T, taps={"layers.0.residual": put, "layers.1.k": keep}, only_BT=ids_1T < 0)
         return held[0]
 
-    tie = first_tie(keys, start, end, block=2048)
+    tie = first_tie(keys, start, end, block_size=2048)
     return None if tie is None else tie - 1
 
 
@@ -150,4 +150,6 @@ def approximate_theorem1_decoder(tokens: int, width: int = 4, *, dtype: torch.dt
 
     T = 20, 100, 400, 1,600 take 4, 10, 20, 40 units.
     """
-    return construct(tokens, width, heads=1, head_width=1, points=rounded_position_knots(tokens), dtype=dtype)
+    return construct_theorem1_decoder(
+        tokens, width, heads=1, head_width=1, replacement_points=rounded_position_knots(tokens), dtype=dtype
+    )

@@ -16,18 +16,18 @@ from torch import Tensor
 
 from lengthwise.model import Decoder, preset
 from lengthwise.model.taps import Recorder
-from lengthwise.theory.theorem1 import ONE, POSITION, Constructed, NormKind, construct
-from lengthwise.theory.theorem2 import construct_relative, second_layer_attention
+from lengthwise.theory.theorem1 import ONE, POSITION, Constructed, NormKind, construct_theorem1_decoder
+from lengthwise.theory.theorem2 import construct_theorem2_decoder, second_layer_attention
 
 
-def diagonal(
+def diagonal_decoder(
     tokens: int = 64, beta: float = 5.0, *, norm: NormKind = "none", width: int = 16, dtype: torch.dtype = torch.float64
 ) -> Constructed:
     """Return a NoPE decoder whose second layer attends to the query's own token, the more the larger β."""
     head_width = 4
     slope = beta * math.sqrt(head_width)  # attention is scaled by 1/√h
-    return construct_relative(
-        tokens, width, norm=norm, heads=1, head_width=head_width, slopes=[slope], content=0.0, dtype=dtype
+    return construct_theorem2_decoder(
+        tokens, width, norm=norm, heads=1, head_width=head_width, slopes=[slope], content_scale=0.0, dtype=dtype
     )
 
 
@@ -45,13 +45,13 @@ def previous_token_decoder(
     2β (t − 1) i − β i². The first layer writes t and t².
     """
     square = [float(t * t) for t in range(1, tokens + 2)]
-    made = construct(
+    made = construct_theorem1_decoder(
         tokens,
         width,
         heads=1,
         head_width=2,
         layers=2,
-        written=[square],
+        extra_functions=[square],
         attention_scale=1.0,
         dtype=torch.float64,
     )
@@ -67,14 +67,14 @@ def previous_token_decoder(
     return made
 
 
-def previous_weight(beta: float, t: int) -> float:
+def previous_token_weight(beta: float, t: int) -> float:
     """α of the token before t ≥ 2: 1 / Σ_m e^(−βm²), m = −1 (the token itself), 0, ..., t − 2."""
     return 1 / sum(math.exp(-beta * m * m) for m in range(-1, t - 1))
 
 
-def second_layer_weights(made: Constructed, ids_BT: Tensor) -> Tensor:
+def second_layer_weights(constructed: Constructed, ids_BT: Tensor) -> Tensor:
     """Return the second layer's attention weights, (B, Q, K) of its one head."""
-    return made.tap_outputs(ids_BT, "layers.1.weights")["layers.1.weights"][:, 0]
+    return constructed.tap_outputs(ids_BT, "layers.1.weights")["layers.1.weights"][:, 0]
 
 
 @torch.no_grad()

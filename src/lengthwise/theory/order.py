@@ -30,15 +30,15 @@ Row: TypeAlias = dict[str, object]
 VOCABULARY = 32
 
 
-def shuffles(ids_T: Tensor, count: int, seed: int = 0, fixed: int = 0, begin: int = 0) -> Tensor:
-    """Return `count` random orders (S, T) of a sequence; its first `begin` and last `fixed` tokens stay in place."""
-    free = len(ids_T) - fixed
-    if free - begin < 2:
-        stay = fixed + begin
+def shuffles(ids_T: Tensor, count: int, seed: int = 0, keep_last: int = 0, keep_first: int = 0) -> Tensor:
+    """Return `count` random orders (S, T) of a sequence; its first `keep_first` and last `keep_last` tokens stay."""
+    free = len(ids_T) - keep_last
+    if free - keep_first < 2:
+        stay = keep_last + keep_first
         raise SpecError(f"{len(ids_T)} tokens of which {stay} stay cannot be shuffled; give at least two more")
     stream = torch.Generator().manual_seed(digest("theory", "shuffles", seed, bits=63))
-    orders = [begin + torch.randperm(free - begin, generator=stream) for _ in range(count)]
-    return torch.stack([torch.cat([ids_T[:begin], ids_T[order], ids_T[free:]]) for order in orders])
+    orders = [keep_first + torch.randperm(free - keep_first, generator=stream) for _ in range(count)]
+    return torch.stack([torch.cat([ids_T[:keep_first], ids_T[order], ids_T[free:]]) for order in orders])
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,13 @@ class OrderEffect:
 
 @torch.no_grad()
 def shuffled_prefix_effect(
-    decoder: Decoder, ids_BT: Tensor, targets_B: Tensor, *, count: int = 8, seed: int = 0, keep_last: bool = True
+    decoder: Decoder,
+    ids_BT: Tensor,
+    targets_B: Tensor,
+    *,
+    shuffles_per_sequence: int = 8,
+    seed: int = 0,
+    keep_last: bool = True,
 ) -> OrderEffect:
     """Measure how shuffling the tokens before the last one changes the prediction of the next one.
 
@@ -64,51 +70,51 @@ def shuffled_prefix_effect(
     """
     largest, gaps, spread = 0.0, [], []
     for row, (ids_T, target) in enumerate(zip(ids_BT, targets_B, strict=True)):
-        others_ST = shuffles(ids_T, count, seed + row, fixed=1 if keep_last else 0)
+        others_ST = shuffles(ids_T, shuffles_per_sequence, seed + row, keep_last=1 if keep_last else 0)
         plain_1V, other_SV = decoder(ids_T[None])[:, -1], decoder(others_ST)[:, -1]
         largest = max(largest, float((other_SV - plain_1V).abs().max()))
-        loss_S = F.cross_entropy(other_SV, target.expand(count), reduction="none")
+        loss_S = F.cross_entropy(other_SV, target.expand(shuffles_per_sequence), reduction="none")
         gaps.append(float(loss_S.mean() - F.cross_entropy(plain_1V, target[None])))
         spread.append(float(plain_1V.std()))
     return OrderEffect(largest, sum(gaps) / len(gaps), sum(spread) / len(spread))
 
 
 @torch.no_grad()
-def masked_spread(decoder: Decoder, ids_BT: Tensor, mask_id: int, places: list[int]) -> OrderEffect:
-    """Measure how much the logits at the [MASK] tokens of a sequence differ, if the tokens at `places` are masked."""
-    if len(places) < 2:
+def masked_logit_spread(decoder: Decoder, ids_BT: Tensor, mask_id: int, masked_positions: list[int]) -> OrderEffect:
+    """Measure how much the logits at the [MASK] tokens differ, if the tokens at `masked_positions` are masked."""
+    if len(masked_positions) < 2:
         raise SpecError("at least two masks are compared; give two places or more")
     hidden_BT = ids_BT.clone()
-    hidden_BT[:, places] = mask_id
-    logits_BMV = decoder(hidden_BT)[:, places]
+    hidden_BT[:, masked_positions] = mask_id
+    logits_BMV = decoder(hidden_BT)[:, masked_positions]
     apart = float((logits_BMV - logits_BMV[:, :1]).abs().max())
     return OrderEffect(apart, 0.0, float(logits_BMV.std()))
 
 
 @torch.no_grad()
 def permuted_prompt_effect(
-    decoder: Decoder, ids_BT: Tensor, prompt: int, *, count: int = 8, seed: int = 0, begin: int = 0
+    decoder: Decoder, ids_BT: Tensor, prompt_length: int, *, permutations: int = 8, seed: int = 0, keep_first: int = 0
 ) -> OrderEffect:
     """Measure how another order of the prompt changes the logits of the whole answer.
 
-    The prompt's last token, a separator, and its first `begin` tokens stay: a causal model expects BOS there.
+    The prompt's last token, a separator, and its first `keep_first` tokens stay: a causal model expects BOS there.
     """
     largest, gaps, spread = 0.0, [], []
     prefix = decoder.config.mask == "prefix"
     for row, ids_T in enumerate(ids_BT):
-        heads_SP = shuffles(ids_T[:prompt], count, seed + row, fixed=1, begin=begin)
-        others_ST = torch.cat([heads_SP, ids_T[prompt:].expand(count, -1)], 1)
-        plain = decoder(ids_T[None], prefix=[prompt] if prefix else None)[:, prompt - 1 : -1]
-        other = decoder(others_ST, prefix=[prompt] * count if prefix else None)[:, prompt - 1 : -1]
+        heads_SP = shuffles(ids_T[:prompt_length], permutations, seed + row, keep_last=1, keep_first=keep_first)
+        others_ST = torch.cat([heads_SP, ids_T[prompt_length:].expand(permutations, -1)], 1)
+        plain = decoder(ids_T[None], prefix=[prompt_length] if prefix else None)[:, prompt_length - 1 : -1]
+        other = decoder(others_ST, prefix=[prompt_length] * permutations if prefix else None)[:, prompt_length - 1 : -1]
         largest = max(largest, float((other - plain).abs().max()))
-        answer = ids_T[prompt:]
-        loss = F.cross_entropy(other.flatten(0, 1), answer.repeat(count)) - F.cross_entropy(plain[0], answer)
+        answer = ids_T[prompt_length:]
+        loss = F.cross_entropy(other.flatten(0, 1), answer.repeat(permutations)) - F.cross_entropy(plain[0], answer)
         gaps.append(float(loss))
         spread.append(float(plain.std()))
     return OrderEffect(largest, sum(gaps) / len(gaps), sum(spread) / len(spread))
 
 
-def guess_of_multiset(symbols: int, length: int) -> float:
+def best_guess_accuracy_from_multiset(symbols: int, length: int) -> float:
     """Return the best exact match on copying for a model that knows the multiset of symbols but not their order.
 
     It can be right for one order of each multiset, so it is the number of multisets over that of sequences,
@@ -117,13 +123,17 @@ def guess_of_multiset(symbols: int, length: int) -> float:
     return comb(length + symbols - 1, length) / symbols**length
 
 
-def untrained(mask: Mask, layers: int, encoding: str = "nope", *, seed: int = 0, sigma: float | None = None) -> Decoder:
+def untrained_decoder(
+    mask: Mask, layers: int, encoding: str = "nope", *, seed: int = 0, sigma: float | None = None
+) -> Decoder:
     """Return a small decoder in float64, at initialisation."""
     config: DecoderConfig = preset("laptop", vocabulary=VOCABULARY, layers=layers, mask=mask, sigma=sigma)
     return Decoder(config, encoding, seed=seed).double().eval()
 
 
-def every_check(tokens: int = 24, *, count: int = 8, seed: int = 0, sigma: float = 0.2) -> list[Row]:
+def order_check_rows(
+    tokens: int = 24, *, shuffles_per_sequence: int = 8, seed: int = 0, sigma: float = 0.2
+) -> list[Row]:
     """Return all rows of `lengthwise theory order`: each invariance, and similar cases that are not invariant.
 
     `change` is the largest change of a logit divided by the logits' standard deviation; σ is large to make it visible.
@@ -147,7 +157,7 @@ def every_check(tokens: int = 24, *, count: int = 8, seed: int = 0, sigma: float
         )
 
     def made(mask: Mask, layers: int, encoding: str = "nope") -> Decoder:
-        return untrained(mask, layers, encoding, seed=seed, sigma=sigma)
+        return untrained_decoder(mask, layers, encoding, seed=seed, sigma=sigma)
 
     before = "shuffle what is before the last token"
     for layers, encoding, invariant, by in (
@@ -157,9 +167,17 @@ def every_check(tokens: int = 24, *, count: int = 8, seed: int = 0, sigma: float
         (4, "nope", False, "so do all later ones"),
     ):
         decoder = made("causal", layers, encoding)
-        note(before, decoder, shuffled_prefix_effect(decoder, ids_BT, targets_B, count=count, seed=seed), invariant, by)
+        note(
+            before,
+            decoder,
+            shuffled_prefix_effect(decoder, ids_BT, targets_B, shuffles_per_sequence=shuffles_per_sequence, seed=seed),
+            invariant,
+            by,
+        )
     decoder = made("causal", 1)
-    moved = shuffled_prefix_effect(decoder, ids_BT, targets_B, count=count, seed=seed, keep_last=False)
+    moved = shuffled_prefix_effect(
+        decoder, ids_BT, targets_B, shuffles_per_sequence=shuffles_per_sequence, seed=seed, keep_last=False
+    )
     note("shuffle the last token too (as published)", decoder, moved, False, "the query is another token: no order yet")
     places = [2, 7, tokens // 2, tokens - 3]
     for mask, encoding, invariant, by in (
@@ -168,13 +186,13 @@ def every_check(tokens: int = 24, *, count: int = 8, seed: int = 0, sigma: float
         ("causal", "nope", False, "each mask has another past"),
     ):
         decoder = made(mask, 4, encoding)
-        note("masks of one sequence", decoder, masked_spread(decoder, ids_BT, 0, places), invariant, by)
+        note("masks of one sequence", decoder, masked_logit_spread(decoder, ids_BT, 0, places), invariant, by)
     for mask, encoding, invariant, by in (
         ("prefix", "nope", True, "the prompt is a multiset"),
         ("prefix", "t5", False, "an encoding tells places"),
         ("causal", "nope", False, "a causal prompt has its order by depth"),
     ):
         decoder = made(mask, 4, encoding)
-        changed = permuted_prompt_effect(decoder, ids_BT, tokens // 2, count=count, seed=seed)
+        changed = permuted_prompt_effect(decoder, ids_BT, tokens // 2, permutations=shuffles_per_sequence, seed=seed)
         note("another order of the prompt", decoder, changed, invariant, by)
     return rows

@@ -12,28 +12,28 @@ from torch import Tensor
 
 from lengthwise.spec import SpecError
 from lengthwise.theory import horizon, objection
-from lengthwise.theory.theorem1 import Constructed, NormKind, construct, extrapolated_position
+from lengthwise.theory.theorem1 import Constructed, NormKind, construct_theorem1_decoder, extrapolated_position
 from lengthwise.theory.theorem2 import (
     alibi_slopes,
-    construct_relative,
-    distances,
+    construct_theorem2_decoder,
+    pairwise_distances,
     relative_bias_decoder,
-    scores,
+    second_layer_scores,
     t5_bias,
     unevenness,
 )
 
 Rows = list[dict[str, Any]]
-Tell = Callable[[str], None]
+OnProgress = Callable[[str], None]
 
 BATCH = 10
 
 
-def silent(words: str) -> None:
-    """Ignore a progress message: the default of `tell`."""
+def ignore_progress(words: str) -> None:
+    """Ignore a progress message: the default of `on_progress`."""
 
 
-def theorem1(
+def theorem1_rows(
     tokens: int = 512,
     width: int = 64,
     *,
@@ -41,18 +41,18 @@ def theorem1(
     precisions: Sequence[str] = ("fp64", "fp32", "bf16"),
     sequences: int = 100,
     seed: int = 0,
-    tell: Tell = silent,
+    on_progress: OnProgress = ignore_progress,
 ) -> tuple[Rows, Rows]:
     """Return a row for each norm and precision, and the largest error in ranges of positions, for the figure."""
     table, curve = [], []
     t_T = torch.arange(1, tokens + 2, dtype=torch.float64)
     for norm in norms:
         for precision in precisions:
-            made = construct(tokens, width, norm=norm, seed=seed, dtype=horizon.dtype_named(precision))
+            made = construct_theorem1_decoder(tokens, width, norm=norm, seed=seed, dtype=horizon.dtype_named(precision))
             head_T, position_T = torch.zeros_like(t_T), torch.zeros_like(t_T)
             wrong = 0
             for low in range(0, sequences, BATCH):
-                tell(f"theorem 1: {norm}, {precision}, {low} of {sequences} sequences")
+                on_progress(f"theorem 1: {norm}, {precision}, {low} of {sequences} sequences")
                 ids = made.draw(min(BATCH, sequences - low), seed=seed + low)
                 tap_outputs = made.tap_outputs(ids, "layers.0.heads", "layers.0.residual")
                 head = tap_outputs["layers.0.heads"][:, 0, :, 0].double()
@@ -87,8 +87,8 @@ def _spaced(end: int, points: int = 60) -> list[int]:
 
 def failure_case_outputs(tokens: int = 64, width: int = 16, seed: int = 0) -> Rows:
     """Return the decoder's output at positions 1, ..., 2T + 2: as built, without BOS, without the causal mask."""
-    made = construct(tokens, width, seed=seed)
-    open_ = construct(tokens, width, seed=seed, mask="bidirectional")
+    made = construct_theorem1_decoder(tokens, width, seed=seed)
+    open_ = construct_theorem1_decoder(tokens, width, seed=seed, mask="bidirectional")
     length = 2 * tokens + 2
     ids = made.draw(1, seed=seed, length=length)
     rows: Rows = []
@@ -105,42 +105,53 @@ def failure_case_outputs(tokens: int = 64, width: int = 16, seed: int = 0) -> Ro
     return rows
 
 
-def changes(tokens: int = 64, width: int = 16, seed: int = 0) -> Rows:
+def construction_change_rows(tokens: int = 64, width: int = 16, seed: int = 0) -> Rows:
     """Change the constructed decoder or its input in several ways; return the largest error of its position t for each.
 
     Errors are in float64; they show what the construction depends on.
     """
     t_T = torch.arange(1, tokens + 2, dtype=torch.float64)
-    built = construct(tokens, width, seed=seed)
+    built = construct_theorem1_decoder(tokens, width, seed=seed)
     ids = built.draw(4, seed=seed)
     again = ids.clone()
     again[:, tokens // 2] = ids[:, 0]  # BOS once more in the middle
     cases: list[tuple[str, Tensor]] = [
         ("as built", built.positions(ids)),
         ("W_Q 100 times as large", _sharpened(tokens, width, seed).positions(ids)),
-        ("RMSNorm, other heads silent", construct(tokens, width, norm="rms", seed=seed).positions(ids)),
-        ("RMSNorm, other heads speak", construct(tokens, width, norm="rms", others=1.0, seed=seed).positions(ids)),
+        (
+            "RMSNorm, other heads silent",
+            construct_theorem1_decoder(tokens, width, norm="rms", seed=seed).positions(ids),
+        ),
+        (
+            "RMSNorm, other heads speak",
+            construct_theorem1_decoder(tokens, width, norm="rms", other_heads_scale=1.0, seed=seed).positions(ids),
+        ),
         (
             "RMSNorm, other heads speak, anchor 10,000",
-            construct(tokens, width, norm="rms", others=1.0, anchor=10_000, seed=seed).positions(ids),
+            construct_theorem1_decoder(
+                tokens, width, norm="rms", other_heads_scale=1.0, anchor_size=10_000, seed=seed
+            ).positions(ids),
         ),
         ("a second BOS in the middle", built.positions(again)),
         ("without BOS", built.positions(torch.cat([ids[:, 1:], ids[:, 1:2]], 1))),
-        ("without the causal mask", construct(tokens, width, mask="bidirectional", seed=seed).positions(ids)),
+        (
+            "without the causal mask",
+            construct_theorem1_decoder(tokens, width, mask="bidirectional", seed=seed).positions(ids),
+        ),
     ]
     return [{"change": name, "error of t": float((said - t_T).abs().max())} for name, said in cases]
 
 
 @torch.no_grad()
 def _sharpened(tokens: int, width: int, seed: int) -> Constructed:
-    made = construct(tokens, width, seed=seed)
+    made = construct_theorem1_decoder(tokens, width, seed=seed)
     for name, parameter in made.decoder.named_parameters():
         if name.endswith("layers.0.attention.q.weight"):
             parameter.mul_(100)
     return made
 
 
-def theorem2(
+def theorem2_rows(
     tokens: int = 512,
     width: int = 64,
     *,
@@ -148,19 +159,19 @@ def theorem2(
     precisions: Sequence[str] = ("fp64", "fp32", "bf16"),
     scaled: bool = True,
     seed: int = 0,
-    tell: Tell = silent,
+    on_progress: OnProgress = ignore_progress,
 ) -> Rows:
     """Return, for each norm and precision, the largest error of the relative term over all pairs t ≥ i."""
     table = []
     for norm in norms:
         for precision in precisions:
-            tell(f"theorem 2: {norm}, {precision}")
-            made = construct_relative(
+            on_progress(f"theorem 2: {norm}, {precision}")
+            made = construct_theorem2_decoder(
                 tokens, width, norm=norm, scaled=scaled, seed=seed, dtype=horizon.dtype_named(precision)
             )
-            found = scores(made, made.draw(1, seed=seed))
+            found = second_layer_scores(made, made.draw(1, seed=seed))
             scale = made.decoder.config.scale
-            error_HQK = (found.relative_BHQK[0].double() + distances(tokens + 1) * scale).tril().abs()
+            error_HQK = (found.relative_BHQK[0].double() + pairwise_distances(tokens + 1) * scale).tril().abs()
             table.append(
                 {
                     "norm": norm,
@@ -187,10 +198,16 @@ def theorem2_remark(tokens: int = 64, width: int = 16) -> tuple[Rows, Rows]:
     """Test the remark after Theorem 2: the spread of g(i) − g(t) at equal distance for each g, and figure points."""
     table, points = [], []
     for name, g in FUNCTIONS.items():
-        made = construct_relative(
-            tokens, width, heads=1, head_width=2, content=0.0, scaled=False, g=lambda t, g=g: g(t, tokens + 1)
+        made = construct_theorem2_decoder(
+            tokens,
+            width,
+            heads=1,
+            head_width=2,
+            content_scale=0.0,
+            scaled=False,
+            position_function=lambda t, g=g: g(t, tokens + 1),
         )
-        logits_QK = scores(made, made.draw(1)).relative_BHQK[0, 0]
+        logits_QK = second_layer_scores(made, made.draw(1)).relative_BHQK[0, 0]
         uneven = unevenness(logits_QK)
         table.append({"g": name, "spread along a distance": uneven, "relative": uneven < 1e-9})
         for distance in range(0, tokens + 1, 4):
@@ -201,12 +218,12 @@ def theorem2_remark(tokens: int = 64, width: int = 16) -> tuple[Rows, Rows]:
     return table, points
 
 
-def imitations(tokens: int = 127, heads: int = 8) -> tuple[Rows, Rows]:
+def bias_imitation_rows(tokens: int = 127, heads: int = 8) -> tuple[Rows, Rows]:
     """Return the largest error of second layers that reproduce ALiBi and a T5 bias exactly, and both by distance."""
     n, table, points = tokens + 1, [], []
 
     def add(name: str, logits_HQK: Tensor, bias_HN: Tensor) -> None:
-        wanted_HQK = bias_HN[:, distances(n).long().clamp(min=0)]
+        wanted_HQK = bias_HN[:, pairwise_distances(n).long().clamp(min=0)]
         error = float((logits_HQK - wanted_HQK).tril().abs().max())
         table.append({"imitates": name, "positions": n, "heads": len(bias_HN), "error of the bias": error})
         last_HN = logits_HQK[:, -1].flip(-1)  # of the last query, by distance
@@ -223,23 +240,27 @@ def imitations(tokens: int = 127, heads: int = 8) -> tuple[Rows, Rows]:
             )
 
     slopes = alibi_slopes(heads)
-    made = construct_relative(tokens, 16, heads=heads, head_width=2, slopes=slopes, content=0.0, scaled=False)
+    made = construct_theorem2_decoder(
+        tokens, 16, heads=heads, head_width=2, slopes=slopes, content_scale=0.0, scaled=False
+    )
     slope_H1 = torch.tensor(slopes, dtype=torch.float64)[:, None]
-    add("alibi", scores(made, made.draw(1)).logits_BHQK[0], -slope_H1 * torch.arange(n))
+    add("alibi", second_layer_scores(made, made.draw(1)).logits_BHQK[0], -slope_H1 * torch.arange(n))
     bias_HN = t5_bias(tokens)
     made = relative_bias_decoder(bias_HN)
-    add("t5", scores(made, made.draw(1)).logits_BHQK[0], bias_HN)
+    add("t5", second_layer_scores(made, made.draw(1)).logits_BHQK[0], bias_HN)
     return table, points
 
 
-def horizons(precisions: Iterable[str] = ("bf16", "fp16", "fp32"), tell: Tell = silent) -> Rows:
+def horizon_rows(
+    precisions: Iterable[str] = ("bf16", "fp16", "fp32"), on_progress: OnProgress = ignore_progress
+) -> Rows:
     """Return up to which t each precision distinguishes t from t + 1, predicted and measured in the decoder."""
     table = []
     for precision in precisions:
         dtype = horizon.dtype_named(precision)
         if dtype == torch.float64:
             raise SpecError("fp64 tells positions apart beyond 10⁷; measure bf16, fp16 or fp32")
-        tell(f"horizon: {precision}")
+        on_progress(f"horizon: {precision}")
         alike, far = horizon.reciprocal_horizon(dtype), horizon.predicted_count_horizon(dtype)
         tokens = min(2 * far, 2600)
         apart, right, _ = horizon.layer_horizon(dtype, tokens)
@@ -285,7 +306,7 @@ def units_needed_rows(lengths: Iterable[int] = (20, 100, 400, 1600)) -> Rows:
     return table
 
 
-def heads(tokens: int = 12, beta: float = 5.0) -> tuple[Rows, Rows]:
+def two_layer_head_rows(tokens: int = 12, beta: float = 5.0) -> tuple[Rows, Rows]:
     """Return a table on equal tokens in one layer and on diagonal and previous-token heads in two, and both maps."""
     one = max(max(objection.equal_token_weight_gaps("nope", layers=1, seed=seed)) for seed in range(20))
     two = max(objection.equal_token_weight_gaps("nope", layers=2, seed=seed)[1] for seed in range(20))
@@ -298,8 +319,8 @@ def heads(tokens: int = 12, beta: float = 5.0) -> tuple[Rows, Rows]:
     ]
     maps: Rows = []
     for name, made, formula, back in (
-        ("diagonal", objection.diagonal(tokens, beta), objection.diagonal_weight, 0),
-        ("previous", objection.previous_token_decoder(tokens, beta), objection.previous_weight, 1),
+        ("diagonal", objection.diagonal_decoder(tokens, beta), objection.diagonal_weight, 0),
+        ("previous", objection.previous_token_decoder(tokens, beta), objection.previous_token_weight, 1),
     ):
         weights_QK = objection.second_layer_weights(made, made.draw(1))[0]
         t = tokens + 1

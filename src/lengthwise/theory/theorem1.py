@@ -66,12 +66,12 @@ class Constructed:
     def dtype(self) -> torch.dtype:
         return self.decoder.embedding.weight.dtype
 
-    def draw(self, rows: int, seed: int = 0, length: int | None = None) -> Tensor:
+    def draw(self, sequences: int, seed: int = 0, length: int | None = None) -> Tensor:
         """Draw random sequences: BOS, then `length` − 1 other tokens; by default T + 1 tokens in total."""
         generator = torch.Generator().manual_seed(seed)
-        size = (rows, (length or self.tokens + 1) - 1)
+        size = (sequences, (length or self.tokens + 1) - 1)
         ids = torch.randint(1, self.decoder.config.vocabulary, size, generator=generator)
-        return torch.cat([torch.full((rows, 1), FIRST), ids], 1)
+        return torch.cat([torch.full((sequences, 1), FIRST), ids], 1)
 
     @torch.no_grad()
     def tap_outputs(self, ids_BT: Tensor, *names: str) -> Recorder:
@@ -93,7 +93,7 @@ class Constructed:
         return self.states(ids_BT)[..., POSITION]
 
 
-def construct(
+def construct_theorem1_decoder(
     tokens: int = 512,
     width: int = 64,
     *,
@@ -103,10 +103,10 @@ def construct(
     layers: int = 1,
     vocabulary: int = 32,
     units: int | None = None,
-    points: tuple[Sequence[Decimal], Sequence[Decimal]] | None = None,
-    written: Sequence[Sequence[float]] = (),
-    others: float | None = None,
-    anchor: int = 1,
+    replacement_points: tuple[Sequence[Decimal], Sequence[Decimal]] | None = None,
+    extra_functions: Sequence[Sequence[float]] = (),
+    other_heads_scale: float | None = None,
+    anchor_size: int = 1,
     attention_scale: float | None = None,
     mask: Literal["causal", "bidirectional"] = "causal",
     seed: int = 0,
@@ -114,19 +114,20 @@ def construct(
 ) -> Constructed:
     """Return a decoder whose first layer writes t into coordinate POSITION.
 
-    `construct(tokens=4, width=4).positions(torch.tensor([[0, 5, 5, 9, 2]]))` is [[1, 2, 3, 4, 5]].
-    `units` beyond T are random; `points` (t, value) replace t by another piecewise linear function of 1/t; each of
-    `written` is a further function of the position, its values at 1, ..., T + 1, in a coordinate of its own after
-    POSITION; `others` scales the output of the other heads (1 without a norm, 0 with one); `anchor` is the size of
-    the embeddings' reserved coordinates under a norm: the larger, the less other coordinates affect the norm.
+    `construct_theorem1_decoder(tokens=4, width=4).positions(torch.tensor([[0, 5, 5, 9, 2]]))` is [[1, 2, 3, 4, 5]].
+    `units` beyond T are random; `replacement_points` (t, value) replace t by another piecewise linear function of 1/t;
+    each of `extra_functions` is a further function of the position, its values at 1, ..., T + 1, in a coordinate of its
+    own after POSITION; `other_heads_scale` scales the output of the other heads (1 without a norm, 0 with one);
+    `anchor_size` is the size of the embeddings' reserved coordinates under a norm: the larger, the less other
+    coordinates affect the norm.
     """
-    n, extra = tokens + 1, len(written)
+    n, extra = tokens + 1, len(extra_functions)
     reserved = (3 if norm == "none" else 4) + extra
-    _check(tokens, width, norm, reserved, extra, points is not None, vocabulary)
-    if anchor < 1 or (anchor > 1 and norm == "none"):
-        raise SpecError(f"an anchor is 1 or more, and only a norm asks for more than 1, not {anchor}")
-    at, values = points or ([Decimal(t) for t in range(1, n + 1)],) * 2
-    if any(len(one) != n for one in written):
+    _check(tokens, width, norm, reserved, extra, replacement_points is not None, vocabulary)
+    if anchor_size < 1 or (anchor_size > 1 and norm == "none"):
+        raise SpecError(f"an anchor is 1 or more, and only a norm asks for more than 1, not {anchor_size}")
+    at, values = replacement_points or ([Decimal(t) for t in range(1, n + 1)],) * 2
+    if any(len(one) != n for one in extra_functions):
         raise SpecError(f"each function of the position is given by its {n} values, at 1 to {n}")
     hinges = len(at) - 1
     units = hinges if units is None else units
@@ -155,17 +156,24 @@ def construct(
             layer.attention.out.weight[:reserved] = 0
             layer.feed_forward.down.weight[:reserved] = 0
         shift = values[0] - at[0] if norm == "none" else Decimal(0)
-        content = _embed(decoder, norm, reserved, anchor, seed)
+        content = _embed(decoder, norm, reserved, anchor_size, seed)
         decoder.embedding.weight[:, POSITION] = float(shift)
-        for column, one in enumerate(written):
+        for column, one in enumerate(extra_functions):
             decoder.embedding.weight[:, POSITION + 1 + column] = one[0]
         epsilon = Decimal(str(config.norm_epsilon))
-        _attend(decoder, norm, content, epsilon, anchor, (norm == "none") * 1.0 if others is None else others)
+        _attend(
+            decoder,
+            norm,
+            content,
+            epsilon,
+            anchor_size,
+            (norm == "none") * 1.0 if other_heads_scale is None else other_heads_scale,
+        )
         root = 1.0
         if norm == "none":
-            _feed_plain(decoder, at, values, written, shift)
+            _feed_plain(decoder, at, values, extra_functions, shift)
         else:
-            root = _feed_normed(decoder, norm, n, content, epsilon, anchor)
+            root = _feed_normed(decoder, norm, n, content, epsilon, anchor_size)
     return Constructed(decoder.to(dtype), tokens, root, extra)
 
 
@@ -184,16 +192,16 @@ def position_state(ids_BT: Tensor, *, width: int = 64, norm: NormKind = "none", 
     first = inverse_BT[0, 0]
     # The first token swaps ids with the token that had id 0.
     renamed_BT = torch.where(inverse_BT == first, 0, torch.where(inverse_BT == 0, first, inverse_BT))
-    made = construct(ids_BT.shape[1] - 1, width, norm=norm, vocabulary=max(2, len(found)), seed=seed)
+    made = construct_theorem1_decoder(ids_BT.shape[1] - 1, width, norm=norm, vocabulary=max(2, len(found)), seed=seed)
     return made.states(renamed_BT)
 
 
-def extrapolated_position(tokens: int, n: int | Tensor) -> float | Tensor:
+def extrapolated_position(tokens: int, position: int | Tensor) -> float | Tensor:
     """Return the output of the construction for T tokens at position n > T: 1 + 2T − T(T+1)/n, always below 2T + 1.
 
     Its last piece, linear in 1/t, continues: with T = 20 the output is 21.91 at position 22, 27 at 30, 30.5 at 40.
     """
-    return 1 + 2 * tokens - tokens * (tokens + 1) / n
+    return 1 + 2 * tokens - tokens * (tokens + 1) / position
 
 
 # --- the weights -----------------------------------------------------------------------------------------------------
@@ -278,13 +286,13 @@ def _feed_plain(
 
 
 def normed_reciprocal(
-    norm: NormKind, t: Decimal, width: int, content: Decimal, epsilon: Decimal, anchor: int = 1
+    norm: NormKind, t: Decimal, width: int, content_norm: Decimal, epsilon: Decimal, anchor_size: int = 1
 ) -> Decimal:
     """Return the feed-forward's input for 1/t after its norm; without a norm, 1/t."""
     u, d = 1 / t, Decimal(width)
     if norm == "none":
         return u
-    square = 2 * anchor**2 + content + u * u
+    square = 2 * anchor_size**2 + content_norm + u * u
     if norm == "rms":
         return u / (square / d + epsilon).sqrt()
     return u / (square / d - (u / d) ** 2 + epsilon).sqrt()

@@ -26,7 +26,7 @@ from lengthwise.encoding.t5 import T5
 from lengthwise.model.attention import Attention
 from lengthwise.model.decoder import Layer
 from lengthwise.spec import SpecError
-from lengthwise.theory.theorem1 import ONE, POSITION, Constructed, NormKind, construct
+from lengthwise.theory.theorem1 import ONE, POSITION, Constructed, NormKind, construct_theorem1_decoder
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Scores:
         return self.logits_BHQK - self.content_BHQK
 
 
-def construct_relative(
+def construct_theorem2_decoder(
     tokens: int = 512,
     width: int = 64,
     *,
@@ -50,32 +50,36 @@ def construct_relative(
     heads: int = 4,
     head_width: int = 16,
     slopes: Sequence[float] | None = None,
-    content: float = 1.0,
+    content_scale: float = 1.0,
     scaled: bool = True,
-    g: Callable[[int], float] | None = None,
+    position_function: Callable[[int], float] | None = None,
     seed: int = 0,
     dtype: torch.dtype = torch.float64,
 ) -> Constructed:
     """Return a decoder of two layers whose second has −slope · (t − i) in every head's q · k.
 
-    `slopes` are 1 by default, as in the proof; those of `Alibi` make the layer an exact ALiBi. `content` scales the
-    random rows, 0 for none. With `g` the first layer writes g(t) instead of t, to test the proof's closing remark.
+    `slopes` are 1 by default, as in the proof; those of `Alibi` make the layer an exact ALiBi. `content_scale` scales
+    the random rows, 0 for none. With `position_function`, g, the first layer writes g(t) instead of t, to test the
+    proof's closing remark.
     """
     if head_width < 2:
         raise SpecError(f"the proof uses two coordinates of a head; give head_width 2 or more, not {head_width}")
     if slopes is not None and len(slopes) != heads:
         raise SpecError(f"one slope for each of {heads} heads, not {len(slopes)}")
     points = None
-    if g is not None:
-        points = [Decimal(t) for t in range(1, tokens + 2)], [Decimal(g(t)) for t in range(1, tokens + 2)]
-    made = construct(
+    if position_function is not None:
+        points = (
+            [Decimal(t) for t in range(1, tokens + 2)],
+            [Decimal(position_function(t)) for t in range(1, tokens + 2)],
+        )
+    made = construct_theorem1_decoder(
         tokens,
         width,
         norm=norm,
         heads=heads,
         head_width=head_width,
         layers=2,
-        points=points,
+        replacement_points=points,
         attention_scale=None if scaled else 1.0,
         seed=seed,
         dtype=torch.float64,
@@ -87,7 +91,7 @@ def construct_relative(
             slope = 1.0 if slopes is None else slopes[head]
             for part in (attention.q, attention.k):
                 part.weight[rows, : made.content_start] = 0
-                part.weight[rows] *= content * made.root
+                part.weight[rows] *= content_scale * made.root
                 part.weight[rows.start : rows.start + 2] = 0
             attention.q.weight[rows.start + 1, POSITION] = -slope * made.root
             attention.k.weight[rows.start, POSITION] = made.root
@@ -101,24 +105,24 @@ def construct_relative(
     return made
 
 
-def second_layer_attention(made: Constructed) -> Attention:
+def second_layer_attention(constructed: Constructed) -> Attention:
     """Return the second layer's attention module."""
-    layer = made.decoder.layers[1]
+    layer = constructed.decoder.layers[1]
     assert isinstance(layer, Layer)
     return layer.attention
 
 
-def scores(made: Constructed, ids_BT: Tensor, reserved: int = 2) -> Scores:
+def second_layer_scores(constructed: Constructed, ids_BT: Tensor, reserved_coordinates: int = 2) -> Scores:
     """Return the second layer's logits, from taps on its queries and keys, in the decoder's precision.
 
-    The first `reserved` coordinates of a head belong to the construction, the rest is content.
+    The first `reserved_coordinates` coordinates of a head belong to the construction, the rest is content.
     """
-    tap_outputs = made.tap_outputs(ids_BT, "layers.1.q", "layers.1.k")
-    q, k, scale = tap_outputs["layers.1.q"], tap_outputs["layers.1.k"], made.decoder.config.scale
-    return Scores(q @ k.mT * scale, q[..., reserved:] @ k[..., reserved:].mT * scale)
+    tap_outputs = constructed.tap_outputs(ids_BT, "layers.1.q", "layers.1.k")
+    q, k, scale = tap_outputs["layers.1.q"], tap_outputs["layers.1.k"], constructed.decoder.config.scale
+    return Scores(q @ k.mT * scale, q[..., reserved_coordinates:] @ k[..., reserved_coordinates:].mT * scale)
 
 
-def distances(n: int) -> Tensor:
+def pairwise_distances(n: int) -> Tensor:
     """Return t − i for all pairs of n positions, in float64."""
     t_N = torch.arange(1, n + 1, dtype=torch.float64)
     return t_N[:, None] - t_N
@@ -151,13 +155,13 @@ def relative_bias_decoder(
     ]
     head_width = 1 + 2 * waves
     least = POSITION + 1 + 2 * waves
-    made = construct(
+    made = construct_theorem1_decoder(
         n - 1,
         least + 1 if width is None else width,
         heads=heads,
         head_width=head_width,
         layers=2,
-        written=written,
+        extra_functions=written,
         attention_scale=1.0,
         seed=seed,
         dtype=torch.float64,
@@ -187,14 +191,14 @@ def relative_bias_decoder(
     return made
 
 
-def t5_bias(tokens: int, heads: int = 2, *, buckets: int = 32, distance: int = 128, seed: int = 0) -> Tensor:
+def t5_bias(tokens: int, heads: int = 2, *, buckets: int = 32, max_distance: int = 128, seed: int = 0) -> Tensor:
     """Return a T5-style table by distance, one random number per head and bucket: (H, T + 1).
 
     The buckets are those of `lengthwise.encoding.t5`, which halves their number as an integer. The formula printed in
     Kazemnejad et al. halves it as a real number (`t5_bucket_as_printed`), and disagrees with their own example.
     """
     geometry = Geometry(width=heads, heads=heads, head_width=1)
-    encoding = T5(geometry, buckets=buckets, distance=distance)
+    encoding = T5(geometry, buckets=buckets, distance=max_distance)
     encoding.initialize(lambda name: torch.Generator().manual_seed(seed))
     with torch.no_grad():
         return encoding.by_distance(torch.arange(tokens + 1, dtype=torch.float64))
@@ -211,14 +215,14 @@ def alibi_constant_as_printed(heads: int) -> float:
     return 2.0 ** -(2.0 ** -math.log2(heads + 3))
 
 
-def t5_bucket_as_printed(behind: int, buckets: int, distance: int) -> float:
+def t5_bucket_as_printed(distance_back: int, buckets: int, max_distance: int) -> float:
     """Return T5's bucket by the formula printed in Kazemnejad et al. (appendix B), with B/2 a real number.
 
     For B = 5, D = 6 and distances 3, 4, 5 it gives "buckets" 2.5, 3.5, 3.5; their own matrix, and T5, have 3, 3, 4.
     """
     half = buckets / 2
-    if behind < half:
-        return behind
-    if behind >= distance:
+    if distance_back < half:
+        return distance_back
+    if distance_back >= max_distance:
         return buckets - 1
-    return half + math.floor(math.log(behind / half) / math.log(distance / half) * half)
+    return half + math.floor(math.log(distance_back / half) / math.log(max_distance / half) * half)

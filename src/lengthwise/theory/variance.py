@@ -33,7 +33,7 @@ from lengthwise.spec import SpecError, digest
 
 Mask: TypeAlias = Literal["causal", "bidirectional"]
 Row: TypeAlias = dict[str, object]
-Tell: TypeAlias = Callable[[str], None]
+OnProgress: TypeAlias = Callable[[str], None]
 
 DRAWS = 50
 """The default number of independent initialisations and inputs that a mean is taken over."""
@@ -111,29 +111,37 @@ class Initialisation:
 # --- what is predicted -----------------------------------------------------------------------------------------------
 
 
-def lemma1(start: Initialisation) -> float:
+def lemma1_variance(initialisation: Initialisation) -> float:
     """Return the variance of a coordinate of q, k or v: dσ², e.g. 0.3072 for (768, 12, 0.02)."""
-    return start.width * start.sigma**2
+    return initialisation.width * initialisation.sigma**2
 
 
-def lemma2(start: Initialisation, form: Literal["as_published", "corrected"] = "corrected") -> float:
+def lemma2_variance(
+    initialisation: Initialisation, formula: Literal["as_published", "corrected"] = "corrected"
+) -> float:
     """Return the variance of a logit q·k before scaling: d³σ⁴/H, e.g. 6.04; as published d³σ⁴/H², 0.503."""
-    return start.width**3 * start.sigma**4 / start.heads ** (2 if form == "as_published" else 1)
+    return (
+        initialisation.width**3
+        * initialisation.sigma**4
+        / initialisation.heads ** (2 if formula == "as_published" else 1)
+    )
 
 
-def lemma3(start: Initialisation, m: int, form: Literal["as_published", "corrected", "exact"] = "corrected") -> float:
-    """Return the variance of a coordinate of the attention's output over m visible keys.
+def lemma3_variance(
+    initialisation: Initialisation, position: int, formula: Literal["as_published", "corrected", "exact"] = "corrected"
+) -> float:
+    """Return the variance of a coordinate of the attention's output over m visible keys, i.e. at `position` m.
 
     `as_published` s/m; `corrected` s (e^s/m + dσ⁴), for m ≫ e^s; `exact` for every m and s, softmax included.
     With d=256, H=4, σ=0.05 and m=4096: 0.000100, 0.000806, 0.000805; with m=1: 0.410, 0.618, 0.410.
     """
-    s = start.logit_variance
-    if form == "as_published":
-        return s / m
-    if form == "corrected":
-        return s * (exp(s) / m + start.width * start.sigma**4)
-    share, pull = _softmax_moments(m, s, start.width, start.width // start.heads)
-    return start.width * start.sigma**4 * (start.width * share + pull)
+    s = initialisation.logit_variance
+    if formula == "as_published":
+        return s / position
+    if formula == "corrected":
+        return s * (exp(s) / position + initialisation.width * initialisation.sigma**4)
+    share, pull = _softmax_moments(position, s, initialisation.width, initialisation.width // initialisation.heads)
+    return initialisation.width * initialisation.sigma**4 * (initialisation.width * share + pull)
 
 
 @lru_cache(maxsize=4096)
@@ -174,7 +182,7 @@ def _moments_at(m: int, variance: float, width: int) -> tuple[float, float]:
 # --- what is measured ------------------------------------------------------------------------------------------------
 
 
-def logits_and_attention_output(decoder: Decoder, x_RTD: Tensor, places: Sequence[int]) -> tuple[Tensor, Tensor]:
+def logits_and_attention_output(decoder: Decoder, x_RTD: Tensor, positions: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Return unscaled logits (R, M, H, T) and attention output (R, M, D) of layer 0 at some positions, counted from 0.
 
     It uses the decoder's weights in another order, q·(W_k e) = (W_kᵀq)·e and Σ a (W_v e) = W_v (Σ a e), so that a row
@@ -183,62 +191,62 @@ def logits_and_attention_output(decoder: Decoder, x_RTD: Tensor, places: Sequenc
     layer = cast("Layer", decoder.layers[0])
     attention, heads = layer.attention, decoder.config.heads
     e_RTD = layer.attention_norm(x_RTD)
-    q_RMHE = attention.q(e_RTD[:, list(places)]).unflatten(-1, (heads, -1))
+    q_RMHE = attention.q(e_RTD[:, list(positions)]).unflatten(-1, (heads, -1))
     k_HED, v_HED = (part.weight.unflatten(0, (heads, -1)) for part in (attention.k, attention.v))
     pull_RMHD = torch.einsum("rmhe,hed->rmhd", q_RMHE, k_HED)
-    logits_RMHT = (pull_RMHD.flatten(1, 2) @ e_RTD.mT).unflatten(1, (len(places), heads))
+    logits_RMHT = (pull_RMHD.flatten(1, 2) @ e_RTD.mT).unflatten(1, (len(positions), heads))
     if decoder.config.mask == "causal":
-        hidden_MT = torch.arange(x_RTD.shape[1]) > torch.tensor(list(places))[:, None]
+        hidden_MT = torch.arange(x_RTD.shape[1]) > torch.tensor(list(positions))[:, None]
         logits_RMHT = logits_RMHT.masked_fill(hidden_MT[:, None], -torch.inf)
     weights_RMHT = (logits_RMHT * decoder.config.scale).softmax(-1)
-    mean_RMHD = (weights_RMHT.flatten(1, 2) @ e_RTD).unflatten(1, (len(places), heads))
+    mean_RMHD = (weights_RMHT.flatten(1, 2) @ e_RTD).unflatten(1, (len(positions), heads))
     return logits_RMHT, attention.out(torch.einsum("rmhd,hed->rmhe", mean_RMHD, v_HED).flatten(2))
 
 
-def logits_and_output_tapped(decoder: Decoder, x_RTD: Tensor, places: Sequence[int]) -> tuple[Tensor, Tensor]:
+def logits_and_output_tapped(decoder: Decoder, x_RTD: Tensor, positions: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Return what `logits_and_attention_output` returns, from the taps of a forward pass over these embeddings."""
     record = Recorder()
     taps = {"embeddings": lambda _, old: x_RTD.to(old.dtype), "layers.0.[qk]": record, "layers.0.heads": record}
     decoder(torch.zeros(x_RTD.shape[:2], dtype=torch.long), taps=taps)
     q, k, heads = (record[f"layers.0.{name}"] for name in ("q", "k", "heads"))
-    logits_RMHT = (q[:, :, list(places)] @ k.mT).transpose(1, 2)
+    logits_RMHT = (q[:, :, list(positions)] @ k.mT).transpose(1, 2)
     if decoder.config.mask == "causal":
-        hidden_MT = torch.arange(x_RTD.shape[1]) > torch.tensor(list(places))[:, None]
+        hidden_MT = torch.arange(x_RTD.shape[1]) > torch.tensor(list(positions))[:, None]
         logits_RMHT = logits_RMHT.masked_fill(hidden_MT[:, None], -torch.inf)
     out = cast("Layer", decoder.layers[0]).attention.out
-    return logits_RMHT, out(heads[:, :, list(places)].transpose(1, 2).flatten(2))
+    return logits_RMHT, out(heads[:, :, list(positions)].transpose(1, 2).flatten(2))
 
 
 @torch.no_grad()
 def second_moments_at_init(
-    start: Initialisation,
+    initialisation: Initialisation,
     positions: Sequence[int],
     *,
-    count: int = DRAWS,
+    draws: int = DRAWS,
     sequences: int = 1,
     tokens: int | None = None,
     mask: Mask = "causal",
     seed: int = 0,
-    full: bool = False,
-    tell: Tell | None = None,
+    whole_forward_pass: bool = False,
+    on_progress: OnProgress | None = None,
 ) -> dict[str, np.ndarray]:
-    """Return second moments of each of `count` initialisations: `qkv` and `logits` (N,), `output` and `entropy` (N, M).
+    """Return second moments of each of `draws` initialisations: `qkv` and `logits` (N,), `output` and `entropy` (N, M).
 
     `positions` count from 1, as m in the lemmas. `entropy` is that of a row of attention divided by ln m, 1 if uniform.
-    `full` uses the taps of a whole forward pass instead of sampled rows.
+    `whole_forward_pass` uses the taps of a whole forward pass instead of sampled rows.
     """
-    if count < 2:
-        raise SpecError(f"a band needs at least two draws, not {count}")
+    if draws < 2:
+        raise SpecError(f"a band needs at least two draws, not {draws}")
     tokens = max(positions) if tokens is None else tokens
     if not positions or min(positions) < 1 or max(positions) > tokens:
         raise SpecError(f"positions are from 1 to {tokens}, not {list(positions)}")
     places = [m - 1 for m in positions]
     seen = [m if mask == "causal" else tokens for m in positions]
     found: dict[str, list[object]] = {"qkv": [], "logits": [], "output": [], "entropy": []}
-    for number in range(count):
-        key = digest("theory", str(start), mask, seed, number, bits=63)
-        decoder, x_RTD = start.decoder(key, mask), start.draw(key, sequences, tokens)
-        logits_RMHT, out_RMD = (logits_and_output_tapped if full else logits_and_attention_output)(
+    for number in range(draws):
+        key = digest("theory", str(initialisation), mask, seed, number, bits=63)
+        decoder, x_RTD = initialisation.decoder(key, mask), initialisation.draw(key, sequences, tokens)
+        logits_RMHT, out_RMD = (logits_and_output_tapped if whole_forward_pass else logits_and_attention_output)(
             decoder, x_RTD, places
         )
         layer = cast("Layer", decoder.layers[0])
@@ -252,12 +260,12 @@ def second_moments_at_init(
         found["entropy"].append(
             np.array([1.0 if m == 1 else float(bit) / np.log(m) for bit, m in zip(bits_M, seen, strict=True)])
         )
-        if tell is not None:
-            tell(f"{start}, {mask}: draw {number + 1} of {count}")
+        if on_progress is not None:
+            on_progress(f"{initialisation}, {mask}: draw {number + 1} of {draws}")
     return {name: np.array(values) for name, values in found.items()}
 
 
-def band(values: np.ndarray, level: float = LEVEL) -> tuple[float, float, float]:
+def mean_with_interval(values: np.ndarray, level: float = LEVEL) -> tuple[float, float, float]:
     """Return the mean over draws and its confidence interval, by Student's t."""
     from scipy.stats import t
 
@@ -266,7 +274,7 @@ def band(values: np.ndarray, level: float = LEVEL) -> tuple[float, float, float]
     return mean, mean - half, mean + half
 
 
-def exponent(positions: Sequence[int], variances: Sequence[float] | np.ndarray) -> float:
+def power_law_exponent(positions: Sequence[int], variances: Sequence[float] | np.ndarray) -> float:
     """Return the slope of ln variance against ln m: −1 if the variance falls as 1/m, 0 if it is constant."""
     return float(np.polyfit(np.log(np.asarray(positions)), np.log(np.asarray(variances)), 1)[0])
 
@@ -275,7 +283,7 @@ def exponent(positions: Sequence[int], variances: Sequence[float] | np.ndarray) 
 
 
 @torch.no_grad()
-def lemma4(decoder: Decoder, start: Initialisation, positions: Sequence[int]) -> dict[str, Tensor]:
+def lemma4_variance(decoder: Decoder, initialisation: Initialisation, positions: Sequence[int]) -> dict[str, Tensor]:
     """Return the variance over inputs of each coordinate of LayerNorm(x_m + o_m), for these weights: (M, J) by form.
 
     `as_published`: (mσ_x² + Σ_i (W_o W_v)_ji²) / (mσ_x² + d²σ⁴). `corrected` treats each head separately, because
@@ -283,7 +291,7 @@ def lemma4(decoder: Decoder, start: Initialisation, positions: Sequence[int]) ->
     the mean over j.
     """
     attention = cast("Layer", decoder.layers[0]).attention
-    heads, wide, s_x = decoder.config.heads, decoder.config.head_width, start.input_sigma
+    heads, wide, s_x = decoder.config.heads, decoder.config.head_width, initialisation.input_sigma
     out_JHE = attention.out.weight.unflatten(1, (heads, wide))
     q_HED, k_HED, v_HED = (p.weight.unflatten(0, (heads, wide)) for p in (attention.q, attention.k, attention.v))
     read_JD = attention.out.weight @ attention.v.weight
@@ -294,9 +302,9 @@ def lemma4(decoder: Decoder, start: Initialisation, positions: Sequence[int]) ->
         pulled_JD += (read_h_JD @ k_HED[head].mT) @ q_HED[head] * wide**-0.5
     found: dict[str, list[Tensor]] = {"as_published": [], "corrected": []}
     for m in positions:
-        found["as_published"].append((m * s_x**2 + whole_J) / (m * s_x**2 + start.logit_variance))
-        share, pull = _softmax_moments(m, start.logit_variance, start.width, wide)
-        reached = pull / start.logit_variance  # the share of the query's effect at m keys; 1 for many keys
+        found["as_published"].append((m * s_x**2 + whole_J) / (m * s_x**2 + initialisation.logit_variance))
+        share, pull = _softmax_moments(m, initialisation.logit_variance, initialisation.width, wide)
+        reached = pull / initialisation.logit_variance  # the share of the query's effect at m keys; 1 for many keys
         variance_J = s_x**2 + share * own_J + (whole_J - own_J) / m + reached * pulled_JD.square().sum(1)
         variance_J += 2 * s_x * (read_JD.diagonal() / m + sqrt(reached) * pulled_JD.diagonal())
         found["corrected"].append(variance_J / variance_J.mean())
@@ -305,24 +313,24 @@ def lemma4(decoder: Decoder, start: Initialisation, positions: Sequence[int]) ->
 
 @torch.no_grad()
 def coordinate_variances(
-    start: Initialisation,
+    initialisation: Initialisation,
     positions: Sequence[int],
     *,
-    count: int = DRAWS,
+    draws: int = DRAWS,
     sequences: int = 128,
     seed: int = 0,
-    tell: Tell | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-    """Yield the measured variance of each coordinate (M, J) and both predictions, for `count` initialisations."""
+    """Yield the measured variance of each coordinate (M, J) and both predictions, for `draws` initialisations."""
     places = [m - 1 for m in positions]
-    for number in range(count):
-        key = digest("theory", "coordinates", str(start), seed, number, bits=63)
-        decoder, x_RTD = start.decoder(key), start.draw(key, sequences, max(positions))
+    for number in range(draws):
+        key = digest("theory", "coordinates", str(initialisation), seed, number, bits=63)
+        decoder, x_RTD = initialisation.decoder(key), initialisation.draw(key, sequences, max(positions))
         _, out_RMD = logits_and_attention_output(decoder, x_RTD, places)
         state_RMD = cast("Layer", decoder.layers[0]).feed_forward_norm(x_RTD[:, places] + out_RMD)
-        yield state_RMD.square().mean(0), lemma4(decoder, start, positions)
-        if tell is not None:
-            tell(f"{start}, lemma 4: draw {number + 1} of {count}")
+        yield state_RMD.square().mean(0), lemma4_variance(decoder, initialisation, positions)
+        if on_progress is not None:
+            on_progress(f"{initialisation}, lemma 4: draw {number + 1} of {draws}")
 
 
 def slope(measured_J: Tensor, predicted_J: Tensor) -> float:

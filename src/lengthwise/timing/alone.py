@@ -27,21 +27,23 @@ class CallCost:
     failed: str | None = None
 
 
-def alone(
-    config: DecoderConfig, encoding: Spec, what: str, length: int, batch: int, threads: int, limit: float
+def run_in_new_process(
+    config: DecoderConfig, encoding: Spec, work: str, length: int, batch_size: int, threads: int, seconds_limit: float
 ) -> CallCost:
-    """Run the work once in a new process, which is killed after `limit` seconds."""
+    """Run the work once in a new process, which is killed after `seconds_limit` seconds."""
     # A fork server that has imported torch starts a process in milliseconds, and no process inherits our memory.
     # Optimizers import torch._dynamo, which takes seconds, so it is preloaded too.
     context = get_context("forkserver")
     context.set_forkserver_preload(["lengthwise.timing.work", "torch._dynamo"])
     here, there = context.Pipe(duplex=False)
-    child = context.Process(target=_child, args=(there, config, encoding, what, length, batch, threads), daemon=True)
+    child = context.Process(
+        target=_child, args=(there, config, encoding, work, length, batch_size, threads), daemon=True
+    )
     child.start()
     there.close()
     try:
-        if not here.poll(limit):
-            return CallCost(failed=f"not done after {limit:g} s")
+        if not here.poll(seconds_limit):
+            return CallCost(failed=f"not done after {seconds_limit:g} s")
         return here.recv()
     except EOFError:
         child.join(5)

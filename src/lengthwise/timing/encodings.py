@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 
 from lengthwise.model import Decoder, DecoderConfig
 from lengthwise.spec import Spec, SpecError
-from lengthwise.timing.alone import CallCost, alone
+from lengthwise.timing.alone import CallCost, run_in_new_process
 from lengthwise.timing.work import WHAT, Work
 
 BASE = Spec("nope")
@@ -54,23 +54,23 @@ def time_encodings(
     encodings: Sequence[Spec],
     lengths: Sequence[int],
     *,
-    batch: int = 8,
-    repeat: int = 5,
+    batch_size: int = 8,
+    rounds: int = 5,
     threads: int = 1,
-    limit: float = 60.0,
-    tell: Callable[[str], None] = lambda words: None,
+    seconds_limit: float = 60.0,
+    on_progress: Callable[[str], None] = lambda words: None,
 ) -> list[Row]:
     """Measure every encoding, length and kind of work; NoPE is always included and comes first.
 
-    `limit` is in seconds, for all calls of one case; a case that would take longer is skipped, and its row says so.
+    `seconds_limit` is for all calls of one case; a case that would take longer is skipped, and its row says so.
     """
     import torch
 
-    for name, value in {"batch": batch, "repeat": repeat, "threads": threads}.items():
+    for name, value in {"batch": batch_size, "repeat": rounds, "threads": threads}.items():
         if value < 1:
             raise SpecError(f"{name} is at least 1, not {value}")
-    if not limit > 0:
-        raise SpecError(f"limit is a number of seconds above 0, not {limit}")
+    if not seconds_limit > 0:
+        raise SpecError(f"limit is a number of seconds above 0, not {seconds_limit}")
     if not lengths or min(lengths) < 2:
         raise SpecError(f"give lengths of at least 2 tokens, e.g. 64,256, not {list(lengths)}")
     listed = [BASE, *dict.fromkeys(spec for spec in encodings if spec != BASE)]
@@ -78,12 +78,12 @@ def time_encodings(
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        tell("starting")
-        alone(config, BASE, WHAT[0], min(lengths), 1, threads, max(limit, 120.0))  # import first
+        on_progress("starting")
+        run_in_new_process(config, BASE, WHAT[0], min(lengths), 1, threads, max(seconds_limit, 120.0))  # import first
         rows = []
         for length in dict.fromkeys(lengths):
             for what in WHAT:
-                case = _Case(config, what, length, batch, repeat, threads, limit, tell)
+                case = _Case(config, what, length, batch_size, rounds, threads, seconds_limit, on_progress)
                 rows += case.rows(listed, sizes)
     finally:
         torch.set_num_threads(before)
@@ -126,7 +126,7 @@ class _Case:
 
     def _alone(self, spec: Spec) -> CallCost:
         self.tell(f"{spec}: memory, {self.what}, {self.length} tokens")
-        return alone(self.config, spec, self.what, self.length, self.batch, self.threads, self.limit)
+        return run_in_new_process(self.config, spec, self.what, self.length, self.batch, self.threads, self.limit)
 
     def _too_long(self, once: CallCost) -> str | None:
         calls = self.repeat + 1  # the first one warms up

@@ -43,13 +43,17 @@ class Batch:
         """The number of prompt tokens of each row: those before the first token to predict."""
         return self.loss_BT.int().argmax(1)
 
-    def rows(self, chosen: np.ndarray | slice) -> Batch:
+    def rows(self, row_indices: np.ndarray | slice) -> Batch:
         """The batch of these rows only, cut to the longest of them."""
-        tokens_B = self.tokens_B[chosen]
+        tokens_B = self.tokens_B[row_indices]
         wide = int(tokens_B.max())
-        places_BT = None if self.positions_BT is None else self.positions_BT[chosen, :wide]
+        places_BT = None if self.positions_BT is None else self.positions_BT[row_indices, :wide]
         return Batch(
-            self.ids_BT[chosen, :wide], tokens_B, self.loss_BT[chosen, :wide], places_BT, self.lengths_B[chosen]
+            self.ids_BT[row_indices, :wide],
+            tokens_B,
+            self.loss_BT[row_indices, :wide],
+            places_BT,
+            self.lengths_B[row_indices],
         )
 
 
@@ -61,9 +65,9 @@ class BlockSource(Protocol):
         ...
 
 
-def windows(training: Training, first: int = 0) -> Iterator[tuple[int, int]]:
-    """The first step and the number of steps of each window, from the one that step `first` is in."""
-    for begin in range(first - first % training.window_steps, training.steps, training.window_steps):
+def windows(training: Training, first_step: int = 0) -> Iterator[tuple[int, int]]:
+    """The first step and the number of steps of each window, from the one that step `first_step` is in."""
+    for begin in range(first_step - first_step % training.window_steps, training.steps, training.window_steps):
         yield begin, min(training.window_steps, training.steps - begin)
 
 
@@ -78,30 +82,37 @@ def batch_row_indices(block: Block, training: Training, key: int) -> list[np.nda
     return [batches[place] for place in np.argsort(words, kind="stable")]
 
 
-def batches(
-    supply: BlockSource, training: Training, positions: Positions, seeds: Seeds, first: int = 0, last: int | None = None
+def training_batches(
+    block_source: BlockSource,
+    training: Training,
+    positions: Positions,
+    seeds: Seeds,
+    first_step: int = 0,
+    end_step: int | None = None,
 ) -> Iterator[Batch]:
-    """The batches of the steps from `first` up to `last`, independent of earlier calls."""
-    last = training.steps if last is None else last
-    for begin, steps in windows(training, first):
-        if begin >= last:
+    """The batches of the steps from `first_step` up to `end_step`, independent of earlier calls."""
+    end_step = training.steps if end_step is None else end_step
+    for begin, steps in windows(training, first_step):
+        if begin >= end_step:
             return
-        block = supply(begin * training.batch_size, (begin + steps) * training.batch_size)
+        block = block_source(begin * training.batch_size, (begin + steps) * training.batch_size)
         order = batch_row_indices(block, training, digest("order", seeds.order, begin // training.window_steps))
-        for rows in order[max(first - begin, 0) : last - begin]:
-            yield feed(block, rows, positions, seeds.data, begin * training.batch_size)
+        for rows in order[max(first_step - begin, 0) : end_step - begin]:
+            yield make_batch(block, rows, positions, seeds.data, begin * training.batch_size)
 
 
-def feed(block: Block, rows: np.ndarray, positions: Positions, seed: int, start: int = 0) -> Batch:
-    """Rows of a block as tensors; `start` is the number of the block's first example in the training."""
-    batch = block.batch(rows)
+def make_batch(block: Block, row_indices: np.ndarray, positions: Positions, seed: int, first_example: int = 0) -> Batch:
+    """Rows of a block as tensors; `first_example` is the number of the block's first example in the training."""
+    batch = block.batch(row_indices)
     places_BT = None
     if not isinstance(positions, Consecutive):
         places = np.zeros_like(batch.ids_BT, dtype=np.int64)
-        for place, row in enumerate(np.asarray(rows).tolist()):
+        for place, row in enumerate(np.asarray(row_indices).tolist()):
             tokens, prompt = int(batch.tokens_B[place]), int(block.prompt_lengths_N[row])
             ids = batch.ids_BT[place, :tokens].tolist()
-            key = digest("positions", seed, start + row)  # new positions for an example repeated in a later epoch
+            key = digest(
+                "positions", seed, first_example + row
+            )  # new positions for an example repeated in a later epoch
             places[place, :tokens] = positions.places(ids[:prompt], ids[prompt:], key, tokens)
         places_BT = torch.from_numpy(places)
     return Batch(
@@ -109,18 +120,18 @@ def feed(block: Block, rows: np.ndarray, positions: Positions, seed: int, start:
         batch.tokens_B,
         torch.from_numpy(batch.loss_BT),
         places_BT,
-        block.lengths_N[rows],
+        block.lengths_N[row_indices],
     )
 
 
-def on_demand_blocks(make: Callable[[int, int], Block]) -> BlockSource:
+def on_demand_blocks(make_block: Callable[[int, int], Block]) -> BlockSource:
     """A supply that makes each block on demand and caches the last one."""
     held: dict[tuple[int, int], Block] = {}
 
     def supply(start: int, stop: int) -> Block:
         if (start, stop) not in held:
             held.clear()
-            held[start, stop] = make(start, stop)
+            held[start, stop] = make_block(start, stop)
         return held[start, stop]
 
     return supply

@@ -60,42 +60,42 @@ def unpack(data: bytes) -> dict[str, Tensor]:
         raise SpecError(f"the weights are damaged: {error}") from error
 
 
-def save(
-    where: Folder,
+def save_checkpoint(
+    folder: Folder,
     step: int,
     tensors: Mapping[str, Tensor],
-    notes: Mapping[str, Any],
-    team: DistributedProcesses = ALONE,
+    metadata: Mapping[str, Any],
+    processes: DistributedProcesses = ALONE,
 ) -> None:
-    """Write the checkpoint of a step below `where`; once it is complete, delete all but the newest two."""
+    """Write the checkpoint of a step below `folder`; once it is complete, delete all but the newest two."""
     name = f"{step:09d}"
-    here = where / name
-    if team.shard:
+    here = folder / name
+    if processes.shard:
         import torch.distributed.checkpoint as dcp
 
-        if team.first:
-            where.remove(name)
+        if processes.first:
+            folder.remove(name)
             here.write("begun", b"")
-        team.wait()
+        processes.wait()
         dcp.save(dict(tensors), storage_writer=_writer(here))
-    if team.first:
-        if team.shard:
+    if processes.first:
+        if processes.shard:
             files = {file: _seal(here.read(file)) for file in here.names() if file != MANIFEST}
         else:
             data = pack(tensors)
             here.write(STATE, data)
             files = {STATE: _seal(data)}
-        manifest = {"version": 1, "step": step, "files": files, "notes": dict(notes)}
+        manifest = {"version": 1, "step": step, "files": files, "notes": dict(metadata)}
         here.write(MANIFEST, json.dumps(manifest, indent=1))
-        for old in sorted(name for name in where.names() if name.isdigit())[:-KEPT]:
-            where.remove(old)
-    team.wait()
+        for old in sorted(name for name in folder.names() if name.isdigit())[:-KEPT]:
+            folder.remove(old)
+    processes.wait()
 
 
-def newest(places: Sequence[Folder]) -> tuple[Checkpoint | None, list[str]]:
+def newest_checkpoint(folders: Sequence[Folder]) -> tuple[Checkpoint | None, list[str]]:
     """The complete checkpoint with the most steps in any of these folders, and the incomplete ones after it."""
     torn: list[str] = []
-    there = [(int(name), place / name) for place in places for name in place.names() if name.isdigit()]
+    there = [(int(name), place / name) for place in folders for name in place.names() if name.isdigit()]
     for step, folder in sorted(there, key=lambda pair: pair[0], reverse=True):
         notes = _complete(folder)
         if notes is not None:

@@ -39,13 +39,13 @@ class Diverged(SpecError):
         return cls(record["step"], record.get("parameter"), record.get("last_loss"), run)
 
 
-def spikes(log: Iterable[Sequence[float]]) -> list[int]:
+def loss_spikes(losses_by_step: Iterable[Sequence[float]]) -> list[int]:
     """The steps at which the training loss suddenly rose, from (step, loss) pairs in order.
 
     A spike is a loss that exceeds the median of the 20 before it by more than a quarter of the first losses' median;
     neighbouring spikes count as one, at the first. Losses 3, 2, 1, .5, .4, 2.5, .4 have one spike, at 2.5.
     """
-    pairs = [(int(step), float(loss)) for step, loss in log]
+    pairs = [(int(step), float(loss)) for step, loss in losses_by_step]
     if len(pairs) < 4:
         return []
     start = median(loss for _, loss in pairs[:3])
@@ -60,12 +60,12 @@ def spikes(log: Iterable[Sequence[float]]) -> list[int]:
     return found
 
 
-def on_plateau(log: Iterable[Sequence[float]]) -> bool:
+def is_on_plateau(losses_by_step: Iterable[Sequence[float]]) -> bool:
     """Whether the loss never really fell after the warm-up, from (step, loss) pairs in order.
 
     The lowest loss of the last quarter is compared with the median between 10 % and 25 % of the steps.
     """
-    pairs = [(int(step), float(loss)) for step, loss in log]
+    pairs = [(int(step), float(loss)) for step, loss in losses_by_step]
     if len(pairs) < 8:
         return False
     last = pairs[-1][0]

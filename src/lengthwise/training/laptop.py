@@ -56,7 +56,7 @@ LAPTOP = {
 """Task → its setting; `studies/defaults.yaml` shows that each is learned at seen lengths, or that it is not."""
 
 
-def laptop(task: Task) -> TaskOverrides:
+def laptop_overrides(task: Task) -> TaskOverrides:
     """The setting of a task, or an empty one where it was not tuned."""
     variant = getattr(task, "variant", None)
     return LAPTOP.get(task.name if variant is None else f"{task.name}:variant={variant}", TaskOverrides())

@@ -126,13 +126,13 @@ class Progress:
             self._task = self._bar.add_task(title, total=steps, told="")
             self._bar.start()
 
-    def step(self, step: int, loss: float, speed: float, left: float) -> None:
+    def step(self, step: int, loss: float, tokens_per_second: float, seconds_left: float) -> None:
         """Show the progress after a step."""
-        told = f"loss {loss:.3f}, {speed:,.0f} tokens/s"
+        told = f"loss {loss:.3f}, {tokens_per_second:,.0f} tokens/s"
         if self._bar is not None:
             self._bar.update(self._task, completed=step, told=told)
         else:
-            self._line(f"step {step:,} of {self.steps:,}, {told}, {left:.0f} s left")
+            self._line(f"step {step:,} of {self.steps:,}, {told}, {seconds_left:.0f} s left")
 
     def say(self, words: str) -> None:
         """Show a message about other work, e.g. an evaluation."""

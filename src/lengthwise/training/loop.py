@@ -18,7 +18,7 @@ from lengthwise.encoding.positions import Positions
 from lengthwise.model import Decoder
 from lengthwise.model.taps import Tap
 from lengthwise.spec import SpecError, digest
-from lengthwise.training.batches import Batch, BlockSource, batches
+from lengthwise.training.batches import Batch, BlockSource, training_batches
 from lengthwise.training.health import Diverged
 from lengthwise.training.parallel import ALONE, DistributedProcesses, local_shard, shard_like
 from lengthwise.training.settings import Seeds, Training
@@ -76,7 +76,7 @@ class Loop:
 
     def __iter__(self) -> Iterator[StepMetrics]:
         """Train to the end and yield the metrics of each step."""
-        for feed in batches(self.supply, self.training, self.positions, self.seeds, self.step):
+        for feed in training_batches(self.supply, self.training, self.positions, self.seeds, self.step):
             yield self.advance(self.team.local_batch(feed), feed)
         if (name := self._first_bad(list(self.decoder.named_parameters()))) is not None:  # after the last update
             raise Diverged(self.step, name, self._last_loss)
@@ -200,18 +200,20 @@ class Loop:
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-def total_loss(module: nn.Module, feed: Batch, prefix: bool = False, taps: Mapping[str, Tap] | None = None) -> Tensor:
+def total_loss(
+    module: nn.Module, batch: Batch, prefix_mask: bool = False, taps: Mapping[str, Tap] | None = None
+) -> Tensor:
     """The summed loss of a batch; logits are computed only where there is loss, and a row's last token is no input.
 
-    `prefix` means that the module has a prefix mask and needs the prompt lengths.
+    `prefix_mask` means that the module has a prefix mask and needs the prompt lengths.
     """
     logits_NV = module(
-        feed.ids_BT[:, :-1],
-        lengths=(feed.tokens_B - 1).tolist(),
-        positions_BT=None if feed.positions_BT is None else feed.positions_BT[:, :-1],
-        budget=torch.from_numpy(feed.tokens_B),
-        prefix=feed.prompt_lengths_B if prefix else None,
-        only_BT=feed.loss_BT[:, 1:],
+        batch.ids_BT[:, :-1],
+        lengths=(batch.tokens_B - 1).tolist(),
+        positions_BT=None if batch.positions_BT is None else batch.positions_BT[:, :-1],
+        budget=torch.from_numpy(batch.tokens_B),
+        prefix=batch.prompt_lengths_B if prefix_mask else None,
+        only_BT=batch.loss_BT[:, 1:],
         **({} if taps is None else {"taps": taps}),
     )
-    return F.cross_entropy(logits_NV.float(), feed.targets_N, reduction="sum")
+    return F.cross_entropy(logits_NV.float(), batch.targets_N, reduction="sum")

@@ -48,15 +48,15 @@ class DistributedProcesses:
             return decoder
         return nn.parallel.DistributedDataParallel(decoder) if self.size > 1 else decoder
 
-    def local_batch(self, feed: Batch) -> Batch:
+    def local_batch(self, batch: Batch) -> Batch:
         """The rows of a batch that this process computes: every n-th, so that all processes get similar lengths."""
         if self.size == 1:
-            return feed
-        return feed.rows(np.arange(self.rank, len(feed.tokens_B), self.size))
+            return batch
+        return batch.rows(np.arange(self.rank, len(batch.tokens_B), self.size))
 
-    def gradient_sync_context(self, module: nn.Module, last: bool) -> Any:  # noqa: ANN401
+    def gradient_sync_context(self, module: nn.Module, is_last_part: bool) -> Any:  # noqa: ANN401
         """A context in which gradients are exchanged only for the last part of a batch."""
-        if isinstance(module, nn.parallel.DistributedDataParallel) and not last:
+        if isinstance(module, nn.parallel.DistributedDataParallel) and not is_last_part:
             return module.no_sync()
         return nullcontext()
 
@@ -110,20 +110,20 @@ def local_shard(tensor: Tensor) -> Tensor:
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor  # pyrefly: ignore[not-callable]
 
 
-def shard_like(held: Tensor, value: Tensor) -> Tensor:
-    """Shard `value` like `held`, if `held` is sharded and `value` is not."""
-    if hasattr(held, "placements") and not hasattr(value, "placements"):
+def shard_like(sharded_tensor: Tensor, tensor: Tensor) -> Tensor:
+    """Shard `tensor` like `sharded_tensor`, if `sharded_tensor` is sharded and `tensor` is not."""
+    if hasattr(sharded_tensor, "placements") and not hasattr(tensor, "placements"):
         from torch.distributed.tensor import distribute_tensor
 
-        return distribute_tensor(value, held.device_mesh, held.placements)  # pyrefly: ignore
-    return value
+        return distribute_tensor(tensor, sharded_tensor.device_mesh, sharded_tensor.placements)  # pyrefly: ignore
+    return tensor
 
 
 ALONE = DistributedProcesses()
 
 
 @contextmanager
-def team(shard: bool = False) -> Iterator[DistributedProcesses]:
+def distributed_processes(shard: bool = False) -> Iterator[DistributedProcesses]:
     """The processes that torchrun started, or this one alone."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1 and not shard:
