@@ -16,6 +16,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
+from lengthwise.checksums import checksum
 from lengthwise.evaluation.rows import frame_to_parquet, rows_to_frame
 from lengthwise.folder import Folder
 from lengthwise.run.lease import Lease
@@ -34,10 +35,15 @@ def nothing(job: Job) -> Outcome:
     if lease is None:
         return Outcome(job.key, "already")
     with lease:
-        lease.folder.create("run.json", json.dumps({"id": job.key, "options": dict(job.options), "token": job.key}))
-        lease.folder.write("rows.parquet", frame_to_parquet(rows_to_frame([])))
-        lease.folder.create("done", json.dumps({"validations": [], "token": job.key}))
-        lease.finish({"seconds": 0.0, "validation": None})
+        files = {
+            "run.json": json.dumps({"id": job.key, "options": dict(job.options), "token": job.key}).encode(),
+            "rows.parquet": frame_to_parquet(rows_to_frame([])),
+            "done": json.dumps({"validations": [], "token": job.key}).encode(),
+        }
+        for name, data in files.items():
+            lease.folder.create(name, data)
+        checksums = {f"{lease.number}/{name}": checksum(data) for name, data in files.items()}
+        lease.finish({"seconds": 0.0, "validation": None}, checksums)
     return Outcome(job.key, "done", seconds=time.perf_counter() - began)
 
 

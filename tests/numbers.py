@@ -25,9 +25,9 @@ from lengthwise.reporting.divergences import (
 from lengthwise.reporting.findings import collect_findings
 from lengthwise.reporting.page import Page
 from lengthwise.statistics.learned import scored_rows_filter
+from lengthwise.study.bundle import Bundle
 from lengthwise.study.file import StudyFile
 from lengthwise.study.plan import Planned
-from lengthwise.study.store import Bundle
 from lengthwise.task import TASKS
 
 ROOT = Path(__file__).parents[1]

@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -62,6 +64,27 @@ def test_what_is_written_without_to_has_a_folder_of_its_own(command, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["lengthwise-output"]
     assert list((tmp_path / "lengthwise-output").iterdir())
     assert "lengthwise-output/" in (Path(__file__).parents[1] / ".gitignore").read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("redirection", "code", "told"),
+    [("| head -1", 0, ""), (">&-", 0, ""), ("> /dev/full", 1, "the output cannot be written: No space left on device")],
+)
+def test_output_that_goes_nowhere_is_no_traceback(redirection, code, told):
+    command = f"{sys.executable} -m lengthwise list tasks {redirection}; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == code and told in done.stderr and len(done.stderr.splitlines()) <= 1, done.stderr
+
+
+@pytest.mark.parametrize("seconds", [0.2, 0.4, 0.7])
+def test_ctrl_c_at_the_beginning_is_no_traceback(seconds):
+    process = subprocess.Popen(
+        [*COMMAND, "list", "encodings"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    time.sleep(seconds)
+    process.send_signal(signal.SIGINT)
+    told = process.communicate(timeout=30)[1]
+    assert process.returncode in {0, 130, -signal.SIGINT} and "Traceback" not in told, told
 
 
 def test_version():
@@ -229,6 +252,22 @@ def test_lengths_draws_anybodys_corpus(tmp_path):
         (["show", "scan:longest=23"], "scan has no length 23 (actions) to train up to; write longest=22"),
         (["lengths", "table.csv"], "write it as parquet or JSON lines"),
         (["verify", "rope", "--positions", "coupled"], "so they need a task"),
+        (["show", "copy:alphabet=1000000000"], "option 'alphabet' of task 'copy' is at most 10,000,000"),
+        (["show", "recall:values=9223372036854775808"], "option 'values' of task 'recall' is at most 10,000,000"),
+        (
+            ["train", "copy", "--positions", "randomized:limit=2147483648"],
+            "'limit' of positions 'randomized' is at most",
+        ),
+        (
+            ["train", "copy", "--positions", "given:values=[1,99999999999]"],
+            "'values' of positions 'given' is at most",
+        ),
+        (["train", "copy", "--training", "laptop:lr=1e999"], "cannot be inf: Input should be a finite number"),
+        (["train", "copy", "--stream", "order=²"], "a stream is written name=seed"),
+        (["train", "copy", "--stream", "order=" + "9" * 5000], "a stream is written name=seed"),
+        (["describe", "laptop:layers=100000000"], "cannot be 100000000: Input should be less than or equal to 1024"),
+        (["describe", "laptop:width=1000000000"], "Input should be less than or equal to 65536"),
+        (["cite", "pcfg:longest=*"], "option 'longest' of task 'pcfg' cannot be '*'"),
     ],
 )
 def test_mistakes_about_tasks_are_one_line(arguments, said):

@@ -102,7 +102,7 @@ def unit_scale(decoder):
 
 def round_trip(decoder, folder):
     LengthwiseForCausalLM.from_decoder(decoder).save_pretrained(folder)
-    return LengthwiseForCausalLM.from_pretrained(folder)
+    return LengthwiseForCausalLM.from_pretrained(folder, trust_remote_code=True)
 
 
 def assert_same(decoder, loaded, **arguments):
@@ -218,7 +218,7 @@ def test_a_buffer_that_would_be_lost_is_refused_when_loading(outside, tmp_path, 
     assert loaded.decoder.encodings[0].slopes.isnan().all()
     assert loaded(IDS).logits.isnan().any()
     with pytest.raises(SpecError, match="keeps 'slopes'"):
-        LengthwiseForCausalLM.from_pretrained(tmp_path / "model")
+        LengthwiseForCausalLM.from_pretrained(tmp_path / "model", trust_remote_code=True)
 
 
 @pytest.mark.usefixtures("garbage_is_nan")
@@ -234,7 +234,9 @@ def test_a_plain_tensor_of_an_encoding_comes_back(dtype, outside, tmp_path, monk
     assert torch.equal(loaded.decoder.encodings[0].slopes, decoder.encodings[0].slopes)
     assert_same(decoder, loaded)
     monkeypatch.setattr(hf, "_built", lambda config, specs, seed: Decoder(config, specs, seed=seed))
-    slopes = LengthwiseForCausalLM.from_pretrained(tmp_path / "model").decoder.encodings[0].slopes
+    slopes = (
+        LengthwiseForCausalLM.from_pretrained(tmp_path / "model", trust_remote_code=True).decoder.encodings[0].slopes
+    )
     assert slopes.is_meta  # lost
     assert slopes.dtype == dtype  # and would have been rounded
 
@@ -255,14 +257,14 @@ def test_an_encoding_keeps_the_weights_it_chose(outside, tmp_path):
     assert chosen(model.decoder)
     assert all(torch.equal(tensor, held[name]) for name, tensor in model.decoder.state_dict().items())
     model.save_pretrained(tmp_path / "model")
-    loaded = LengthwiseForCausalLM.from_pretrained(tmp_path / "model")
+    loaded = LengthwiseForCausalLM.from_pretrained(tmp_path / "model", trust_remote_code=True)
     assert chosen(loaded.decoder)
     assert_same(decoder, loaded)
 
 
 def test_a_model_made_from_a_config_initialises_itself(outside):
     decoder = Decoder(CONFIG, f"{outside}:Chooser", seed=4)
-    model = LengthwiseForCausalLM(LengthwiseConfig.of(decoder))
+    model = LengthwiseForCausalLM(LengthwiseConfig.of(decoder), trust_remote_code=True)
     assert chosen(model.decoder)
     for name, tensor in model.decoder.state_dict().items():
         assert torch.equal(tensor, decoder.state_dict()[name]), name
@@ -277,7 +279,7 @@ def test_without_its_guard_hugging_face_overwrites_them(outside, monkeypatch):
     assert decoder.encodings[0].map.weight.std().item() == pytest.approx(0.02, rel=0.1)
 
 
-def test_a_frozen_parameter_stays_frozen(outside, tmp_path):
+def test_a_frozen_parameter_stays_frozen(outside, tmp_path, monkeypatch):
     decoder = unit_scale(Decoder(CONFIG, f"{outside}:Frozen"))
     loaded = round_trip(decoder, tmp_path / "model")
     assert_same(decoder, loaded)
@@ -285,6 +287,7 @@ def test_a_frozen_parameter_stays_frozen(outside, tmp_path):
     assert [name for name, tensor in loaded.named_parameters() if not tensor.requires_grad] == [
         "decoder.encodings.0.slopes"
     ]
+    monkeypatch.setattr(hf, "_refuse_foreign_code", lambda *_: None)
     unguarded = PreTrainedModel.from_pretrained.__func__(LengthwiseForCausalLM, tmp_path / "model")
     assert unguarded.decoder.encodings[0].slopes.requires_grad  # thawed
 
@@ -347,7 +350,7 @@ def test_an_encoding_whose_file_is_gone_is_an_error(outside, tmp_path):
     model.save_pretrained(tmp_path / "model")
     outside.unlink()
     with pytest.raises(SpecError, match="there is no file"):
-        LengthwiseForCausalLM.from_pretrained(tmp_path / "model")
+        LengthwiseForCausalLM.from_pretrained(tmp_path / "model", trust_remote_code=True)
 
 
 def test_an_encoding_whose_file_was_edited_since_is_not_saved(outside, tmp_path):
@@ -360,16 +363,16 @@ def test_an_encoding_whose_file_was_edited_since_is_not_saved(outside, tmp_path)
 def test_an_encoding_whose_file_was_edited_since_is_not_loaded(outside, tmp_path):
     decoder = Decoder(CONFIG, f"{outside}:Plain")
     LengthwiseForCausalLM.from_decoder(decoder).save_pretrained(tmp_path / "saved")
-    LengthwiseForCausalLM.from_pretrained(tmp_path / "saved")
+    LengthwiseForCausalLM.from_pretrained(tmp_path / "saved", trust_remote_code=True)
     path = tmp_path / "saved" / "config.json"
     outside.write_text(outside.read_text().replace("3.0 **", "2.0 **"))
     with pytest.raises(SpecError, match="has changed since this model was saved"):
-        LengthwiseForCausalLM.from_pretrained(tmp_path / "saved")
+        LengthwiseForCausalLM.from_pretrained(tmp_path / "saved", trust_remote_code=True)
     # Without the guard (no hash in the config to compare with) it loads, as another function.
     config = json.loads(path.read_text())
     config["sources"] = hf._sources(Decoder(CONFIG, f"{outside}:Plain"))
     path.write_text(json.dumps(config))
-    loaded = LengthwiseForCausalLM.from_pretrained(tmp_path / "saved")
+    loaded = LengthwiseForCausalLM.from_pretrained(tmp_path / "saved", trust_remote_code=True)
     assert not torch.equal(loaded.eval()(IDS).logits, decoder.eval()(IDS))
 
 

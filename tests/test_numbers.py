@@ -3,9 +3,9 @@
 import pytest
 
 from lengthwise.statistics.learned import counts_by_length, learned_runs, scored_rows_filter
+from lengthwise.study.bundle import Bundle
 from lengthwise.study.file import StudyFile
 from lengthwise.study.plan import Planned
-from lengthwise.study.store import Bundle
 from tests.numbers import BLOCK, PAGES, RESULTS, ROOT, SENTENCES, TABLES, written
 
 

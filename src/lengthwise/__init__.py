@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from lengthwise.encoding.base import Encoding, Geometry
     from lengthwise.evaluation.interface import evaluate
     from lengthwise.interface.attention import AttentionAnalysis, analyze
-    from lengthwise.interface.bundles import export_bundle, study_schema, write_rows
+    from lengthwise.interface.bundles import export_bundle, fsck, study_schema, write_rows
     from lengthwise.interface.catalog import (
         checks,
         cost,
@@ -55,6 +55,7 @@ else:
         "AttentionAnalysis": "interface.attention",
         "analyze": "interface.attention",
         "export_bundle": "interface.bundles",
+        "fsck": "interface.bundles",
         "study_schema": "interface.bundles",
         "write_rows": "interface.bundles",
         "checks": "interface.catalog",
@@ -147,6 +148,7 @@ __all__ = [
     "export_bundle",
     "export_model",
     "export_task",
+    "fsck",
     "load_run",
     "positions",
     "preset",

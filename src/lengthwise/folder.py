@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -28,12 +29,16 @@ _CONTESTS = 6
 """How often a create is tried if other writers create the same name at the same time."""
 
 
+class Missing(SpecError):
+    """There is no such file."""
+
+
 class Folder:
     """A folder, local or remote: `Folder("runs") / "a"`, `Folder("s3://bucket/runs")`."""
 
     def __init__(self, where: str | Path | Folder) -> None:
         if isinstance(where, Folder):
-            self.fs, self.path, self.name = where.fs, where.path, where.name
+            self.fs, self.path, self.name, self.root = where.fs, where.path, where.name, where.root
             return
         import fsspec
 
@@ -43,12 +48,24 @@ class Folder:
             self.fs, self.path = fsspec.core.url_to_fs(self.name, use_listings_cache=False)
         except (ImportError, ValueError) as error:
             raise SpecError(f"{self.name!r} cannot be opened: {error}") from error
-        self.path = self.path.rstrip("/") or "/"
+        self.path = self.root = self.path.rstrip("/") or "/"
+        """`root` is the folder that was named; links may not lead out of it."""
 
     def __truediv__(self, name: str) -> Folder:
+        _require_inside(name)
         below = Folder(self)
         below.path, below.name = f"{self.path}/{name}", f"{self.name.rstrip('/')}/{name}"
         return below
+
+    def _at(self, name: str) -> str:
+        """Return the path of a file of this folder; raises for a name or a link that leads out of it."""
+        _require_inside(name)
+        path = f"{self.path}/{name}"
+        if self.local is not None:
+            real, root = os.path.realpath(path), os.path.realpath(self.root)
+            if not real.startswith(root.rstrip("/") + "/"):
+                raise SpecError(f"{self.name}/{name} is a link that leads out of {self.root}; it is not followed")
+        return path
 
     def __str__(self) -> str:
         return self.name
@@ -67,7 +84,7 @@ class Folder:
     def parent(self) -> Folder:
         """The folder this one is in."""
         above = Folder(self)
-        above.path = self.path.rpartition("/")[0]
+        above.path = above.root = self.path.rpartition("/")[0]
         above.name = self.name.rpartition("/")[0] if self.local is None else str(Path(self.name).parent)
         return above
 
@@ -85,20 +102,20 @@ class Folder:
     def exists(self, name: str = "") -> bool:
         """Whether a file or folder exists; without a name, this folder itself."""
         with _spoken("read", self.name):
-            return self.fs.exists(f"{self.path}/{name}" if name else self.path)
+            return self.fs.exists(self._at(name) if name else self.path)
 
     def read(self, name: str) -> bytes:
         """Return the content of a file."""
         with _spoken("read", f"{self.name}/{name}"):
             if self.local is None:  # one request, so that a file being rewritten is read whole, old or new
-                return self.fs.cat_file(f"{self.path}/{name}")
-            with open(f"{self.path}/{name}", "rb") as file:
+                return self.fs.cat_file(self._at(name))
+            with open(self._at(name), "rb") as file:
                 return file.read()
 
     def write(self, name: str, content: bytes | str) -> None:
         """Write a file atomically: readers see the old content or the new, never a part."""
         data = content.encode() if isinstance(content, str) else content
-        target = f"{self.path}/{name}"
+        target = self._at(name)
         with _spoken("write", f"{self.name}/{name}"):
             self._room(name)
             if self.local is None:
@@ -112,7 +129,7 @@ class Folder:
         data = content.encode() if isinstance(content, str) else content
         if not data:
             raise ValueError("a file that is created is not empty: s3fs writes an empty one whoever was first")
-        target = f"{self.path}/{name}"
+        target = self._at(name)
         with _spoken("write", f"{self.name}/{name}"):
             self._room(name)
             if self.local is not None:
@@ -157,18 +174,18 @@ class Folder:
         with _spoken("write", f"{self.name}/{name}"):
             self._room(name)
             if self.local is not None:
-                with open(f"{self.path}/{name}", "a") as file:
+                with open(self._at(name), "a") as file:
                     file.write(lines)
             else:
                 before = b""
                 with suppress(FileNotFoundError):
-                    before = self.fs.cat_file(f"{self.path}/{name}")
-                self.fs.pipe_file(f"{self.path}/{name}", before + lines.encode())
+                    before = self.fs.cat_file(self._at(name))
+                self.fs.pipe_file(self._at(name), before + lines.encode())
 
     def remove(self, name: str) -> None:
         """Remove a file or folder, if it exists."""
         with _spoken("remove", f"{self.name}/{name}"), suppress(FileNotFoundError):
-            self.fs.rm(f"{self.path}/{name}", recursive=True)
+            self.fs.rm(self._at(name), recursive=True)
 
     def json(self, name: str) -> Any:  # noqa: ANN401
         """Return the parsed JSON of a file."""
@@ -180,6 +197,19 @@ class Folder:
     def _room(self, name: str) -> None:
         if _BUCKETS.isdisjoint([self.fs.protocol] if isinstance(self.fs.protocol, str) else self.fs.protocol):
             self.fs.makedirs(f"{self.path}/{name}".rpartition("/")[0], exist_ok=True)
+
+
+def publishable(argument: str) -> str:
+    """Return an argument of a command line without passwords of URLs and without paths of this machine."""
+    if "://" in argument:
+        return re.sub(r"(?<=://)[^/\s]*@", "", argument)
+    return re.sub(r"(?<![\w.])~?/(?:[^\s:=,/]+/)*([^\s:=,/]+)", r"\1", argument)
+
+
+def _require_inside(name: str) -> None:
+    """Raise for a name that is absolute, or leads out of the folder by `..`."""
+    if not name or name.startswith("/") or "\0" in name or ".." in name.split("/"):
+        raise SpecError(f"{name!r} is no name of a file inside a folder")
 
 
 @contextmanager
@@ -215,10 +245,9 @@ def _spoken(doing: str, where: str) -> Iterator[None]:
     except SpecError:
         raise
     except FileNotFoundError as error:
-        told = (
-            f"there is no {where}" if doing != "write" else f"cannot write {where}: there is no such bucket or folder"
-        )
-        raise SpecError(told) from error
+        if doing != "write":
+            raise Missing(f"there is no {where}") from error
+        raise SpecError(f"cannot write {where}: there is no such bucket or folder") from error
     except PermissionError as error:
         raise SpecError(f"cannot {doing} {where}: permission denied; give another folder") from error
     except OSError as error:

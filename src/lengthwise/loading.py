@@ -78,6 +78,15 @@ def load_class(module_or_file: str, name: str) -> type:
     return found
 
 
+def source_digest(name: str) -> str | None:
+    """Return a hash of what `file.py:Class` needs of its file, which is read but not executed; None for a module."""
+    where, _, cls = name.rpartition(":")
+    if not where.endswith(".py"):
+        return None
+    body = needed_statements(_parsed(where)[0], cls)
+    return hashlib.blake2b(code_without_comments(body).encode(), digest_size=16).hexdigest()
+
+
 def class_names_in_file(file: str) -> list[str]:
     """Return the names of the classes that a file defines."""
     return [node.name for node in _parsed(file)[0].body if isinstance(node, ast.ClassDef)]

@@ -274,6 +274,18 @@ def options(cls: type, positional_count: int | None = None) -> dict[str, inspect
     return found
 
 
+LARGEST = 10_000_000  # what an option may be; more is a slip, and could take all memory before it is noticed
+
+
+def _refuse_huge(kind: str, name: str, key: str, value: object) -> None:
+    """Raise for a number that no option can mean, also inside a list."""
+    if isinstance(value, tuple | list):
+        for one in value:
+            _refuse_huge(kind, name, key, one)
+    elif isinstance(value, int) and abs(value) > LARGEST:
+        raise SpecError(f"option {key!r} of {kind} {name!r} is at most {LARGEST:,}, not {format_value(value)[:30]}")
+
+
 def checked_options(kind: str, cls: type, spec: Spec, positional_count: int = 0) -> dict[str, object]:
     """Return the spec's options as keyword arguments of `cls`; raise for an unknown name or a wrong type."""
     from pydantic import TypeAdapter, ValidationError
@@ -286,6 +298,7 @@ def checked_options(kind: str, cls: type, spec: Spec, positional_count: int = 0)
         if key not in known:
             hint = did_you_mean(key, known) if known else " It has no options."
             raise SpecError(f"{kind} {spec.name!r} has no option {key!r}.{hint}")
+        _refuse_huge(kind, spec.name, key, value)
         wanted = hints.get(key, object)
         if wanted is str and isinstance(value, bool | int | float):
             value = format_value(value)

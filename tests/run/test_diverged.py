@@ -10,11 +10,12 @@ from lengthwise.folder import Folder
 from lengthwise.reporting.findings import collect_findings
 from lengthwise.reporting.page import Page
 from lengthwise.run.lease import Lease
+from lengthwise.study.bundle import Bundle
 from lengthwise.study.drive import Driver
 from lengthwise.study.executors import InProcess
 from lengthwise.study.plan import Planned
 from lengthwise.study.status import status
-from lengthwise.study.store import Bundle, Store
+from lengthwise.study.store import Store
 from lengthwise.training.health import Diverged
 from tests.run.test_cli_runs import cli
 from tests.study.conftest import tiny

@@ -222,10 +222,17 @@ CASES = {
         based(positions="randomized:limit=3"),
         ["needs more than 3 positions; write randomized:limit="],
     ),
-    "too wide a model": (based(model="laptop:width=1000000000"), ["write a smaller width, heads or head_width"]),
+    "too wide a model": (
+        based(model="laptop:width=1000000000"),
+        ["option 'width' of preset 'laptop' cannot be 1000000000: Input should be less than or equal to 65536"],
+    ),
+    "too wide an attention": (
+        based(model="laptop:width=60000:heads=1000:head_width=60000"),
+        ["write a smaller width, heads or head_width"],
+    ),
     "positions beyond memory": (
         based(positions="randomized:limit=100000000000000"),
-        ["positions randomized:limit=100000000000000: cannot be made, its numbers are out of any range"],
+        ["base.positions: option 'limit' of positions 'randomized' is at most 10,000,000"],
     ),
     "a number of 5000 digits": (
         based(encoding="rope:theta=" + "9" * 3990),

@@ -15,12 +15,14 @@ import pytest
 import lengthwise as lw
 from lengthwise.run import Run
 from lengthwise.study.add import chosen_tasks, with_added_encodings
+from lengthwise.study.bundle import Bundle
 from lengthwise.study.drive import Driver
 from lengthwise.study.executors import InProcess, Processes
 from lengthwise.study.plan import Planned, check_only_encoding_differs
 from lengthwise.study.status import status
-from lengthwise.study.store import Bundle, Store
+from lengthwise.study.store import Store
 from lengthwise.study.work import Outcome, do_job
+from tests.damage import reseal_bundle
 from tests.study.conftest import lengthwise, tiny
 
 ROOT = Path(__file__).parents[2]
@@ -351,27 +353,32 @@ def test_a_bundle_is_checked_against_its_study_and_some_of_its_runs_are_executed
     rows = pl.read_parquet(tmp_path / "bundle" / "rows.parquet")
     shutil.copytree(tmp_path / "bundle", tmp_path / "rows")
     (again,) = found.against.again.runs
-    here = pl.when(pl.col("run").cast(pl.String) == again).then(pl.col("correct") ^ 1).otherwise(pl.col("correct"))
-    rows.with_columns(here.alias("correct")).write_parquet(tmp_path / "rows" / "rows.parquet")
+    here = pl.when(pl.col("run").cast(pl.String) == again).then(pl.col("loss") + 1).otherwise(pl.col("loss"))
+    rows.with_columns(here.alias("loss")).write_parquet(tmp_path / "rows" / "rows.parquet")
+    reseal_bundle(tmp_path / "rows")
     assert not study.check(tmp_path / "rows").errors, "without executing anything a changed row is not seen"
     changed = study.check(tmp_path / "rows", rerun=1, store=str(tmp_path / "s"), executor="inline")
     assert not changed.against.again.equal and "not bit-equal" in changed.errors[0]
     rows.filter(pl.col("run").cast(pl.String) != again).write_parquet(tmp_path / "rows" / "rows.parquet")
+    reseal_bundle(tmp_path / "rows")
     missing = study.check(tmp_path / "rows")
     assert missing.errors == [f"{again} has no rows"] and "4 runs of the bundle: 1 mistake" in str(missing)
     assert missing.plain()["against"] == str(tmp_path / "rows")
 
     runs = (tmp_path / "bundle" / "runs.jsonl").read_text()
     (tmp_path / "bundle" / "runs.jsonl").write_text(runs.replace('"lr": ', '"lr": 1', 1))
+    reseal_bundle(tmp_path / "bundle")
     (mistake,) = study.check(tmp_path / "bundle").errors
     assert "its options give the id" in mistake
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     options = json.loads(runs.splitlines()[0])["run"]["options"]["encoding"]
     foreign = runs.replace(json.dumps(options), json.dumps([f"{tmp_path / 'evil.py'}:Evil"]), 1)
     (tmp_path / "bundle" / "runs.jsonl").write_text(foreign)
+    reseal_bundle(tmp_path / "bundle")
     (mistake,) = study.check(tmp_path / "bundle").errors
     assert "its options name copy, consecutive, " in mistake and not (tmp_path / "ran").exists()
     (tmp_path / "bundle" / "runs.jsonl").write_text(runs.replace('"lr": ', '"learning_rate": ', 1))
+    reseal_bundle(tmp_path / "bundle")
     (mistake,) = study.check(tmp_path / "bundle").errors
     assert "its options cannot be read" in mistake
 

@@ -45,7 +45,7 @@ def test_a_lease_is_taken_once_and_a_done_run_never(store):
     lease = Lease.take(store, RUN)
     with pytest.raises(Held, match=f"process {os.getpid()} on this machine"):
         Lease.take(store, RUN)
-    lease.finish({"seconds": 1.0})
+    lease.finish({"seconds": 1.0}, {})
     assert done_record(store, RUN)["attempt"] == 1
     assert Lease.take(store, RUN) is None
 
@@ -117,12 +117,12 @@ def test_a_zombie_can_neither_finish_nor_be_counted_twice(store):
     zombie.release("stopped")  # to others it looks dead; it does not know
     second = Lease.take(store, RUN)
     with pytest.raises(LeaseLost, match="taken over"):
-        zombie.finish({})
+        zombie.finish({}, {})
     assert done_record(store, RUN) is None
-    second.finish({"seconds": 2.0})
+    second.finish({"seconds": 2.0}, {})
     assert done_record(store, RUN)["attempt"] == 2
     with pytest.raises(LeaseLost):
-        zombie.finish({})
+        zombie.finish({}, {})
     assert done_record(store, RUN)["attempt"] == 2
 
 

@@ -13,10 +13,11 @@ import pytest
 from lengthwise.folder import Folder
 from lengthwise.run.lease import Lease
 from lengthwise.spec import SpecError
+from lengthwise.study.bundle import Bundle
 from lengthwise.study.drive import Driver, require_exclusive_create
 from lengthwise.study.executors import InProcess
 from lengthwise.study.plan import Planned
-from lengthwise.study.store import Bundle, Store
+from lengthwise.study.store import Store
 from tests.study.test_races import holds, race
 
 for module in ("s3fs", "moto", "werkzeug"):
@@ -280,7 +281,7 @@ def test_what_a_lease_and_its_end_cost(door, bucket, tmp_path, figure):
         began = time.monotonic()
         for number in range(many):
             with Lease.take(store, f"run-{number}") as lease:
-                lease.finish({})
+                lease.finish({}, {})
         each = (time.monotonic() - began) / many
         requests = (sum(door.counts.values()) - before) / many
         told = f", {requests:.0f} requests" if requests else ""

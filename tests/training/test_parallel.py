@@ -71,7 +71,7 @@ def test_two_processes_train_what_one_trains(one, tmp_path, more, figure):
     assert checkpoint.step == STEPS and not torn
     plan = Plan.read(two.run_json["options"])
     loop = Loop(plan.decoder(), on_demand_blocks(lambda *_: None), plan.training, plan.positions, plan.seeds)
-    loop.load(checkpoint.tensors(loop.template_tensors), checkpoint.step)
+    loop.load(checkpoint.tensors(), checkpoint.step)
     for name, value in two.weights().items():
         assert torch.equal(loop.decoder.state_dict()[name], value)
     moments = unpack((one.folder / "checkpoints" / f"{STEPS:09d}").read("state.safetensors"))
@@ -79,16 +79,20 @@ def test_two_processes_train_what_one_trains(one, tmp_path, more, figure):
         assert torch.allclose(loop.optimizer.state[parameter]["exp_avg"], moments[f"exp_avg.{name}"], atol=1e-3)
 
 
-@pytest.mark.parametrize(("first", "then"), [(["--shard"], []), ([], ["--shard"])], ids=["sharded→one", "one→sharded"])
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [((2, "--shard"), (1,)), ((1,), (2, "--shard")), ((2, "--shard"), (4, "--shard"))],
+    ids=["two shards→one", "one→two shards", "two shards→four"],
+)
 def test_a_run_goes_on_with_another_number_of_processes(one, tmp_path, first, then):
     """Stopped after 40 of 50 steps by taking away what came later."""
-    run, _ = launch(tmp_path, 2 if first else 1, *first)
+    run, _ = launch(tmp_path, *first)
     folder = Path(run.folder.path)
     for name in ("done", "model.safetensors", "rows.parquet", "predictions.parquet"):
         (folder / name).unlink()
     Folder(folder / "checkpoints").remove(f"{STEPS:09d}")
     (folder.parents[2] / "done" / run.id).unlink()
-    again, _ = launch(tmp_path, 2 if then else 1, *then)
+    again, _ = launch(tmp_path, *then)
     assert again.folder.leaf == "2" and again.log()[-1]["step"] == STEPS
     apart = max(float((a - again.weights()[name]).abs().max()) for name, a in one.weights().items())
     assert apart < WITHIN

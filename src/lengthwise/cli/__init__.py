@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import sys
 import warnings
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -19,6 +22,8 @@ __all__ = ["analyze", "app", "encodings", "main", "published", "runs", "study", 
 
 def main() -> None:
     """Run the command line: a user's mistake is one line on stderr and exit code 2, a run that diverged is code 3."""
+    if sys.stdout is None:  # the shell closed it: `>&-`
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without − or ≥ shows ?, not a traceback
@@ -34,9 +39,23 @@ def main() -> None:
             print(f"lengthwise: error: {line}", file=sys.stderr)
         sys.exit(error.exit_code)
     except BrokenPipeError:
-        # The reader of our output (`| head`) has left; that is no error.
-        sys.stderr.close()
+        _drop_output()  # the reader of our output (`| head`) has left; that is no error
         sys.exit(0)
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EIO}:
+            raise
+        _drop_output()
+        print(f"lengthwise: error: the output cannot be written: {error.strerror}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print("lengthwise: stopped", file=sys.stderr)
+        sys.exit(130)
+
+
+def _drop_output() -> None:
+    """Send what is still to be printed nowhere, so that Python does not fail again when it exits."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _warn(message: Warning | str, *where: object, **more: object) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 import lengthwise as lw
-from lengthwise.cli.runs import STORE, Checkpoint, Lengths, RunName, Store
+from lengthwise.cli.runs import STORE, AllowCode, Checkpoint, Lengths, RunName, Store
 from lengthwise.cli.terminal import Json, app, say, show
 from lengthwise.folder import OUTPUT
 from lengthwise.spec import SpecError
@@ -30,7 +30,7 @@ def analyze(
     examples: Annotated[int, typer.Option(min=1, help="of each length")] = 10,
     checkpoint: Checkpoint = "last",
     to: Annotated[Path, typer.Option("--to", help="the folder of rows and figures")] = OUTPUT / "attention",
-    allow_code: Annotated[bool, typer.Option("--allow-code", help="the study may run code from outside")] = False,
+    allow_code: AllowCode = False,
     as_json: Json = False,
 ) -> None:
     """Measure what attention heads look at, and how far back.
@@ -50,7 +50,7 @@ def analyze(
         found = lw.AttentionAnalysis.read(rows, reference)
     else:
         names = _names(runs, study, store, allow_code=allow_code)
-        found = lw.analyze(names, lengths=lengths, **how)  # pyrefly: ignore[bad-argument-type]
+        found = lw.analyze(names, lengths=lengths, allow_code=allow_code, **how)  # pyrefly: ignore[bad-argument-type]
     paths = found.write(to)
     show(found, as_json, figures=[str(path) for path in paths])
     if not as_json:
@@ -64,12 +64,13 @@ def attention(
     to: Annotated[Path, typer.Option("--to", help="the SVG file")] = OUTPUT / "attention.svg",
     checkpoint: Checkpoint = "last",
     store: Store = STORE,
+    allow_code: AllowCode = False,
 ) -> None:
     """Draw the attention weights of one prompt as heat maps.
 
     There is one heat map for each layer and head, with the tokens of prompt and answer as labels.
     """
-    found = lw.attention(run, prompt, checkpoint=checkpoint, store=store)
+    found = lw.attention(run, prompt, checkpoint=checkpoint, store=store, allow_code=allow_code)
     found.write(to)
     show(found)
     say(f"figure: {to}")
@@ -97,6 +98,7 @@ def probe(
     store: Store = STORE,
     rows: Annotated[Path | None, typer.Option(help="show the rows of this folder again; no model is read")] = None,
     to: Annotated[Path, typer.Option(help="the folder of rows and figures")] = OUTPUT,
+    allow_code: AllowCode = False,
     as_json: Json = False,
 ) -> None:
     """Predict token positions from hidden states, layer by layer.
@@ -114,7 +116,7 @@ def probe(
         if encodings is not None and study is None:
             raise SpecError("--encodings chooses among the runs of a study; give --study, or name the runs alone")
         found = lw.probe(
-            _names(runs, study, store, encodings),
+            _names(runs, study, store, encodings, allow_code),
             kind=kind,
             lengths=lengths,
             documents=[one.strip() for one in documents.split(",")],
@@ -123,6 +125,7 @@ def probe(
             spread=spread,
             checkpoint=checkpoint,
             store=store,
+            allow_code=allow_code,
             to=to,
         )
     paths = [str(path) for path in found.write(to)]

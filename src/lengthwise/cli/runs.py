@@ -27,6 +27,7 @@ Lengths = Annotated[str | None, typer.Option(help="e.g. 8,16,32 or 17-40; all th
 Allow = Annotated[
     list[str] | None, typer.Option(help="parameters that may be missing or left over, e.g. 'encodings.*'")
 ]
+AllowCode = Annotated[bool, typer.Option("--allow-code", help="the run may execute code from outside the package")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="no progress")]
 STORE = "lengthwise-store"
 
@@ -82,7 +83,7 @@ def _streams(given: list[str]) -> dict[str, int]:
     found = {}
     for one in given:
         name, equals, value = one.partition("=")
-        if not equals or not value.isdigit():
+        if not equals or not re.fullmatch(r"[0-9]{1,18}", value):
             raise SpecError(f"a stream is written name=seed, e.g. order=7, not {one!r}")
         found[name] = int(value)
     return found
@@ -150,13 +151,14 @@ def evaluate(
     allow: Allow = None,
     store: Store = STORE,
     save: Annotated[bool, typer.Option("--save", help="put the rows beside the run's own")] = False,
+    allow_code: AllowCode = False,
     as_json: Json = False,
 ) -> None:
     """Evaluate a stored run again, without training.
 
     Lengths, encoding scaling and temperature may differ from those of training.
     """
-    opened = lw.load_run(run, store)
+    opened = lw.load_run(run, store, allow_code=allow_code)
     changed = {"encoding": encoding, "temperature": temperature}
     with progress() as tell:
         found = opened.evaluate(
@@ -179,13 +181,14 @@ def ask(
     prompt: Annotated[str, typer.Argument(help='what to ask, e.g. "3 1 2"')],
     checkpoint: Checkpoint = "last",
     store: Store = STORE,
+    allow_code: AllowCode = False,
     as_json: Json = False,
 ) -> None:
     """Ask a trained model and print its answer and the right one.
 
     Where they differ, the first differing token is named.
     """
-    show(lw.ask(run, prompt, checkpoint=checkpoint, store=store), as_json)
+    show(lw.ask(run, prompt, checkpoint=checkpoint, store=store, allow_code=allow_code), as_json)
 
 
 @app.command("export-model")
@@ -194,9 +197,10 @@ def export_model(
     folder: Annotated[Path, typer.Argument(help="the folder to write")],
     checkpoint: Checkpoint = "last",
     store: Store = STORE,
+    allow_code: AllowCode = False,
 ) -> None:
     """Write a run's model as a Hugging Face folder.
 
     The folder has the weights, the config with the end token, and the tokenizer.
     """
-    show(lw.export_model(run, folder, checkpoint=checkpoint, store=store))
+    show(lw.export_model(run, folder, checkpoint=checkpoint, store=store, allow_code=allow_code))

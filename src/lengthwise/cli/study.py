@@ -238,6 +238,22 @@ def export(
     show(lw.export_bundle(store, to, study=of, results=with_, allow_code=allow_code), as_json)
 
 
+@study.command()
+def fsck(
+    where: Annotated[str, typer.Argument(help="a store or a bundle")],
+    repair: Annotated[bool, typer.Option("--repair", help="set aside what is damaged, add missing checksums")] = False,
+    as_json: Json = False,
+) -> None:
+    """Find damaged files in a store or a bundle.
+
+    Every file that has a checksum is read. The exit code is 1 if something was found and not repaired.
+    """
+    found = lw.fsck(where, repair=repair)
+    show(found, as_json)
+    if found.found and not repair:
+        raise typer.Exit(1)
+
+
 @study.command("list")
 def list_(as_json: Json = False) -> None:
     """List the studies that ship with lengthwise.

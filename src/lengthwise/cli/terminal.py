@@ -114,9 +114,13 @@ def console(stderr: bool = False) -> Console:
     """Where to print: rich is imported only when something is. `:one:` in a spec stays what it is, no emoji."""
     from rich.console import Console
 
+    class Screen(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # rich's own would exit with code 1
+
     # A pipe has no width of its own.
     fixed = None if stderr or sys.stdout.isatty() or "COLUMNS" in os.environ else 160
-    return Console(stderr=stderr, width=fixed, emoji=False)
+    return Screen(stderr=stderr, width=fixed, emoji=False)
 
 
 def say(text: str, style: str = "") -> None:

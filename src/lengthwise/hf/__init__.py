@@ -13,6 +13,7 @@ import inspect
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +23,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from lengthwise import __version__
+from lengthwise.consent import refuse_code
 from lengthwise.encoding import ENCODINGS
 from lengthwise.model import Decoder, DecoderConfig
 from lengthwise.spec import Spec, SpecError, resolve
@@ -109,10 +111,13 @@ class LengthwiseForCausalLM(DecoderGenerationMixin, PreTrainedModel):
 
     config_class = LengthwiseConfig
 
-    def __init__(self, config: LengthwiseConfig, *, decoder: Decoder | None = None) -> None:
+    def __init__(
+        self, config: LengthwiseConfig, *, decoder: Decoder | None = None, trust_remote_code: bool = False
+    ) -> None:
         super().__init__(config)
         fields, specs = config.validated_config()
         if decoder is None:
+            _refuse_foreign_code(config, specs, trust_remote_code or _TRUSTED.get())
             decoder = _built(fields, specs, config.seed)
         elif (decoder.config, list(decoder.specs)) != (fields, specs):
             raise SpecError("the config describes another decoder; use LengthwiseForCausalLM.from_decoder(decoder)")
@@ -206,8 +211,12 @@ class LengthwiseForCausalLM(DecoderGenerationMixin, PreTrainedModel):
         """Load config and weights; a missing, unexpected or misshapen tensor is an error, never re-initialised."""
         where = pretrained_model_name_or_path
         _refuse_nowhere(where)
+        trusted = _TRUSTED.set(bool(named.get("trust_remote_code")))
         named["ignore_mismatched_sizes"] = True  # the check below names the tensor, transformers' own does not
-        loaded: Any = super().from_pretrained(where, output_loading_info=True, **named)
+        try:
+            loaded: Any = super().from_pretrained(where, output_loading_info=True, **named)
+        finally:
+            _TRUSTED.reset(trusted)
         model, found = loaded
         _refuse_gaps(str(where), found)
         for name in model._frozen:
@@ -221,6 +230,24 @@ AutoModelForCausalLM.register(LengthwiseConfig, LengthwiseForCausalLM, exist_ok=
 
 
 # --- building --------------------------------------------------------------------------------------------------------
+
+
+_TRUSTED: ContextVar[bool] = ContextVar("trusted", default=False)
+"""Whether the model that is being loaded may run code from outside the package."""
+
+
+def _refuse_foreign_code(config: LengthwiseConfig, specs: list[Spec], trusted: bool) -> None:
+    """Raise for code that was not allowed, or is not the code the model was saved with, before it is executed."""
+    consent = "load it with trust_remote_code=True"
+    refuse_code([config.encodings, config.decoder_config], "the config of this model", trusted, consent)
+    for spec, then in zip(specs, config.sources, strict=True):
+        file = Path(spec.name.rpartition(":")[0])
+        if file.suffix == ".py" and file.is_file() and _hash(file) != then:
+            raise SpecError(f"the file of encoding '{spec}' has changed since this model was saved; restore it")
+
+
+def _hash(file: Path) -> str:
+    return hashlib.blake2b(file.read_bytes(), digest_size=8).hexdigest()
 
 
 def _described(decoder: Decoder) -> dict[str, Any]:
@@ -245,7 +272,7 @@ def _sources(decoder: Decoder) -> list[str | None]:
     for which in decoder.which:
         held = type(decoder.encodings[which])
         file = None if held.__module__.startswith("lengthwise.") else inspect.getsourcefile(held)
-        found.append(None if file is None else hashlib.blake2b(Path(file).read_bytes(), digest_size=8).hexdigest())
+        found.append(None if file is None else _hash(Path(file)))
     return found
 
 

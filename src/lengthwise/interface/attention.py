@@ -174,6 +174,7 @@ def analyze(
     examples: int = 10,
     checkpoint: str = "last",
     store: str = STORE,
+    allow_code: bool = False,
     say: Say | None = None,
 ) -> AttentionAnalysis:
     """Measure what attention heads look at and how far back; compare the attention of several runs.
@@ -186,8 +187,8 @@ def analyze(
     """
     import torch
 
-    opened = [open_finished_run(run, store) for run in runs]
-    other = None if against is None else open_finished_run(against, store)
+    opened = [open_finished_run(run, store, allow_code) for run in runs]
+    other = None if against is None else open_finished_run(against, store, allow_code)
     if not opened:
         raise SpecError("there is nothing to analyze: give at least one run")
     threads = torch.get_num_threads()
@@ -203,11 +204,11 @@ def analyze(
     return AttentionAnalysis(**found, reference=_compared_with(found["divergence"], reference))
 
 
-def open_finished_run(run: Run | str, store: str = STORE) -> Run:
+def open_finished_run(run: Run | str, store: str = STORE, allow_code: bool = False) -> Run:
     """Open a run by its folder, its id or the beginning of its id; refuse one that is not finished."""
     from lengthwise.run import Run
 
-    opened = Run.open(run, store) if isinstance(run, str) else run
+    opened = Run.of(run, store, allow_code)
     if not opened.done:
         raise SpecError(f"run {opened.id} is not finished; start it again, it goes on where it was stopped")
     return opened

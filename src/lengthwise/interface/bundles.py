@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lengthwise.display import Display, Part
 from lengthwise.folder import Folder
 from lengthwise.interface.study import Study
 from lengthwise.progress import Say, progress
 from lengthwise.spec import SpecError
+from lengthwise.study.store import Store
+
+if TYPE_CHECKING:
+    from lengthwise.study.fsck import Damage
 
 
 class WrittenFiles(Display, dict[str, Any]):
@@ -46,6 +52,46 @@ def write_rows(study: Study, to: str | Path, store: str | None = None, *, say: S
     return WrittenFiles(f"{found.height:,} rows of {runs:,} runs: {to}", rows=found.height, runs=runs, file=str(to))
 
 
+@dataclass(frozen=True, repr=False)
+class FsckResult(Display):
+    """What is wrong in a store or a bundle."""
+
+    where: str
+    found: list[Damage]
+    repaired: bool
+
+    def parts(self, width: int = 80) -> Iterator[Part]:
+        """A line for each damage, then the count."""
+        for one in self.found:
+            repair = one.repair if self.repaired else f"with --repair: {one.repair}"
+            yield Part(f"{one.where}: {one.what}; {repair}", wrap=False)
+        many = f"{len(self.found)} {'finding' if len(self.found) == 1 else 'findings'}" if self.found else "no damage"
+        yield Part(f"{self.where}: {many}")
+
+    def plain(self) -> dict[str, Any]:
+        """The findings as data."""
+        return {"where": self.where, "repaired": self.repaired, "found": [vars(one) for one in self.found]}
+
+
+def fsck(where: str, *, repair: bool = False) -> FsckResult:
+    """Read every file of a store or a bundle and compare it with its checksum; list what is wrong.
+
+    With `repair`, damaged runs are set aside so that they are made again, and checksums are added where there are none.
+
+    >>> fsck("lengthwise-store")
+    """
+    from lengthwise.study.fsck import check_bundle, check_store
+
+    folder = Folder(where)
+    if not folder.exists():
+        raise SpecError(f"there is no store and no bundle {where!r}")
+    if folder.exists("bundle.json"):
+        return FsckResult(where, list(check_bundle(folder, repair)), repair)
+    if not {"runs", "done", "leases"} & set(folder.names()):
+        raise SpecError(f"{where!r} is no store and no bundle: it has no runs and no bundle.json")
+    return FsckResult(where, list(check_store(Store(folder), repair)), repair)
+
+
 def export_bundle(
     store: str,
     to: str | Path,
@@ -61,7 +107,8 @@ def export_bundle(
 
     >>> export_bundle("lengthwise-store", "bundle")
     """
-    from lengthwise.study.store import Bundle, Store
+    from lengthwise.study.bundle import Bundle
+    from lengthwise.study.store import Store
 
     kept, keys, name = Store(store), None, None
     if not kept.folder.exists():

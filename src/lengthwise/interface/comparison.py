@@ -19,9 +19,10 @@ from lengthwise.reporting.findings import Findings, run_label_table
 from lengthwise.reporting.page import Page
 from lengthwise.run.lease import STORE
 from lengthwise.spec import Spec, SpecError, format_value, suggests
+from lengthwise.study.bundle import attempt_record, outcome_kinds, sample_wrong_answers
 from lengthwise.study.file import StudyFile
 from lengthwise.study.plan import GridPoint, Item, check_only_encoding_differs
-from lengthwise.study.store import Store, attempt_record, outcome_kinds, sample_wrong_answers
+from lengthwise.study.store import Store
 
 if TYPE_CHECKING:
     import polars as pl
@@ -177,7 +178,7 @@ def _findings(study: StudyFile, items: list[Item], runs: Sequence[Run]) -> Findi
 
     records: dict[str, Any] = {}
     for run in runs:
-        records[run.id] = {"key": run.id, "done": run.folder.json("done"), **attempt_record(run.folder)}
+        records[run.id] = {"key": run.id, "done": run.ends, **attempt_record(run.folder, run.read)}
     said = {run.id: run.predictions() for run in runs}
     return Findings(
         study=study,

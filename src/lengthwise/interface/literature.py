@@ -142,10 +142,11 @@ def claims(store: str = STORE, results: str | Path | None = None) -> Claims:
     from lengthwise.reporting.findings import collect_findings
     from lengthwise.reporting.numbers import compute_numbers
     from lengthwise.study.add import committed_results_folder, find_committed_file
+    from lengthwise.study.bundle import Bundle
     from lengthwise.study.file import StudyFile
     from lengthwise.study.plan import Planned
     from lengthwise.study.reading import recipes, shipped_file_path
-    from lengthwise.study.store import Bundle, Store
+    from lengthwise.study.store import Store
 
     listed, rows = read_claims(), dict[str, Any]()
     dates = {"claims": last_commit_date(shipped_file_path("claims.yaml"))}
@@ -204,7 +205,8 @@ def _papers(name: str, outside: bool = True) -> list[str]:
         parts = [str(spec) for one in (*study.encodings, *study.positions, *study.tasks) for spec in parse_specs(one)]
         # A study's code from outside is not loaded for the sake of a name.
         return ["lengthwise", f"arXiv:{STUDY}", *(paper for part in parts for paper in _papers(part, outside=False))]
-    if len(listed := list(dict.fromkeys(parse_specs(name)))) > 1 or "*" in name:
+    listed = list(dict.fromkeys(parse_specs(name)))
+    if len(listed) > 1 or (listed and "*" in name and str(listed[0]) != name):
         return [paper for spec in listed for paper in _papers(str(spec), outside)]
     spec = Spec.of(name)
     if spec.name == "consecutive":

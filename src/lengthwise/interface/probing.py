@@ -108,6 +108,7 @@ def probe(
     checkpoint: str = "last",
     store: str = STORE,
     to: str | Path | None = None,
+    allow_code: bool = False,
     say: Say | None = None,
 ) -> ProbeResults:
     """Train probes that predict the position of a token from its hidden state, layer by layer, and test them.
@@ -130,7 +131,7 @@ def probe(
     found, spreads = Rows(), Rows()
     with progress(say) as tell:
         for number, name in enumerate(runs, 1):
-            run = Run.open(name, store) if isinstance(name, str) else name
+            run = Run.of(name, store, allow_code)
             for source in dict.fromkeys(documents):
                 mark = {"run": run.id, "documents": source, "settings": wanted.settings}
                 there = [[row for row in rows if mark.items() <= row.items()] for rows in before]

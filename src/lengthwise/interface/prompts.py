@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from lengthwise.run.ask import Answer, AttentionMaps
 
 
-def ask(run: Run | str, prompt: str, *, checkpoint: str = "last", store: str = STORE) -> Answer:
+def ask(
+    run: Run | str, prompt: str, *, checkpoint: str = "last", store: str = STORE, allow_code: bool = False
+) -> Answer:
     """Ask a trained model, and return its answer with the correct one.
 
     >>> ask("sort-nope-s0", "3 1 2")
@@ -25,7 +27,7 @@ def ask(run: Run | str, prompt: str, *, checkpoint: str = "last", store: str = S
     from lengthwise.run import Run
     from lengthwise.run.ask import ask
 
-    return ask(Run.open(run, store) if isinstance(run, str) else run, prompt, checkpoint)
+    return ask(Run.of(run, store, allow_code), prompt, checkpoint)
 
 
 @dataclass(frozen=True, repr=False)
@@ -61,7 +63,9 @@ class PromptAttention(Display):
         return self.drawing.svg()
 
 
-def attention(run: Run | str, prompt: str, *, checkpoint: str = "last", store: str = STORE) -> PromptAttention:
+def attention(
+    run: Run | str, prompt: str, *, checkpoint: str = "last", store: str = STORE, allow_code: bool = False
+) -> PromptAttention:
     """Return the attention weights over a prompt and the model's own answer, as heat maps.
 
     >>> attention("sort-nope-s0", "3 1 2").write("attention.svg")
@@ -69,7 +73,7 @@ def attention(run: Run | str, prompt: str, *, checkpoint: str = "last", store: s
     from lengthwise.interface.attention import open_finished_run
     from lengthwise.run.ask import attention as weights
 
-    return PromptAttention(weights(open_finished_run(run, store), prompt, checkpoint))
+    return PromptAttention(weights(open_finished_run(run, store, allow_code), prompt, checkpoint))
 
 
 @dataclass(frozen=True, repr=False)
@@ -91,7 +95,9 @@ class ExportedModel(Display):
         return {"folder": str(self.folder), "lines": self.lines, "source": self.source}
 
 
-def export_model(run: Run | str, folder: str | Path, *, checkpoint: str = "last", store: str = STORE) -> ExportedModel:
+def export_model(
+    run: Run | str, folder: str | Path, *, checkpoint: str = "last", store: str = STORE, allow_code: bool = False
+) -> ExportedModel:
     """Write a run's model as a Hugging Face folder: weights, config with the end token, tokenizer.
 
     >>> export_model("copy-rope-s0", "exported")
@@ -100,6 +106,6 @@ def export_model(run: Run | str, folder: str | Path, *, checkpoint: str = "last"
     from lengthwise.hf.export import loading_code
     from lengthwise.run import Run
 
-    opened = Run.open(run, store) if isinstance(run, str) else run
+    opened = Run.of(run, store, allow_code)
     prompt = write(opened.decoder(checkpoint).eval(), opened.task, opened.plan.positions, folder)
     return ExportedModel(Path(folder), loading_code(Path(folder), prompt), f"{opened.id}, {checkpoint}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from lengthwise.encoding import ENCODINGS, POSITIONS
 from lengthwise.encoding.signature import canonical_encoding
-from lengthwise.folder import OUTPUT
+from lengthwise.folder import OUTPUT, publishable
 from lengthwise.interface.results import (
     StudyCheck,
     StudyCost,
@@ -37,12 +37,13 @@ from lengthwise.study.add import (
     rerun_store,
     with_added_encodings,
 )
+from lengthwise.study.bundle import Bundle
 from lengthwise.study.check import check, refuse_outside_code
 from lengthwise.study.file import StudyFile
 from lengthwise.study.launch import ExecutorName, PlanSubset, drive, rerun_some
 from lengthwise.study.plan import Item, Planned, check_only_encoding_differs
 from lengthwise.study.status import Status, status
-from lengthwise.study.store import Bundle, Store
+from lengthwise.study.store import Store
 from lengthwise.task import TASKS
 
 if TYPE_CHECKING:
@@ -396,4 +397,4 @@ class Study:
             ["lengthwise", "study", verb, self.source, "--store", store or self.store, *more]
             for verb in ("run", "report")
         )
-        return "\n".join(map(shlex.join, verbs))
+        return "\n".join(shlex.join(map(publishable, verb)) for verb in verbs)

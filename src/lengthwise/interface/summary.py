@@ -63,7 +63,7 @@ def disagreement_sentence(run: str, label: str, checks: dict[str, int]) -> str:
     )
 
 
-def summarize(run: Run | str, *, store: str = STORE) -> RunSummary:
+def summarize(run: Run | str, *, store: str = STORE, allow_code: bool = False) -> RunSummary:
     """Return what a run learned: accuracy at seen and unseen lengths, and its reach.
 
     >>> print(summarize("copy-nope-s0"))
@@ -72,7 +72,7 @@ def summarize(run: Run | str, *, store: str = STORE) -> RunSummary:
     from lengthwise.statistics.learned import counts_by_length, scored_rows_filter
     from lengthwise.statistics.reach import run_scores
 
-    opened = Run.open(run, store) if isinstance(run, str) else run
+    opened = Run.of(run, store, allow_code)
     rows = opened.rows()
     (line,) = run_scores(rows).to_dicts()
     curve = dict(counts_by_length(rows.filter(scored_rows_filter())).select("length", "accuracy").iter_rows())

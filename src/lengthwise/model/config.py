@@ -35,13 +35,13 @@ class DecoderConfig(BaseModel):
     machinery: ClassVar[frozenset[str]] = frozenset({"attention"})
     """Fields that decide how the same numbers are computed; like the device, they are not part of a run's identity."""
 
-    vocabulary: int = Positive
-    width: int = Positive
-    layers: int = Positive
-    heads: int = Positive
-    head_width: int = Positive
+    vocabulary: int = Field(gt=0, le=10_000_000)
+    width: int = Field(gt=0, le=65_536)
+    layers: int = Field(gt=0, le=1_024)
+    heads: int = Field(gt=0, le=1_024)
+    head_width: int = Field(gt=0, le=65_536)
     feed_forward: Literal["relu", "gelu", "swiglu"]
-    feed_forward_width: int = Positive
+    feed_forward_width: int = Field(gt=0, le=1_000_000)
     norm: Literal["rms", "layer", "none"] = "rms"
     norm_epsilon: float = 1e-6
     attention_scale: float | None = Field(default=None, gt=0)

@@ -228,7 +228,7 @@ def last_commit_date(path: Path) -> str | None:
     """Return the day on which a file was last committed, or None if it is not in a checkout."""
     try:
         done = subprocess.run(
-            ["git", "log", "-1", "--format=%cs", "--", path.name],
+            ["git", "-c", "log.showSignature=false", "log", "-1", "--format=%cs", "--", path.name],
             cwd=path.parent if path.exists() else Path.cwd(),
             capture_output=True,
             text=True,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from lengthwise.encoding.labels import unique_labels
 from lengthwise.spec import Spec, SpecError, format_value
 from lengthwise.statistics.learned import scored_rows_filter
+from lengthwise.study.bundle import Bundle
 from lengthwise.study.plan import (
     Item,
     LearningRateChoice,
@@ -18,7 +19,7 @@ from lengthwise.study.plan import (
     Planned,
     check_only_encoding_differs,
 )
-from lengthwise.study.store import Bundle, Store
+from lengthwise.study.store import Store
 from lengthwise.training.health import Diverged
 
 if TYPE_CHECKING:
@@ -179,6 +180,8 @@ def collect_findings(
     summaries = {**({} if store is None else store.summaries(tuned)), **given}
     everything, waiting = planned.items(summaries)
     runs = [item for item in everything if item.kind == "run"]
+    if store is not None:
+        store.check(item.key for item in everything)
     here = frozenset[str]() if store is None else store.done()
     mine = [item.key for item in runs if item.key in here]
     theirs = [item.key for item in runs if item.key not in here and item.key in given]

@@ -5,14 +5,27 @@ from __future__ import annotations
 import json
 import time
 import uuid
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from lengthwise.checksums import Damaged, checksum, read_sealed
 from lengthwise.encoding.labels import label_of_class
 from lengthwise.folder import Folder
+from lengthwise.loading import source_digest
 from lengthwise.run.identity import Plan
-from lengthwise.run.lease import BEATS, Failed, Held, Lease, StaleLeaseDetector, done_record, heartbeat_seconds
+from lengthwise.run.lease import (
+    BEATS,
+    Failed,
+    Held,
+    Lease,
+    StaleLeaseDetector,
+    declare_done,
+    done_record,
+    heartbeat_seconds,
+    set_aside,
+)
 from lengthwise.run.machine import machine_record
 from lengthwise.run.run import Run, attempts_of
 from lengthwise.spec import SpecError, digest
@@ -23,7 +36,7 @@ from lengthwise.training.parallel import DistributedProcesses
 def load_start_run(start: str, store: str) -> tuple[Run, dict[str, str]]:
     """Return the run to start from, and what identifies its weights in the new run's identity."""
     where, _, checkpoint = start.partition("@")
-    run = Run.open(where, store)
+    run = Run.open(where, store, allow_code=True)  # only its weights are read
     label = checkpoint or "last"
     weights = run.weights(label)
     content = {
@@ -51,6 +64,8 @@ def acquire_lease(
                 found[1] = str(done_record(store, plan.id)["attempt"])  # pyrefly: ignore
             else:
                 record = {"version": 1, "id": plan.id, "options": plan.options(), "identity": plan.identity()}
+                named = [spec.name for _, spec in plan.outside_classes()]
+                record["code"] = {name: source_digest(name) for name in named}
                 labels = {spec.name: label_of_class(cls) for cls, spec in plan.outside_classes()}
                 record["recorded"] = {
                     **machine_record(processes.size, processes.shard, checkpoint_every),
@@ -95,16 +110,49 @@ def take_lease_with_wait(
 
 def _adopt(store: Folder, id: str) -> None:
     """Create `done/ID` if an attempt has finished without it: it was killed just before, or is older than leases."""
-    if done_record(store, id) is None:
-        for attempt in attempts_of(store / "runs" / id):
-            if attempt.exists("done"):
-                told = {
-                    "attempt": int(attempt.leaf),
-                    "token": uuid.uuid4().hex,
-                    **time_and_last_validation(attempt.json("done")),
-                }
-                (store / "done").create(id, json.dumps(told))
-                return
+    try:
+        if done_record(store, id) is not None:
+            return
+    except Damaged as error:
+        set_aside(store, id, str(error))
+    declare_finished(store, id)
+
+
+def declare_finished(store: Folder, id: str) -> None:
+    """Create `done/ID` for the first attempt that has finished and whose files are intact."""
+    for attempt in attempts_of(store / "runs" / id):
+        if attempt.exists("done"):
+            try:
+                done, files = finished_attempt(attempt)
+            except Damaged as error:
+                warnings.warn(f"{attempt} is damaged and not used: {error}", stacklevel=2)
+                continue
+            declare_done(store, id, int(attempt.leaf), uuid.uuid4().hex, time_and_last_validation(done), files)
+            return
+
+
+def finished_attempt(attempt: Folder) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return what a finished attempt recorded, and the checksums of its files; raises `Damaged` if they differ."""
+    done = read_sealed(attempt, "done")
+    try:
+        paths = [f"{attempt.leaf}/{name}" for name in FILES] + list(done["kept"].values())
+        paths += [f"{attempt.leaf}/{LOG}"] if attempt.exists(LOG) else []
+        files = {path: checksum(attempt.parent.read(path)) for path in paths}
+        time_and_last_validation(done)
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise Damaged(f"{attempt}/done is damaged: {type(error).__name__}: {error}") from error
+    except SpecError as error:
+        raise Damaged(str(error)) from error
+    for path, recorded in done.get("files", {}).items():
+        if files.get(path) != recorded:
+            raise Damaged(f"{attempt.parent}/{path} is damaged: it is not what was recorded")
+    return done, {**files, f"{attempt.leaf}/done": checksum(attempt.read("done"))}
+
+
+FILES = ("run.json", "rows.parquet", "predictions.parquet", "model.safetensors")
+"""The files of a finished attempt, besides its log and the weights that are kept."""
+LOG = "train.jsonl"
+"""The log of an attempt; one that only evaluated has none."""
 
 
 def time_and_last_validation(done: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ After an attempt was killed, the next one continues from the newest complete che
 from __future__ import annotations
 
 import json
+import re
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
+from lengthwise.checksums import checksum, sealed
 from lengthwise.evaluation.result import EvaluationResult, evaluate_decoder
 from lengthwise.evaluation.rows import frame_to_parquet
 from lengthwise.folder import Folder
@@ -66,6 +68,8 @@ class Attempt:
     """One entry per validation: step, correct, examples, loss, targets."""
     kept: dict[str, str] = field(default_factory=dict)
     """Step → path of its weights, relative to the run's folder."""
+    files: dict[str, str] = field(default_factory=dict)
+    """Path of a file, relative to the run's folder → its checksum."""
     before: tuple[int, float] = (0, 0.0)
     """Tokens and seconds of the earlier attempts that this one continues."""
     cpu_before: float = 0.0
@@ -103,7 +107,7 @@ class Attempt:
                 self.lease.fail(why, error.record() if isinstance(error, Diverged) else None)
 
     def run(self, start_run: Run | None, allowed_mismatches: Iterable[str]) -> None:
-        """Train from the newest checkpoint, or from the start, then evaluate and write `done`."""
+        """Train from the newest_checkpoint checkpoint, or from the start, then evaluate and write `done`."""
         plan, training = self.plan, self.plan.training
         decoder = plan.decoder()
         if start_run is not None:
@@ -111,14 +115,15 @@ class Attempt:
                 decoder, start_run.weights(dict(plan.start)["checkpoint"]), allowed_mismatches, start_run.id
             )
         places = [attempt / "checkpoints" for attempt in attempts_of(self.home)]
-        checkpoint, torn = newest_checkpoint(places)
+        checkpoint, torn = newest_checkpoint(places, lambda one: weights_are_intact(self.home, one.notes))
         for name in torn if self.processes.first else ():
-            warnings.warn(f"{name} is torn and not used", stacklevel=2)
+            warnings.warn(f"{name} is damaged, or weights that it refers to; it is not used", stacklevel=2)
         with self._supply(0 if checkpoint is None else checkpoint.step) as supply, call_when_asked_to_stop(self._asked):
             loop = Loop(decoder, supply, training, plan.positions, plan.seeds, self.processes)
             if checkpoint is not None:
-                loop.load(checkpoint.tensors(loop.template_tensors), checkpoint.step)
-                self.validations, self.kept = checkpoint.notes["validations"], checkpoint.notes["kept"]
+                loop.load(checkpoint.tensors(), checkpoint.step)
+                self.validations, self.kept = checkpoint.notes["validations"], dict(checkpoint.notes["kept"])
+                self.files = {path: checksum(self.home.read(path)) for path in self.kept.values()}
                 self.before = (checkpoint.notes["tokens"], checkpoint.notes["seconds"])
                 self.cpu_before = checkpoint.notes.get("cpu_seconds", 0.0)
             self._train(loop)
@@ -147,6 +152,7 @@ class Attempt:
                 if told.step % every == 0 or told.step == training.steps or stopping:
                     lines.flush()
                     notes = {"validations": self.validations, "kept": self.kept, "tokens": tokens}
+                    notes["files"] = {path: self.files[path] for path in self.kept.values()}
                     notes |= {"seconds": seconds, "cpu_seconds": self._cpu_seconds()}
                     save_checkpoint(self.folder / "checkpoints", told.step, loop.tensors(), notes, self.processes)
                     for file in self.stale[0]:
@@ -225,7 +231,7 @@ class Attempt:
         if not self.processes.first:
             return
         name = f"weights/{loop.step:09d}.safetensors"
-        self.folder.write(name, pack(weights))
+        self._write(name, pack(weights))
         self.kept[str(loop.step)] = f"{self.folder.leaf}/{name}"
         wanted = {*map(str, self.plan.training.stages.values()), *map(str, self._chosen())}
         for step in [step for step in self.kept if step not in wanted]:
@@ -240,7 +246,7 @@ class Attempt:
 
         decoder, training = self._whole(loop), self.plan.training
         if decoder is not None:
-            self.folder.write("model.safetensors", pack(decoder.state_dict()))
+            self._write("model.safetensors", pack(decoder.state_dict()))
             labels = {"last": training.steps, **best_checkpoint_steps(self.validations), **training.stages}
             rows, predictions, checks = [], [], {}
             for label, found in self._examined(decoder, labels):
@@ -248,8 +254,8 @@ class Attempt:
                 rows.append(found.rows.with_columns(mark, pl.lit(self.plan.id).alias("run")))
                 predictions.append(found.predictions.with_columns(mark))
                 checks[label] = vars(found.checks)
-            self.folder.write("rows.parquet", frame_to_parquet(pl.concat(rows)))
-            self.folder.write("predictions.parquet", frame_to_parquet(pl.concat(predictions)))
+            self._write("rows.parquet", frame_to_parquet(pl.concat(rows)))
+            self._write("predictions.parquet", frame_to_parquet(pl.concat(predictions)))
             done: dict[str, Any] = {
                 "checkpoints": labels,
                 "kept": self.kept,
@@ -258,12 +264,27 @@ class Attempt:
             }
             done["seconds"] = round(self.before[1] + time.monotonic() - self.began, 3)
             done["cpu_seconds"] = round(self._cpu_seconds(), 3)
+            for name in ("run.json", "train.jsonl"):
+                if self.folder.exists(name):
+                    self.files[f"{self.folder.leaf}/{name}"] = checksum(self.folder.read(name))
+            files = {
+                path: self.files[path]
+                for path in self.files
+                if "/weights/" not in path or path in done["kept"].values()
+            }
             self.lease.raise_if_lost()
-            self.folder.create("done", json.dumps(done, indent=1))
-            self.lease.finish(time_and_last_validation(done))
+            content = json.dumps(sealed({**done, "id": self.plan.id, "files": files}), indent=1)
+            self.folder.create("done", content)
+            files[f"{self.folder.leaf}/done"] = checksum(content.encode())
+            self.lease.finish(time_and_last_validation(done), files)
             for file in (*self.stale[0], *self.stale[1]):
                 self.folder.remove(file)
         self.processes.wait()
+
+    def _write(self, name: str, data: bytes) -> None:
+        """Write a file of this attempt, and remember its checksum."""
+        self.folder.write(name, data)
+        self.files[f"{self.folder.leaf}/{name}"] = checksum(data)
 
     def _cpu_seconds(self) -> float:
         """Return the CPU time of the run so far, which depends less on the machine's load than wall-clock time."""
@@ -333,6 +354,21 @@ class _Lines:
             self._folder.append("train.jsonl", "".join(self._waiting))
         self._waiting.clear()
         self._flushed = time.monotonic()
+
+
+def weights_are_intact(home: Folder, notes: Mapping[str, Any]) -> bool:
+    """Whether the weights that a checkpoint refers to have names that an attempt writes, and are what it recorded."""
+    try:
+        for path in notes["kept"].values():
+            if not re.fullmatch(r"\d+/weights/\d{9}\.safetensors", path):
+                return False
+            data = home.read(path)
+            if "files" in notes and notes["files"][path] != checksum(data):
+                return False
+            unpack(data)
+    except (SpecError, KeyError, TypeError, AttributeError):
+        return False
+    return True
 
 
 def best_checkpoint_steps(validations: Sequence[Mapping[str, Any]]) -> dict[str, int]:

@@ -106,7 +106,7 @@ def execute(
         lease, finished = acquire_lease(store, plan, processes, checkpoint_every, take_lease)
         if lease is None:
             assert finished is not None
-            return Run(finished, fresh=False)
+            return Run(finished, fresh=False, known_plan=plan)
         attempt = Attempt(
             plan,
             lease,
@@ -137,7 +137,7 @@ def execute(
             finally:
                 attempt.progress.close()
                 attempt.loggers.close()
-        return Run(attempt.folder)
+        return Run(attempt.folder, known_plan=plan)
 
 
 def _changed(training: str | Mapping[str, object] | Spec, **changes: float | None) -> Spec:

@@ -18,12 +18,14 @@ import socket
 import threading
 import time
 import uuid
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lengthwise.checksums import Damaged, read_sealed, sealed
 from lengthwise.folder import Folder
 from lengthwise.spec import SpecError, one_line
 from lengthwise.training.health import Diverged
@@ -115,8 +117,11 @@ class Lease:
         the run failed, unless `retry_failed`.
         """
         heartbeat_seconds()  # raise for a wrong LENGTHWISE_BEAT here, not in the thread
-        if done_record(store, id) is not None:
-            return None
+        try:
+            if done_record(store, id) is not None:
+                return None
+        except Damaged as error:
+            set_aside(store, id, str(error))
         leases, stale_lease_detector = store / "leases" / id, stale_lease_detector or StaleLeaseDetector()
         numbers = _numbers(leases)
         tried = [int(name) for name in (store / "runs" / id).names() if name.isdigit()]
@@ -187,11 +192,13 @@ class Lease:
             self.lost = True
             raise LeaseLost(f"attempt {self.number} at run {self.id} was taken over by somebody else; it ends here")
 
-    def finish(self, summary: dict[str, Any]) -> None:
-        """Mark the run as done by this attempt. Raises `LeaseLost` if another process has taken over."""
+    def finish(self, summary: dict[str, Any], files: Mapping[str, str]) -> None:
+        """Mark the run as done by this attempt, with the checksums of its files.
+
+        Raises `LeaseLost` if another process has taken over.
+        """
         self.raise_if_lost()
-        told = {"attempt": self.number, "token": self._content["token"], **summary}
-        if not (self.store / "done").create(self.id, json.dumps(told)):
+        if not declare_done(self.store, self.id, self.number, self._content["token"], summary, files):
             raise LeaseLost(f"run {self.id} was finished by somebody else")
         self.release("done")
 
@@ -214,10 +221,36 @@ class Lease:
             (self.store / "leases" / self.id).write(str(self.number), json.dumps(self._content))
 
 
+def declare_done(
+    store: Folder, id: str, attempt: int, token: str, summary: Mapping[str, Any], files: Mapping[str, str]
+) -> bool:
+    """Create `done/ID`; False if it exists. `files` has the checksum of each file, by its path in the run's folder."""
+    record = sealed({"id": id, "attempt": attempt, "token": token, **summary, "files": dict(files)})
+    return (store / "done").create(id, json.dumps(record))
+
+
 def done_record(store: Folder, id: str) -> dict[str, Any] | None:
-    """Return the content of `done/ID`, or None."""
+    """Return the content of `done/ID`, or None; raises `Damaged` if it is not what was recorded for this run."""
     done = store / "done"
-    return done.json(id) if done.exists(id) else None
+    return check_done_record(read_sealed(done, id), id, str(done)) if done.exists(id) else None
+
+
+def check_done_record(record: dict[str, Any], id: str, source: str) -> dict[str, Any]:
+    """Return a record of `done/` if it has what is read from it, and is of this run."""
+    attempt, files = record.get("attempt"), record.get("files", {})
+    if record.get("id", id) != id or type(attempt) is not int or attempt < 1 or not isinstance(files, dict):
+        raise Damaged(f"{source}/{id} is damaged: it is no record of this run")
+    return record
+
+
+def set_aside(store: Folder, id: str, why: str) -> None:
+    """Declare a damaged run not done, so that it is made again; its record is kept in `damaged/`."""
+    record = {"id": id, "why": one_line(why), "token": uuid.uuid4().hex}
+    with suppress(SpecError):
+        record["was"] = (store / "done").read(id).decode(errors="replace")
+    (store / "damaged").create(f"{id}.{record['token'][:8]}", json.dumps(record))
+    (store / "done").remove(id)
+    warnings.warn(f"run {id} is damaged and is made again: {one_line(why)}", stacklevel=2)
 
 
 def read_lease(leases_folder: Folder, attempt_number: int) -> dict[str, Any]:
@@ -312,7 +345,9 @@ def _refuse_failed(store: Folder, id: str, numbers: list[int], again: bool) -> N
     """Raise for a run that failed, or whose process died repeatedly without progress, unless `again`."""
     failed = [int(name.rpartition(".")[2]) for name in (store / "failed").names() if name.rpartition(".")[0] == id]
     if failed and max(failed) == numbers[-1]:
-        told = (store / "failed").json(f"{id}.{numbers[-1]}")
+        told: dict[str, Any] = {"why": "the record of its failure is damaged"}
+        with suppress(Damaged):
+            told |= read_sealed(store / "failed", f"{id}.{numbers[-1]}")
         if told.get("diverged"):
             raise Diverged.read(told["diverged"], id)
         if not again:

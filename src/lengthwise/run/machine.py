@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import socket
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lengthwise import __version__
+from lengthwise.folder import publishable
 
 
 def machine_record(processes: int, shard: bool, checkpoint_every: int | None) -> dict[str, Any]:
@@ -28,7 +28,6 @@ def machine_record(processes: int, shard: bool, checkpoint_every: int | None) ->
         "processes": processes,
         "sharded": shard,
         "checkpoint_every": checkpoint_every,
-        "host": socket.gethostname(),
         "process": os.getpid(),
         "command": _command(),
     }
@@ -37,7 +36,7 @@ def machine_record(processes: int, shard: bool, checkpoint_every: int | None) ->
 def _command() -> list[str]:
     """Return the command line; for a Ray worker, whose own lists only the cluster's sockets, just its kind."""
     name = Path(sys.argv[0]).name
-    return ["ray worker"] if name == "default_worker.py" else [name, *sys.argv[1:]]
+    return ["ray worker"] if name == "default_worker.py" else [name, *map(publishable, sys.argv[1:])]
 
 
 def cpu_name() -> str:

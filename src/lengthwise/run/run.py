@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from lengthwise.checksums import Damaged, checksum, parsed, read_checked, read_sealed
+from lengthwise.consent import refuse_code
 from lengthwise.display import Display, Part
 from lengthwise.encoding.positions import Positions
 from lengthwise.evaluation.result import AS_TRAINED, EvaluationResult, evaluate_decoder
-from lengthwise.evaluation.rows import frame_from_parquet, frame_to_parquet
+from lengthwise.evaluation.rows import frame_from_parquet, frame_to_parquet, read_rows
 from lengthwise.folder import Folder
+from lengthwise.loading import source_digest
 from lengthwise.model import Decoder
 from lengthwise.run.identity import Plan, encodings_of
 from lengthwise.run.lease import STORE, done_record
@@ -27,12 +30,14 @@ if TYPE_CHECKING:
     import polars as pl
 
 
-def load_run(name_or_folder: str, store: str = STORE) -> Run:
+def load_run(name_or_folder: str, store: str = STORE, *, allow_code: bool = False) -> Run:
     """Open a finished run by its folder, its id, or the beginning of its id in a store.
+
+    A run whose task or encoding is code from outside the package needs `allow_code=True`, for the code would be run.
 
     >>> load_run("copy-rope-s0").rows()
     """
-    return Run.open(name_or_folder, store)
+    return Run.open(name_or_folder, store, allow_code)
 
 
 @dataclass(frozen=True, repr=False)
@@ -42,9 +47,20 @@ class Run(Display):
     folder: Folder
     fresh: bool = True
     """Whether it was trained just now; False if it was already done."""
+    known_plan: Plan | None = None
+    """The plan, where the caller has it; otherwise it is read from `run.json`."""
+    allow_code: bool = False
+    """Whether code from outside the package that `run.json` names may be run."""
 
     @classmethod
-    def open(cls, name_or_folder: str, store: str = STORE) -> Run:
+    def of(cls, run: Run | str, store: str = STORE, allow_code: bool = False) -> Run:
+        """Return the run; a name is opened."""
+        return cls.open(run, store, allow_code) if isinstance(run, str) else run
+
+    @classmethod
+    def open(
+        cls, name_or_folder: str, store: str = STORE, allow_code: bool = False, known_plan: Plan | None = None
+    ) -> Run:
         """Open a run by its folder, an attempt's folder, its id, or the beginning of its id in a store."""
         folder = Folder(name_or_folder)
         if not folder.exists():
@@ -67,19 +83,25 @@ class Run(Display):
             pointed = done_record(folder.parent.parent, folder.leaf)
             done = [one for one in attempts if one.exists("done")]
             folder = folder / str(pointed["attempt"]) if pointed is not None else (done or attempts)[-1]
-        run = cls(folder, fresh=False)
-        _ = run.plan  # raise now if run.json is damaged
+        run = cls(folder, False, known_plan, allow_code)
+        _ = run.plan  # raise now if run.json is damaged, or names code that was not allowed
         return run
 
     @cached_property
     def run_json(self) -> dict[str, Any]:
         """`run.json`."""
-        return self.folder.json("run.json")
+        record = parsed(self.read("run.json") if self.done else self.folder.read("run.json"), f"{self.folder}/run.json")
+        if not isinstance(record.get("id"), str):
+            raise Damaged(f"{self.folder}/run.json is damaged: it has no id")
+        return record
 
     @cached_property
     def plan(self) -> Plan:
         """All options of the run."""
+        if self.known_plan is not None:
+            return self.known_plan
         try:
+            refuse_code(self.run_json["options"], f"run {self.id}", self.allow_code)
             return Plan.read(self.run_json["options"])
         except SpecError:
             raise
@@ -105,14 +127,36 @@ class Run(Display):
         """The run's options, identity and environment, as in `run.json`."""
         return self.run_json
 
+    @cached_property
+    def recorded(self) -> Mapping[str, str] | None:
+        """The checksum of each file, by its path in the run's folder; None for a store of an earlier version."""
+        home = self.folder.parent
+        if home.parent.leaf != "runs":
+            return None
+        record = done_record(home.parent.parent, home.leaf)
+        return None if record is None or record["attempt"] != int(self.folder.leaf) else record.get("files")
+
+    def read(self, name: str) -> bytes:
+        """Read a file of the attempt, and compare its checksum."""
+        return self._read(f"{self.folder.leaf}/{name}")
+
+    def _read(self, path: str) -> bytes:
+        """Read a file of the run, whose path is relative to the run's folder, and compare its checksum."""
+        home = self.folder.parent
+        return read_checked(home, path, self.recorded, str(home.parent.parent))
+
     @property
     def done(self) -> bool:
         """Whether it is finished."""
-        return self.folder.exists("done")
+        there = self.folder.exists("done")
+        if not there and f"{self.folder.leaf}/done" in (self.recorded or {}):
+            raise Damaged(f"{self.folder}/done is missing, although the run was finished")
+        return there
 
     @property
     def task(self) -> Task:
         """The task it was trained on."""
+        self._check_code()
         return self.plan.task
 
     @property
@@ -126,7 +170,8 @@ class Run(Display):
 
         self._finished()
         more = [name for name in self.folder.names() if name.startswith("rows-")]
-        found = pl.concat([frame_from_parquet(self.folder.read(name)) for name in ("rows.parquet", *more)])
+        tables = [read_rows(self.read("rows.parquet"), str(self.folder))]
+        found = pl.concat([*tables, *(self._later_rows(name) for name in more)])
         # If the same evaluation was repeated, keep only the last.
         keys = ["evaluation", "checkpoint", "split", "length", "subgroup"]
         return found.unique(subset=keys, keep="last", maintain_order=True)
@@ -134,15 +179,15 @@ class Run(Display):
     def predictions(self) -> pl.DataFrame:
         """Return the model's answers: every wrong one in full, and the index ranges of the correct ones."""
         self._finished()
-        return frame_from_parquet(self.folder.read("predictions.parquet"))
+        return frame_from_parquet(self.read("predictions.parquet"))
 
     def log(self) -> list[dict[str, Any]]:
         """Return the training log of all attempts, in order of steps; a later attempt replaces an earlier one."""
         told: dict[tuple[int, bool], dict[str, Any]] = {}
         for attempt in attempts_of(self.folder.parent):
             if attempt.exists("train.jsonl"):
-                for line in attempt.read("train.jsonl").decode().splitlines():
-                    one = json.loads(line)
+                lines = attempt.read("train.jsonl").decode(errors="replace").splitlines()
+                for one in (parsed(line, f"{attempt}/train.jsonl") for line in lines):
                     told[one["step"], "exact_match" in one] = one
         return [told[key] for key in sorted(told)]
 
@@ -153,10 +198,16 @@ class Run(Display):
     # --- weights -----------------------------------------------------------------------------------------------------
 
     @cached_property
+    def ends(self) -> dict[str, Any]:
+        """What the attempt recorded at its end: labelled steps, kept weights, checks, validations."""
+        self._finished()
+        self.read("done")
+        return read_sealed(self.folder, "done")
+
+    @cached_property
     def checkpoints(self) -> dict[str, int]:
         """The step of each labelled checkpoint."""
-        self._finished()
-        return self.folder.json("done")["checkpoints"]
+        return self.ends["checkpoints"]
 
     def weights(self, checkpoint: str = "last") -> dict[str, Tensor]:
         """The weights of a labelled checkpoint."""
@@ -165,9 +216,8 @@ class Run(Display):
                 f"run {self.id} has no checkpoint {checkpoint!r}.{did_you_mean(checkpoint, self.checkpoints)}"
             )
         if checkpoint == "last":
-            return unpack(self.folder.read("model.safetensors"))
-        kept = self.folder.json("done")["kept"]
-        return unpack(self.folder.parent.read(kept[str(self.checkpoints[checkpoint])]))
+            return unpack(self.read("model.safetensors"))
+        return unpack(self._read(self.ends["kept"][str(self.checkpoints[checkpoint])]))
 
     def decoder(
         self,
@@ -191,8 +241,18 @@ class Run(Display):
         decoder.effective()  # raise now for an option that has no effect
         return decoder
 
+    def _check_code(self) -> None:
+        """Refuse a file of code that is not the one of the run, before it is executed."""
+        for name, recorded in self.run_json.get("code", {}).items() if self.known_plan is None else ():
+            if recorded is not None and source_digest(name) != recorded:
+                raise SpecError(
+                    f"run {self.id} was made with other code than {name} is now; it is not run, and the run's weights "
+                    "cannot be used with it"
+                )
+
     def _unchanged(self) -> None:
         """Refuse if code or data from outside has changed since the run."""
+        self._check_code()
         if self.plan.id == self.id:
             return
         before, now = self.run_json["identity"], json.loads(json.dumps(self.plan.identity()))
@@ -243,9 +303,18 @@ class Run(Display):
 
     def store_evaluation(self, result: EvaluationResult) -> str:
         """Store the rows of a later evaluation in the run's folder; return the file's name."""
-        name = f"rows-{result.rows.hash_rows(seed=0).sum():016x}.parquet"
-        self.folder.write(name, frame_to_parquet(result.rows))
+        data = frame_to_parquet(result.rows)
+        name = f"rows-{checksum(data).partition(':')[2]}.parquet"
+        self.folder.write(name, data)
         return name
+
+    def _later_rows(self, name: str) -> pl.DataFrame:
+        """Read the rows of a later evaluation; the name of the file has the checksum of its content."""
+        data = self.folder.read(name)
+        recorded = name.removeprefix("rows-").removesuffix(".parquet")
+        if len(recorded) == 32 and recorded != checksum(data).partition(":")[2]:
+            raise Damaged(f"{self.folder}/{name} is damaged: evaluate again with --save, or remove it")
+        return read_rows(data, f"{self.folder}/{name}")
 
 
 def with_trained_length(encoding: str, get_trained_length: Callable[[], int]) -> str:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from lengthwise.run.identity import Plan
 from lengthwise.spec import SpecError, digest, parse_specs
+from lengthwise.study.bundle import Bundle
 from lengthwise.study.file import StudyFile
 from lengthwise.study.plan import Item, Planned
-from lengthwise.study.store import Bundle, Store
+from lengthwise.study.store import Store
 
 if TYPE_CHECKING:
     import polars as pl

@@ -6,16 +6,18 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+from lengthwise.run.lease import set_aside
 from lengthwise.run.stop import STOPPED, call_when_asked_to_stop
 from lengthwise.spec import SpecError
 from lengthwise.study.add import RerunComparison, choose_runs_to_rerun, compare_reruns, rerun_store
+from lengthwise.study.bundle import Bundle
 from lengthwise.study.drive import Driver, Tally, item_without_seed, require_exclusive_create
 from lengthwise.study.executors import Executor, InProcess, Processes
 from lengthwise.study.file import RunResources
 from lengthwise.study.plan import Item, Planned
 from lengthwise.study.ray_executor import RayExecutor, ray_is_installed
 from lengthwise.study.status import status
-from lengthwise.study.store import Bundle, Store
+from lengthwise.study.store import Store
 
 ExecutorName = Literal["auto", "ray", "processes", "inline"]
 
@@ -55,6 +57,7 @@ def drive(
 ) -> Tally:
     """Run what is missing and return the tally. `bundle_summaries` are of a bundle's runs, which count as done."""
     bundle_summaries = bundle_summaries or {}
+    _set_aside_damaged(store, status(planned, store, bundle_summaries).done if only_items is None else only_items)
     if only_items is None and not retry:
         found = status(planned, store, bundle_summaries)
         there = Tally(found.total, {item.key for item in found.done}, found.failed, waiting=found.waiting)
@@ -75,6 +78,13 @@ def drive(
     except KeyboardInterrupt:
         found = status(planned, store, bundle_summaries)
         raise StudyStopped(len(found.done), found.total) from None
+
+
+def _set_aside_damaged(store: Store, items: Sequence[Item]) -> None:
+    """Declare finished runs with damaged files not done, so that they are made again."""
+    for key, why in store.check(item.key for item in items).items():
+        set_aside(store.folder, key, why)
+    store.damaged.clear()
 
 
 def rerun_some(
@@ -104,12 +114,12 @@ def rerun_some(
     return found
 
 
-def _expected(planned: Planned, only: Sequence[Item] | None) -> Mapping[tuple[str, ...], float]:
+def _expected(planned: Planned, only_items: Sequence[Item] | None) -> Mapping[tuple[str, ...], float]:
     """Expected seconds of a run, by its configuration without the seed (`item_without_seed`)."""
     from lengthwise.study.cost import expected_seconds
 
-    items = list(only) if only is not None else planned.runs_at_preset_rate(planned.points)
-    items += [] if only is not None else [item for tried in planned.tuning.values() for item in tried]
+    items = list(only_items) if only_items is not None else planned.runs_at_preset_rate(planned.points)
+    items += [] if only_items is not None else [item for tried in planned.tuning.values() for item in tried]
     known = expected_seconds([item.plan for item in items], planned.study.resources.threads)
     return {item_without_seed(item): known[item.key] for item in items}
 
@@ -119,7 +129,7 @@ def _interrupt() -> None:
 
 
 class PlanSubset(Planned):
-    """A plan that has only some items of another plan."""
+    """A plan that has only_items some items of another plan."""
 
     def __init__(self, planned: Planned, items: Sequence[Item]) -> None:
         super().__init__(planned.study)

@@ -155,7 +155,9 @@ _IDLE = (
 def _idle_bytes() -> int:
     """Return the peak bytes of a fresh process that has imported what a run imports."""
     try:
-        done = subprocess.run([sys.executable, "-c", _IDLE], capture_output=True, text=True, check=True, timeout=60)
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", _IDLE], capture_output=True, text=True, check=True, timeout=60
+        )
         return 1024 * int(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError):
         return 250 * 2**20  # e.g. on systems without /proc

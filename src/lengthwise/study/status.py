@@ -55,6 +55,7 @@ def status(planned: Planned, store: Store, bundle_summaries: Mapping[str, Mappin
     tuned = [item.key for tried in planned.tuning.values() for item in tried]
     summaries = {**store.summaries(key for key in tuned if key in done), **bundle_summaries}
     items, waiting = planned.items(summaries)
+    store.summaries(item.key for item in items)  # a damaged record counts as not done
     state = store.state(item.key for item in items)
     finished = [item for item in items if item.key in state.done or item.key in bundle_summaries]
     there = {item.key for item in finished}

@@ -1,35 +1,29 @@
 """Read a store of many runs: which are done, failed or running, their rows, and bundles to export and share.
 
 `status`, resume and `rows` list each of `done/`, `failed/` and `leases/` once. No torch is imported.
-
-    BUNDLE/bundle.json     what it is: version, study, how many runs
-    BUNDLE/rows.parquet    the rows of every run
-    BUNDLE/runs.jsonl      a line for each run: its done record, its run.json, some of its log
-    BUNDLE/wrong.parquet   up to 20 wrong answers of each row
-    BUNDLE/kinds.parquet   which examples the last weights got right, without their texts
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from lengthwise.evaluation.rows import frame_from_parquet, frame_to_parquet, rows_to_frame
+from lengthwise.checksums import Damaged, check_seal, checksum, parsed, read_checked, read_sealed, sealed
+from lengthwise.evaluation.rows import frame_from_parquet, frame_to_parquet, read_rows, rows_to_frame
 from lengthwise.folder import Folder
-from lengthwise.run.lease import STORE, read_lease
+from lengthwise.run.lease import STORE, check_done_record, read_lease
 from lengthwise.spec import SpecError, digest
-from lengthwise.training.health import loss_spikes
+from lengthwise.study.bundle import Bundle, attempt_record, outcome_kinds, sample_wrong_answers
 
 if TYPE_CHECKING:
     import polars as pl
 
-WRONG = 20
-"""Wrong answers that a bundle keeps per row."""
 _TOGETHER = 512
 """Files requested at once from a remote store."""
 
@@ -50,6 +44,8 @@ class Store:
 
     def __init__(self, where: str | Path | Folder = STORE) -> None:
         self.folder = Folder(where)
+        self.damaged: dict[str, str] = {}
+        """Finished runs that were found damaged, and why; they count as not done."""
 
     def __str__(self) -> str:
         return str(self.folder)
@@ -67,7 +63,7 @@ class Store:
 
     def done(self) -> frozenset[str]:
         """Return the keys of finished runs and evaluations."""
-        return frozenset((self.folder / "done").names())
+        return frozenset((self.folder / "done").names()) - self.damaged.keys()
 
     def state(self, wanted_keys: Iterable[str] | None = None) -> StoreState:
         """Return what is done, failed and leased; `wanted_keys` restricts it to these keys."""
@@ -95,8 +91,44 @@ class Store:
         return StoreState(done if keys is None else done & keys, failed, leases)
 
     def summaries(self, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Return the records in `done/` of those keys that are done."""
-        return {key: json.loads(data) for key, data in self._read_many("done", keys).items() if data}
+        """Return the records in `done/` of those keys that are done; a damaged one is named and left out."""
+        found: dict[str, dict[str, Any]] = {}
+        for key, data in self._read_many("done", (key for key in keys if key not in self.damaged)).items():
+            with self._leaving_out(key):
+                record = check_seal(parsed(data, f"{self}/done/{key}"), f"{self}/done/{key}")
+                found[key] = check_done_record(record, key, f"{self}/done")
+        return found
+
+    @contextmanager
+    def _leaving_out(self, key: str) -> Iterator[None]:
+        """Count a run that is found damaged as not done, and on_progress so once; the others go on."""
+        try:
+            yield
+        except Damaged as error:
+            if key not in self.damaged:
+                self.damaged[key] = str(error)
+                warnings.warn(f"{error}; run {key} counts as not done", stacklevel=3)
+
+    def check(self, keys: Iterable[str], every_file: bool = False) -> dict[str, str]:
+        """Compare the files of these finished runs with their checksums; return the damaged runs, and why.
+
+        Rows, answers and run.json are read, or `every_file`. What is damaged counts as not done from now on.
+        """
+        for key, record in self.summaries(keys).items():
+            few = [f"{record['attempt']}/{name}" for name in ("run.json", "rows.parquet", "predictions.parquet")]
+            home, files = self.folder / "runs" / key, record.get("files")
+            with self._leaving_out(key):
+                for path in files if every_file and files is not None else few:
+                    data = read_checked(home, path, files, str(self))
+                    record = parsed(data, f"{home}/{path}") if path.endswith("/run.json") else None
+                    if record is not None and record.get("id") != key.partition("~")[0]:
+                        raise Damaged(f"{home}/{path} is that of another run")
+        return self.damaged
+
+    def read_file(self, key: str, record: Mapping[str, Any], name: str) -> bytes:
+        """Read a file of the attempt that finished a run, and compare its checksum."""
+        home, path = self.folder / "runs" / key, f"{record['attempt']}/{name}"
+        return read_checked(home, path, record.get("files"), str(self))
 
     def reasons(self, failed: Mapping[str, int]) -> dict[str, str]:
         """Return the reason of each failure, in one line."""
@@ -111,7 +143,13 @@ class Store:
 
     def _failures(self, failed: Mapping[str, int]) -> dict[str, dict[str, Any]]:
         found = self._read_many("failed", [f"{key}.{number}" for key, number in failed.items()])
-        return {name.rpartition(".")[0]: json.loads(data) for name, data in found.items()}
+        told: dict[str, dict[str, Any]] = {}
+        for name, data in found.items():
+            key, _, number = name.rpartition(".")
+            told[key] = {"why": "the record of its failure is damaged", "attempt": int(number)}
+            with suppress(Damaged):
+                told[key] |= parsed(data, name)
+        return told
 
     def _read_many(self, below: str, names: Iterable[str]) -> dict[str, bytes]:
         """Return the contents of many small files; missing ones are left out."""
@@ -149,8 +187,11 @@ class Store:
         for number, (key, summary) in enumerate(missing.items()):
             if on_progress is not None and number % 100 == 0:
                 on_progress(f"reading rows: {number} of {len(missing)} runs")
-            attempt_folder = self.attempt_folder(key, summary)
-            fresh.append(frame_from_parquet(attempt_folder.read("rows.parquet")).with_columns(pl.lit(key).alias("key")))
+            with self._leaving_out(key):
+                rows = read_rows(self.read_file(key, summary, "rows.parquet"), f"{self.folder}/runs/{key}")
+                if rows.filter(pl.col("run") != key.partition("~")[0]).height:
+                    raise Damaged(f"{self.folder}/runs/{key} has rows of another run")
+                fresh.append(rows.with_columns(pl.lit(key).alias("key")))
         files: dict[str, list[str]] = {}
         for key in same:
             files.setdefault(kept[key][0], []).append(key)
@@ -167,17 +208,17 @@ class Store:
             return rows_to_frame([])
         return pl.concat(tables).unique(subset=_KEYS, keep="first", maintain_order=True).drop("key")
 
-    def attempt_folder(self, key: str, summary: Mapping[str, Any]) -> Folder:
-        """Return the folder of the attempt that finished a run."""
-        return self.folder / "runs" / key / str(summary["attempt"])
+    def _record(self, key: str, summary: Mapping[str, Any]) -> dict[str, Any]:
+        attempt = self.folder / "runs" / key / str(summary["attempt"])
+        return attempt_record(attempt, lambda name: self.read_file(key, summary, name))
 
     def records(self, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
         """Return for each finished run its done record, its run.json and some of its log."""
-        there = self.summaries(keys).items()
-        return {
-            key: {"key": key, "done": summary, **attempt_record(self.attempt_folder(key, summary))}
-            for key, summary in there
-        }
+        found: dict[str, dict[str, Any]] = {}
+        for key, summary in self.summaries(keys).items():
+            with self._leaving_out(key):
+                found[key] = {"key": key, "done": summary, **self._record(key, summary)}
+        return found
 
     def wrong_answers_and_outcomes(self, keys: Iterable[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Return some wrong answers of these runs, and which examples their last weights got right."""
@@ -185,9 +226,12 @@ class Store:
 
         wrong, kinds = [], []
         for key, summary in self.summaries(keys).items():
-            predictions = frame_from_parquet(self.attempt_folder(key, summary).read("predictions.parquet"))
-            wrong.append(sample_wrong_answers(predictions, key))
-            kinds.append(outcome_kinds(predictions, key))
+            with self._leaving_out(key):
+                predictions = frame_from_parquet(
+                    self.read_file(key, summary, "predictions.parquet"), f"{self}/runs/{key}"
+                )
+                wrong.append(sample_wrong_answers(predictions, key))
+                kinds.append(outcome_kinds(predictions, key))
         return (pl.concat(wrong), pl.concat(kinds)) if wrong else (pl.DataFrame(), pl.DataFrame())
 
     def _compacted(self) -> dict[str, tuple[str, str]]:
@@ -196,15 +240,20 @@ class Store:
         folder = self.folder / "rows"
         for name in folder.names():
             if name.endswith(".json"):
-                for key, token in folder.json(name).items():
-                    found[key] = (name.removesuffix(".json") + ".parquet", token)
+                file = name.removesuffix(".json") + ".parquet"
+                with suppress(SpecError, KeyError, AttributeError):  # a cache that is damaged or older is not used
+                    kept = read_sealed(folder, name)
+                    read_checked(folder, file, kept["files"], str(self))
+                    found |= {key: (file, token) for key, token in kept["tokens"].items()}
         return found
 
     def _keep(self, rows: pl.DataFrame, tokens: Mapping[str, str]) -> None:
         """Write the rows of many runs to one file; the list of their keys is written last."""
         name = f"{digest(dict(tokens), bits=64):016x}"
-        (self.folder / "rows").write(f"{name}.parquet", frame_to_parquet(rows))
-        (self.folder / "rows").write(f"{name}.json", json.dumps(tokens))
+        data = frame_to_parquet(rows)
+        (self.folder / "rows").write(f"{name}.parquet", data)
+        content = sealed({"tokens": dict(tokens), "files": {f"{name}.parquet": checksum(data)}})
+        (self.folder / "rows").write(f"{name}.json", json.dumps(content))
 
     # --- bundles -----------------------------------------------------------------------------------------------------
 
@@ -224,21 +273,20 @@ class Store:
 
         keys = None if keys is None else set(keys)
         state = self.state(keys)
-        wanted, diverged = sorted(state.done), self.diverged(state.failed)
+        self.check(state.done)
+        wanted, diverged = sorted(state.done - self.damaged.keys()), self.diverged(state.failed)
         if not wanted:
             raise SpecError(f"nothing of it is done in {self}; there is nothing to export")
         lines, wrong, kinds = [], [], []
         for key, told in sorted(diverged.items()):  # diverged runs are results too
-            lines.append(json.dumps({"key": key, "diverged": told, **attempt_record(self.attempt_folder(key, told))}))
+            lines.append(json.dumps({"key": key, "diverged": told, **self._record(key, told)}))
         for number, (key, summary) in enumerate(self.summaries(wanted).items()):
             if on_progress is not None and number % 20 == 0:
                 on_progress(f"exporting: {number} of {len(wanted)}")
-            attempt_folder = self.attempt_folder(key, summary)
-            lines.append(json.dumps({"key": key, "done": summary, **attempt_record(attempt_folder)}))
-            if attempt_folder.exists("predictions.parquet"):
-                predictions = frame_from_parquet(attempt_folder.read("predictions.parquet"))
-                wrong.append(sample_wrong_answers(predictions, key))
-                kinds.append(outcome_kinds(predictions, key))
+            lines.append(json.dumps({"key": key, "done": summary, **self._record(key, summary)}))
+            predictions = frame_from_parquet(self.read_file(key, summary, "predictions.parquet"), f"{self}/runs/{key}")
+            wrong.append(sample_wrong_answers(predictions, key))
+            kinds.append(outcome_kinds(predictions, key))
         target, rows, many = Folder(to), self.rows(wanted, on_progress), len(wanted)
         if bundle is not None:
             ours = {*wanted, *diverged}
@@ -249,93 +297,17 @@ class Store:
             rows = rows.unique(_KEYS, keep="first", maintain_order=True)
             for tables, more in zip((wrong, kinds), bundle.wrong_answers_and_outcomes(), strict=True):
                 tables += [more.filter(pl.col("run").is_in(list(theirs)))] if more.width else []
-        target.write("rows.parquet", frame_to_parquet(rows))
-        target.write("runs.jsonl", "\n".join(lines) + "\n")
+        files = {"rows.parquet": frame_to_parquet(rows), "runs.jsonl": ("\n".join(lines) + "\n").encode()}
         for name, tables in (("wrong.parquet", wrong), ("kinds.parquet", kinds)):
             if tables:
-                target.write(name, frame_to_parquet(pl.concat(tables)))
-        target.write("bundle.json", json.dumps({"version": 1, "study": study, "runs": many}, indent=1))
+                files[name] = frame_to_parquet(pl.concat(tables))
+        for name, data in files.items():
+            target.write(name, data)
+        described = {"study": study, "runs": many, "files": {name: checksum(data) for name, data in files.items()}}
+        target.write("bundle.json", json.dumps(sealed(described), indent=1))
         return many
 
 
 _COMPACT = 32
 """The smallest number of newly read runs whose rows are cached together in a file."""
 _KEYS = ["run", "evaluation", "checkpoint", "split", "length", "subgroup"]
-
-
-def sample_wrong_answers(predictions: pl.DataFrame, run_key: str) -> pl.DataFrame:
-    """Return up to 20 wrong answers for each evaluation, checkpoint, split and length."""
-    import polars as pl
-
-    where = ["evaluation", "checkpoint", "split", "length"]
-    wrong = predictions.filter(pl.col("kind") != "right")
-    return wrong.group_by(where, maintain_order=True).head(WRONG).with_columns(pl.lit(run_key).alias("run"))
-
-
-def outcome_kinds(predictions: pl.DataFrame, run_key: str) -> pl.DataFrame:
-    """Return the kind of outcome of each example with the last weights, as index ranges without texts."""
-    import polars as pl
-
-    kept = predictions.filter((pl.col("checkpoint") == "last") & (pl.col("evaluation") == "as trained"))
-    return kept.select(pl.lit(run_key).alias("run"), "split", "length", "first", "last", "kind")
-
-
-def attempt_record(attempt_folder: Folder) -> dict[str, Any]:
-    """Return the bundle's record of an attempt: run.json, its end, about 20 losses along the way, and loss spikes."""
-    found: dict[str, Any] = {"run": attempt_folder.json("run.json")}
-    found["ends"] = attempt_folder.json("done") if attempt_folder.exists("done") else {}
-    lines = attempt_folder.read("train.jsonl").decode().splitlines() if attempt_folder.exists("train.jsonl") else []
-    losses = [(one["step"], one["loss"]) for one in map(json.loads, lines) if one.get("loss") is not None]
-    found["log"] = [[step, round(loss, 5)] for step, loss in losses[:: max(1, len(losses) // _LOGGED)]]
-    found["spikes"] = loss_spikes(losses)
-    return found
-
-
-_LOGGED = 20
-
-
-class Bundle:
-    """Reads a bundle; its runs count as done even without a store."""
-
-    def __init__(self, where: str | Path) -> None:
-        self.folder = Folder(where)
-        if not self.folder.exists("bundle.json"):
-            raise SpecError(f"{where} is no bundle: it has no bundle.json; lengthwise study export makes one")
-        if self.folder.json("bundle.json").get("version") != 1:
-            raise SpecError(f"{where} is a bundle of another version of lengthwise; export it again")
-
-    @cached_property
-    def records(self) -> dict[str, dict[str, Any]]:
-        """Key of each finished run → its line of runs.jsonl."""
-        return {key: line for key, line in self.lines.items() if "done" in line}
-
-    @property
-    def diverged(self) -> dict[str, dict[str, Any]]:
-        """Key of each diverged run → its `step`, `parameter`, `last_loss`."""
-        return {key: line["diverged"] for key, line in self.lines.items() if "diverged" in line}
-
-    @cached_property
-    def lines(self) -> dict[str, dict[str, Any]]:
-        """Key of each run, finished or diverged → its line of runs.jsonl."""
-        lines = (json.loads(line) for line in self.folder.read("runs.jsonl").decode().splitlines())
-        return {line["key"]: line for line in lines}
-
-    @property
-    def summaries(self) -> dict[str, dict[str, Any]]:
-        """Key of each finished run → its done record."""
-        return {key: record["done"] for key, record in self.records.items()}
-
-    @cached_property
-    def rows(self) -> pl.DataFrame:
-        """All rows of the bundle."""
-        return frame_from_parquet(self.folder.read("rows.parquet"))
-
-    def wrong_answers_and_outcomes(self) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Return some wrong answers, and which examples the last weights got right."""
-        import polars as pl
-
-        names = ("wrong.parquet", "kinds.parquet")
-        wrong, kinds = (
-            frame_from_parquet(self.folder.read(name)) if self.folder.exists(name) else pl.DataFrame() for name in names
-        )
-        return wrong, kinds

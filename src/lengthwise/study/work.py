@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import tempfile
 import time
 import traceback
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from lengthwise.checksums import checksum
 from lengthwise.encoding import ENCODINGS
 from lengthwise.evaluation.cases import parse_lengths
 from lengthwise.folder import Folder
@@ -135,16 +135,21 @@ def _evaluate(job: Job, store: Folder, watch: StaleLeaseDetector | None) -> bool
         return False
     with lease:
         try:
-            run = Run.open(str(store / "runs" / job.key.partition("~")[0]))
+            plan = Plan.read(_here(job, job.options))  # the driver's, not what the store says
+            run = Run.open(str(store / "runs" / job.key.partition("~")[0]), known_plan=plan)
             asked = Evaluation.model_validate(_here(job, job.evaluation or {}))
             lease.folder.create("run.json", json.dumps({**run.run_json, "of": run.id, "evaluation": job.evaluation}))
             found = run.evaluate(
                 None if asked.lengths is None else parse_lengths(asked.lengths),
                 **asked.model_dump(exclude={"lengths"}),
             )
-            lease.folder.write("rows.parquet", frame_to_parquet(found.rows))
-            lease.folder.write("predictions.parquet", frame_to_parquet(found.predictions))
-            lease.finish({"seconds": round(time.monotonic() - began, 3)})
+            tables = {"rows.parquet": found.rows, "predictions.parquet": found.predictions}
+            written = {name: frame_to_parquet(table) for name, table in tables.items()}
+            for name, data in written.items():
+                lease.folder.write(name, data)
+            written["run.json"] = lease.folder.read("run.json")
+            files = {f"{lease.number}/{name}": checksum(data) for name, data in written.items()}
+            lease.finish({"seconds": round(time.monotonic() - began, 3)}, files)
         except (LeaseLost, SystemExit, KeyboardInterrupt):
             with suppress(SpecError):
                 lease.release("stopped")
@@ -186,13 +191,20 @@ def _here(job: Job, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _unpacked(files: Mapping[str, bytes]) -> Path:
-    """Write these files to a temporary folder named by a hash of their content, and return it."""
+    """Write these files to a private temporary folder, once for each process, and return it.
+
+    Nobody else can write there: a folder with a name that can be guessed could have been filled by another user.
+    """
     mark = hashlib.blake2b(digest_size=8)
     for name, data in sorted(files.items()):
         mark.update(name.encode() + b"\0" + data)
-    folder = Path(tempfile.gettempdir()) / f"lengthwise-code-{os.getuid()}-{mark.hexdigest()}"
-    for name, data in files.items():
-        path = folder / name
-        if not (path.is_file() and path.read_bytes() == data):
-            Folder(path.parent).write(path.name, data)
-    return folder
+    if mark.hexdigest() not in _UNPACKED:
+        held = tempfile.TemporaryDirectory(prefix="lengthwise-code-")  # mode 0700, removed when the process ends
+        for name, data in files.items():
+            Folder(held.name).write(name, data)
+        _UNPACKED[mark.hexdigest()] = held
+    return Path(_UNPACKED[mark.hexdigest()].name)
+
+
+_UNPACKED: dict[str, tempfile.TemporaryDirectory[str]] = {}
+"""Hash of the files of a class → the folder that they were unpacked to."""

@@ -34,7 +34,7 @@ class Prefetcher:
         self._asked: list[tuple[int, int]] = []
         self._held: dict[tuple[int, int], Block] = {}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "lengthwise.task.prefetch", spec, str(seed)],
+            [sys.executable, "-P", "-m", "lengthwise.task.prefetch", spec, str(seed)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -1,7 +1,8 @@
 """Checkpoints, valid only if complete: the manifest, written last, has the size and checksum of every file.
 
-Without sharding, a checkpoint is one safetensors file; a sharded team writes with `torch.distributed.checkpoint`. Both
-formats use the same tensor names, so a run of either kind can read both.
+A checkpoint is one safetensors file; of a sharded team, one for each process, with the part of every tensor that the
+process holds. The manifest has the shape of each tensor and where each part begins, so any number of processes can read
+it. Nothing is pickled: a checkpoint from anybody is only data.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lengthwise.checksums import checksum, read_sealed, sealed
 from lengthwise.folder import Folder
 from lengthwise.spec import SpecError
-from lengthwise.training.parallel import ALONE, DistributedProcesses
+from lengthwise.training.parallel import ALONE, DistributedProcesses, local_shard
 
 MANIFEST, STATE = "manifest.json", "state.safetensors"
 KEPT = 2
@@ -32,14 +34,29 @@ class Checkpoint:
     step: int
     notes: dict[str, Any]
 
-    def tensors(self, template_tensors: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-        """Load its tensors; a sharded checkpoint needs `template_tensors`, which returns tensors of these shapes."""
-        if self.folder.exists(STATE):
-            return unpack(self.folder.read(STATE))
-        import torch.distributed.checkpoint as dcp
+    shards: dict[str, dict[str, Any]] | None = None
+    """Of a sharded checkpoint: file → tensor → its whole shape, and the row at which this part of it begins."""
 
-        found = template_tensors()
-        dcp.load(found, storage_reader=_reader(self.folder), no_dist=not torch.distributed.is_initialized())
+    def tensors(self) -> dict[str, Tensor]:
+        """Load its tensors, whole."""
+        if self.shards is None:
+            if not self.folder.exists(STATE):
+                raise SpecError(
+                    f"{self.folder} is a sharded checkpoint of an earlier version, which is pickled: reading it could "
+                    "run code; train the run again into another store"
+                )
+            return unpack(self.folder.read(STATE))
+        found: dict[str, Tensor] = {}
+        for file, parts in self.shards.items():
+            for name, tensor in unpack(self.folder.read(file)).items():
+                if not tensor.shape:
+                    found[name] = tensor
+                    continue
+                shape, begin = parts[name]["shape"], parts[name]["begin"]
+                whole = found.setdefault(name, torch.zeros(shape, dtype=tensor.dtype))
+                if tensor.shape[1:] != whole.shape[1:] or begin < 0 or begin + len(tensor) > len(whole):
+                    raise SpecError(f"{self.folder}/{file}: {name} does not fit into its shape {shape}")
+                whole[begin : begin + len(tensor)] = tensor
         return found
 
 
@@ -70,69 +87,77 @@ def save_checkpoint(
     """Write the checkpoint of a step below `folder`; once it is complete, delete all but the newest two."""
     name = f"{step:09d}"
     here = folder / name
-    if processes.shard:
-        import torch.distributed.checkpoint as dcp
-
-        if processes.first:
-            folder.remove(name)
-            here.write("begun", b"")
-        processes.wait()
-        dcp.save(dict(tensors), storage_writer=_writer(here))
+    file = f"state-{processes.rank:05d}.safetensors" if processes.shard else STATE
+    written = None
+    if processes.shard or processes.first:
+        held = {key: local_shard(value) for key, value in tensors.items()}
+        data = pack(held)
+        here.write(file, data)
+        written = (
+            file,
+            checksum(data),
+            {key: _part(value) for key, value in tensors.items()} if processes.shard else None,
+        )
+    every = [one for one in processes.gather(written) if one is not None]
     if processes.first:
+        manifest: dict[str, Any] = {"version": 2, "step": step, "files": {name: seal for name, seal, _ in every}}
         if processes.shard:
-            files = {file: _seal(here.read(file)) for file in here.names() if file != MANIFEST}
-        else:
-            data = pack(tensors)
-            here.write(STATE, data)
-            files = {STATE: _seal(data)}
-        manifest = {"version": 1, "step": step, "files": files, "notes": dict(metadata)}
-        here.write(MANIFEST, json.dumps(manifest, indent=1))
+            manifest["shards"] = {name: parts for name, _, parts in every}
+        manifest["notes"] = dict(metadata)
+        here.write(MANIFEST, json.dumps(sealed(manifest), indent=1))
         for old in sorted(name for name in folder.names() if name.isdigit())[:-KEPT]:
             folder.remove(old)
     processes.wait()
 
 
-def newest_checkpoint(folders: Sequence[Folder]) -> tuple[Checkpoint | None, list[str]]:
-    """The complete checkpoint with the most steps in any of these folders, and the incomplete ones after it."""
+def newest_checkpoint(
+    folders: Sequence[Folder], usable: Callable[[Checkpoint], bool] = lambda checkpoint: True
+) -> tuple[Checkpoint | None, list[str]]:
+    """The complete and usable checkpoint with the most steps in any of these folders, and the others after it."""
     torn: list[str] = []
     there = [(int(name), place / name) for place in folders for name in place.names() if name.isdigit()]
     for step, folder in sorted(there, key=lambda pair: pair[0], reverse=True):
-        notes = _complete(folder)
-        if notes is not None:
-            return Checkpoint(folder, step, notes), torn
+        manifest = _complete(folder)
+        if manifest is not None:
+            found = Checkpoint(folder, step, manifest["notes"], manifest.get("shards"))
+            if usable(found):
+                return found, torn
         torn.append(str(folder))
     return None, torn
 
 
+def is_complete(folder: Folder) -> bool:
+    """Whether all files of a checkpoint are what its manifest says."""
+    return _complete(folder) is not None
+
+
 def _complete(folder: Folder) -> dict[str, Any] | None:
+    """The manifest of a checkpoint whose files are what it says; None otherwise."""
     try:
-        manifest = json.loads(folder.read(MANIFEST))
-        if any(_seal(folder.read(name)) != seal for name, seal in manifest["files"].items()):
+        manifest = read_sealed(folder, MANIFEST)
+        if manifest["step"] != int(folder.leaf):
             return None
-        return manifest["notes"]
+        for name, recorded in manifest["files"].items():
+            data = folder.read(name)
+            if recorded not in (checksum(data), _checksum_of_version_1(data)):
+                return None
+        return manifest if isinstance(manifest["notes"], dict) else None
     except (SpecError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def _seal(data: bytes) -> dict[str, Any]:
+def _checksum_of_version_1(data: bytes) -> dict[str, Any]:
     return {"bytes": len(data), "blake2b": hashlib.blake2b(data, digest_size=16).hexdigest()}
 
 
-def _writer(folder: Folder) -> Any:  # noqa: ANN401
-    if folder.local is not None:
-        from torch.distributed.checkpoint import FileSystemWriter
+def _part(value: Tensor) -> dict[str, Any]:
+    """The whole shape of a tensor, and the row at which the part that this process holds begins."""
+    if not hasattr(value, "placements"):
+        return {"shape": list(value.shape), "begin": 0}
+    from torch.distributed.tensor import Shard
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-        return FileSystemWriter(folder.local, single_file_per_rank=True)
-    from torch.distributed.checkpoint._fsspec_filesystem import FsspecWriter
-
-    return FsspecWriter(folder.fs.unstrip_protocol(folder.path))
-
-
-def _reader(folder: Folder) -> Any:  # noqa: ANN401
-    if folder.local is not None:
-        from torch.distributed.checkpoint import FileSystemReader
-
-        return FileSystemReader(folder.local)
-    from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
-
-    return FsspecReader(folder.fs.unstrip_protocol(folder.path))
+    (placement,) = value.placements  # pyrefly: ignore
+    assert isinstance(placement, Shard) and placement.dim == 0, "FSDP2 shards rows"
+    _, begin = compute_local_shape_and_global_offset(value.shape, value.device_mesh, value.placements)  # pyrefly: ignore
+    return {"shape": list(value.shape), "begin": int(begin[0])}

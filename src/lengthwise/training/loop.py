@@ -177,13 +177,6 @@ class Loop:
             found |= {f"{key}.{name}": state[key] for key in MOMENTS if key in state}
         return found
 
-    def template_tensors(self) -> dict[str, Tensor]:
-        """Tensors of the shapes of `tensors`, to read a checkpoint into; the moments are new zeros."""
-        found = {f"model.{name}": value for name, value in self.decoder.state_dict().items()}
-        for name, parameter in self.decoder.named_parameters():
-            found |= {f"{key}.{name}": torch.zeros_like(parameter).detach() for key in MOMENTS}
-        return found
-
     @torch.no_grad()
     def load(self, tensors: dict[str, Tensor], step: int) -> None:
         """Load the weights and moments after `step` steps, and continue from there."""

@@ -92,6 +92,14 @@ class DistributedProcesses:
         dist.broadcast_object_list(held)
         return held[0]
 
+    def gather(self, value: Any) -> list[Any]:  # noqa: ANN401
+        """The values of all processes, in order of rank."""
+        if self.size == 1:
+            return [value]
+        held = [None] * self.size
+        dist.all_gather_object(held, value)
+        return held
+
     def wait(self) -> None:
         """Wait until all processes have reached this call."""
         if self.size > 1:

@@ -36,10 +36,10 @@ class Training(BaseModel):
     }
     """Names that other trainers, and older versions, have for these options."""
 
-    steps: int = Positive
-    batch_size: int = Positive
+    steps: int = Field(gt=0, le=1_000_000_000)
+    batch_size: int = Field(gt=0, le=10_000_000)
     """Sequences of one optimizer step."""
-    lr: float = Field(gt=0)
+    lr: float = Field(gt=0, allow_inf_nan=False)
     """The highest learning rate."""
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
     """How the rate falls from `lr` to `min_lr`, after a linear rise over `warmup` steps, at most a tenth of all."""

@@ -1,0 +1,81 @@
+"""Checksums: recorded when a run is done or a checkpoint is complete, and compared whenever a file is read.
+
+They find accidents: a flipped bit, a torn file, files swapped between runs. Whoever may write to a store can compute
+them anew, so they are no protection against a forgery.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from lengthwise.folder import Folder, Missing
+from lengthwise.spec import SpecError
+
+FORMAT = 2
+"""The version of stores and bundles; those of version 1 have no checksums."""
+_WARNED: set[str] = set()
+
+
+class Damaged(SpecError):
+    """A file is not what was recorded of it."""
+
+
+def checksum(data: bytes) -> str:
+    """The size and a hash of a file's content."""
+    return f"{len(data)}:{hashlib.blake2b(data, digest_size=16).hexdigest()}"
+
+
+def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the format and a hash of the record itself, so that a change of the record is found."""
+    content = {**record, "format": FORMAT}
+    return {**content, "seal": _seal(content)}
+
+
+def check_seal(record: dict[str, Any], source: str) -> dict[str, Any]:
+    """Return a record if it is what was sealed; records of format 1 have no seal."""
+    rest = {key: value for key, value in record.items() if key != "seal"}
+    if ("seal" in record or record.get("format", 1) != 1) and record.get("seal") != _seal(rest):
+        raise Damaged(f"{source} is damaged: it is not what was recorded")
+    return record
+
+
+def read_sealed(folder: Folder, name: str) -> dict[str, Any]:
+    """Read a record; raises `Damaged` if it is no JSON, or not what was sealed."""
+    return check_seal(parsed(folder.read(name), f"{folder}/{name}"), f"{folder}/{name}")
+
+
+def parsed(data: bytes | str, source: str) -> dict[str, Any]:
+    """Return the JSON object in `data`; raises `Damaged` if there is none."""
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise Damaged(f"{source} is damaged: {error}") from error
+    if not isinstance(found, dict):
+        raise Damaged(f"{source} is damaged: it holds no record")
+    return found
+
+
+def read_checked(folder: Folder, name: str, files: Mapping[str, str] | None, store: str) -> bytes:
+    """Read a file; raises `Damaged` unless it is what `files` records. Without a record, warn once for each store."""
+    if files is None and store not in _WARNED:
+        _WARNED.add(store)
+        warnings.warn(
+            f"{store} was written by an earlier version, without checksums, so damage would not be found; "
+            f"lengthwise study fsck {store} --repair adds them",
+            stacklevel=2,
+        )
+    try:
+        data = folder.read(name)
+    except Missing as error:
+        raise Damaged(str(error)) from error
+    if files is not None and files.get(name) != checksum(data):
+        raise Damaged(f"{folder}/{name} is damaged: it is not what was recorded when the run was finished")
+    return data
+
+
+def _seal(record: Mapping[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(record, sort_keys=True).encode(), digest_size=16).hexdigest()

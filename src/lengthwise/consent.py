@@ -1,0 +1,36 @@
+"""Code from outside the package: data that names it is refused unless the user has allowed it to be run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+
+from lengthwise.spec import Spec, SpecError, parse_specs
+
+
+def code_names(data: object) -> list[str]:
+    """Return the classes from outside the package that plain data names, anywhere in it; nothing is imported."""
+    if isinstance(data, str):
+        found: list[Spec] = []
+        for read in (lambda text: [Spec.of(text)], parse_specs):  # a value may be one spec or a list of them
+            with suppress(SpecError):  # what cannot be read cannot be resolved either
+                found += read(data)
+        named = [
+            spec.name for spec in found if re.fullmatch(r".+:[^\W\d][\w.]*", spec.name)
+        ]  # file.py:Class, module:Class
+        return list(dict.fromkeys(named + code_names([value for spec in found for _, value in spec.options])))
+    if isinstance(data, Mapping):
+        return code_names(list(data.values()))
+    return [name for one in data for name in code_names(one)] if isinstance(data, list | tuple) else []
+
+
+def refuse_code(
+    data: object, source: str, allow_code: bool, consent: str = "give --allow-code, or allow_code=True in Python"
+) -> None:
+    """Raise if data names code from outside the package, and the user has not allowed that code to be run."""
+    if not allow_code and (names := list(dict.fromkeys(code_names(data)))):
+        raise SpecError(
+            f"{source} names code from outside the package ({', '.join(names[:5])}), which would be run; look at it, "
+            f"then {consent}"
+        )

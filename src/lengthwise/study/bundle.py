@@ -1,0 +1,133 @@
+"""Bundles: the finished runs of a store without their weights, to share and to commit.
+
+BUNDLE/bundle.json     what it is: format, study, how many runs, and the checksums of its files
+BUNDLE/rows.parquet    the rows of every run
+BUNDLE/runs.jsonl      a line for each run: its done record, its run.json, some of its log
+BUNDLE/wrong.parquet   up to 20 wrong answers of each row
+BUNDLE/kinds.parquet   which examples the last weights got right, without their texts
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lengthwise.checksums import FORMAT, Damaged, parsed, read_checked, read_sealed
+from lengthwise.evaluation.rows import frame_from_parquet, read_rows
+from lengthwise.folder import Folder, publishable
+from lengthwise.spec import SpecError
+from lengthwise.training.health import loss_spikes
+
+if TYPE_CHECKING:
+    import polars as pl
+
+WRONG = 20
+"""Wrong answers that a bundle keeps per row."""
+
+
+def sample_wrong_answers(predictions: pl.DataFrame, run_key: str) -> pl.DataFrame:
+    """Return up to 20 wrong answers for each evaluation, checkpoint, split and length."""
+    import polars as pl
+
+    where = ["evaluation", "checkpoint", "split", "length"]
+    wrong = predictions.filter(pl.col("kind") != "right")
+    return wrong.group_by(where, maintain_order=True).head(WRONG).with_columns(pl.lit(run_key).alias("run"))
+
+
+def outcome_kinds(predictions: pl.DataFrame, run_key: str) -> pl.DataFrame:
+    """Return the kind of outcome of each example with the last weights, as index ranges without texts."""
+    import polars as pl
+
+    kept = predictions.filter((pl.col("checkpoint") == "last") & (pl.col("evaluation") == "as trained"))
+    return kept.select(pl.lit(run_key).alias("run"), "split", "length", "first", "last", "kind")
+
+
+def attempt_record(attempt: Folder, read: Callable[[str], bytes]) -> dict[str, Any]:
+    """Return the bundle's record of an attempt: run.json, its end, about 20 losses along the way, and loss spikes."""
+    found: dict[str, Any] = {"run": _published(parsed(read("run.json"), f"{attempt}/run.json"))}
+    found["ends"] = parsed(read("done"), f"{attempt}/done") if attempt.exists("done") else {}
+    log = read("train.jsonl").decode(errors="replace") if attempt.exists("train.jsonl") else ""
+    try:
+        lines = [parsed(line, f"{attempt}/train.jsonl") for line in log.splitlines()]
+        losses = [(int(one["step"]), float(one["loss"])) for one in lines if one.get("loss") is not None]
+    except (KeyError, TypeError, ValueError) as error:
+        raise Damaged(f"{attempt}/train.jsonl is damaged: a line has no step and loss") from error
+    found["log"] = [[step, round(loss, 5)] for step, loss in losses[:: max(1, len(losses) // _LOGGED)]]
+    found["spikes"] = loss_spikes(losses)
+    return found
+
+
+def _published(record: dict[str, Any]) -> dict[str, Any]:
+    """Return run.json as it is shared: without the host, and without passwords and paths in the command."""
+    recorded = {key: value for key, value in record.get("recorded", {}).items() if key != "host"}
+    if isinstance(command := recorded.get("command"), list):
+        recorded["command"] = [publishable(str(one)) for one in command]
+    return {**record, "recorded": recorded}
+
+
+_LOGGED = 20
+
+
+class Bundle:
+    """Reads a bundle; its runs count as done even without a store."""
+
+    def __init__(self, where: str | Path) -> None:
+        self.folder = Folder(where)
+        if not self.folder.exists("bundle.json"):
+            raise SpecError(f"{where} is no bundle: it has no bundle.json; lengthwise study export makes one")
+        record = read_sealed(self.folder, "bundle.json")
+        if record.get("version", 1) != 1 or record.get("format", FORMAT) != FORMAT:
+            raise SpecError(f"{where} is a bundle of another version of lengthwise; export it again")
+        self._files = record.get("files")
+
+    def _read(self, name: str) -> bytes:
+        return read_checked(self.folder, name, self._files, str(self.folder))
+
+    @cached_property
+    def records(self) -> dict[str, dict[str, Any]]:
+        """Key of each finished run → its line of runs.jsonl."""
+        return {key: line for key, line in self.lines.items() if "done" in line}
+
+    @property
+    def diverged(self) -> dict[str, dict[str, Any]]:
+        """Key of each diverged run → its `step`, `parameter`, `last_loss`."""
+        return {key: line["diverged"] for key, line in self.lines.items() if "diverged" in line}
+
+    @cached_property
+    def lines(self) -> dict[str, dict[str, Any]]:
+        """Key of each run, finished or diverged → its line of runs.jsonl."""
+        source, found = f"{self.folder}/runs.jsonl", {}
+        for text in self._read("runs.jsonl").decode(errors="replace").splitlines():
+            line = parsed(text, source)
+            if not isinstance(line.get("key"), str) or not isinstance(line.get("run"), dict):
+                raise Damaged(f"{source} is damaged: a line is no record of a run")
+            if not isinstance(line.get("done", line.get("diverged")), dict):
+                raise Damaged(f"{source} is damaged: run {line['key']} is neither done nor diverged")
+            found[line["key"]] = line
+        return found
+
+    @property
+    def summaries(self) -> dict[str, dict[str, Any]]:
+        """Key of each finished run → its done record."""
+        return {key: record["done"] for key, record in self.records.items()}
+
+    @cached_property
+    def rows(self) -> pl.DataFrame:
+        """All rows of the bundle."""
+        return read_rows(self._read("rows.parquet"), f"{self.folder}/rows.parquet")
+
+    def wrong_answers_and_outcomes(self) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Return some wrong answers, and which examples the last weights got right."""
+        import polars as pl
+
+        wrong, kinds = (
+            frame_from_parquet(self._read(name), f"{self.folder}/{name}") if self._has(name) else pl.DataFrame()
+            for name in ("wrong.parquet", "kinds.parquet")
+        )
+        return wrong, kinds
+
+    def _has(self, name: str) -> bool:
+        """Whether the bundle has this file, or had it when it was written."""
+        return name in (self._files or {}) or self.folder.exists(name)

@@ -1,0 +1,224 @@
+"""Damage by accident: a damaged file is named and never becomes another number; the other runs go on."""
+
+import hashlib
+import json
+import random
+import shutil
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import lengthwise as lw
+from lengthwise.checksums import Damaged
+from lengthwise.evaluation.rows import frame_to_parquet, validate
+from lengthwise.run.run import Run
+from lengthwise.spec import SpecError
+from lengthwise.study.bundle import Bundle
+from tests.damage import accident, reseal_bundle
+from tests.study.conftest import TINY
+
+STUDY = {**TINY, "name": "tiny", "evaluations": [{"lengths": "2"}]}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A folder with a study file, its finished store and its bundle."""
+    home = tmp_path_factory.mktemp("damage")
+    (home / "tiny.yaml").write_text(json.dumps(STUDY))
+    study = lw.Study.read(home / "tiny.yaml")
+    study.run(str(home / "store"), executor="inline")
+    lw.export_bundle(str(home / "store"), home / "bundle")
+    return home
+
+
+@pytest.fixture
+def home(finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "home")
+    return tmp_path / "home"
+
+
+def _runs(home: Path) -> list[str]:
+    return sorted(path.name for path in (home / "store" / "runs").iterdir() if "~" not in path.name)
+
+
+def _hashed(*tables: object) -> str:
+    return hashlib.sha256(b"".join(frame_to_parquet(one) for one in tables)).hexdigest()
+
+
+def _weights(run: Run, checkpoint: str) -> str:
+    weights = sorted(run.weights(checkpoint).items())
+    return hashlib.sha256(b"".join(name.encode() + one.numpy().tobytes() for name, one in weights)).hexdigest()
+
+
+def of_every_run(read):
+    return lambda home: [read(Run.open(name, str(home / "store"))) for name in _runs(home)]
+
+
+READ_STORE = {
+    "rows of runs": of_every_run(lambda run: _hashed(run.rows())),
+    "answers": of_every_run(lambda run: _hashed(run.predictions())),
+    "last weights": of_every_run(lambda run: _weights(run, "last")),
+    "weights at 50%": of_every_run(lambda run: _weights(run, "50%")),
+    "options": of_every_run(lambda run: str(run)),
+    "status": lambda home: lw.Study.read(home / "tiny.yaml").status(str(home / "store")).plain()["done"],
+    "rows of the study": lambda home: _hashed(lw.Study.read(home / "tiny.yaml").rows(str(home / "store"))),
+    "fsck": lambda home: lw.fsck(str(home / "store")).found,
+}
+READ_BUNDLE = {
+    "rows": lambda home: _hashed(Bundle(home / "bundle").rows),
+    "runs": lambda home: Bundle(home / "bundle").lines,
+    "answers": lambda home: _hashed(*Bundle(home / "bundle").wrong_answers_and_outcomes()),
+    "fsck": lambda home: lw.fsck(str(home / "bundle")).found,
+}
+
+
+def outcomes(home: Path, below: str, verbs: dict, pairs: int, seed: int) -> Counter:
+    """Damage files one at a time, read them by each verb, and count what happens; anything silent fails."""
+    rng, found = random.Random(seed), Counter()
+    whole = {name: read(home) for name, read in verbs.items()}
+    kept = home.parent / "kept"
+    shutil.copytree(home / below, kept)
+    while found.total() < pairs:
+        files = sorted(path for path in (home / below).rglob("*") if path.is_file())
+        what = accident(files, rng)
+        for name, read in verbs.items():
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter("always")
+                try:
+                    got = read(home)
+                except SpecError:
+                    found["refused"] += 1
+                    continue
+            if got == whole[name]:
+                found["the same"] += 1
+                continue
+            # Without its record a run is simply not done, which every verb says.
+            undone = what.startswith("delete") and "/store/done/" in what
+            assert told or name == "fsck" or undone, f"{what}: {name} gave another result silently"
+            found["said"] += 1
+        shutil.rmtree(home / below)
+        shutil.copytree(kept, home / below)
+    return found
+
+
+@pytest.mark.parametrize(("below", "verbs"), [("store", READ_STORE), ("bundle", READ_BUNDLE)], ids=["store", "bundle"])
+@pytest.mark.parametrize("pairs", [120, pytest.param(3000, marks=pytest.mark.evidence)])
+def test_no_accident_becomes_another_number(home, below, verbs, pairs, figure):
+    found = outcomes(home, below, verbs, pairs, seed=3)
+    figure(f"{below}, {found.total()} pairs of damage and verb: {dict(found)}")
+    assert found["refused"] and found["the same"]
+
+
+def test_a_damaged_run_is_made_again_with_the_same_bits_and_the_others_are_left_alone(home, monkeypatch):
+    study, store = lw.Study.read(home / "tiny.yaml"), home / "store"
+    before, first = study.rows(str(store)), _runs(home)[0]
+    others = {path: path.stat().st_mtime_ns for path in (store / "done").iterdir() if not path.name.startswith(first)}
+    rows = store / "runs" / first / "1" / "rows.parquet"
+    rows.write_bytes(rows.read_bytes()[:-9])
+    with pytest.warns(UserWarning, match=f"{first} counts as not done"):
+        left = study.rows(str(store))
+    assert set(left.filter(left["run"] == first)["length"]) == {2}, "only those of the evaluation at length 2 are left"
+    with pytest.warns(UserWarning, match=f"run {first} is damaged and is made again"):
+        done = study.run(str(store), executor="inline")
+    assert done.tally.here == 1 and (store / "runs" / first / "2" / "rows.parquet").exists()
+    assert study.rows(str(store)).sort(before.columns).equals(before.sort(before.columns))
+    assert others == {path: path.stat().st_mtime_ns for path in others}
+    assert not lw.fsck(str(store)).found
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b'{"attempt": "x"}', b'{"attempt": 1, "files": 3}', b"\xff\xfe"])
+def test_a_bad_record_is_no_finished_run(home, content):
+    study, store, first = lw.Study.read(home / "tiny.yaml"), home / "store", _runs(home)[0]
+    total = study.status(str(store)).plain()["done"]
+    (store / "done" / first).write_bytes(content)
+    with pytest.warns(UserWarning, match=f"run {first} counts as not done"):
+        assert study.status(str(store)).plain()["done"] == total - 1
+    with pytest.warns(UserWarning, match=f"run {first} is damaged and is made again"):
+        done = study.run(str(store), executor="inline")
+    assert done.tally.here == 0, "its files are intact, so it is declared done again"
+    assert study.status(str(store)).plain()["done"] == total
+
+
+@pytest.mark.parametrize("how", ["torn", "missing", "another"])
+def test_damaged_kept_weights_cost_steps_and_not_the_run(home, how):
+    """They blocked a run for ever: the newest checkpoint refers to them, and every attempt began from it."""
+    store, first = home / "store", _runs(home)[0]
+    whole = Run.open(first, str(store))
+    options, before = whole.run_json["options"], whole.rows()
+    (store / "done" / first).unlink(), (store / "runs" / first / "1" / "done").unlink()
+    kept = sorted((store / "runs" / first / "1" / "weights").iterdir())[-1]
+    data = kept.read_bytes()
+    if how == "missing":
+        kept.unlink()
+    else:
+        kept.write_bytes(data[:100] if how == "torn" else data[:-1] + b"x")
+    with pytest.warns(UserWarning, match="weights that it refers to"):
+        again = lw.train(
+            options["task"], options["encoding"][0], model=TINY["base"]["model"],
+            training=TINY["base"]["training"], seed=options["seed"], checkpoint_every=1, store=str(store), quiet=True,
+        )  # fmt: skip
+    assert again.id == first and again.rows().drop("loss").equals(before.drop("loss"))
+
+
+WRONG_ROWS = {
+    "50 times as many right answers": ("correct", lambda column: column * 50 + 1, "do not add up"),
+    "a missing count": ("examples", lambda column: column * None, "a count is missing or negative"),
+    "lengths beyond any": ("length", lambda column: column * 10**11, "a length is not from 1 to a million"),
+    "chance above 1": ("chance", lambda column: column + 1.5, "chance is no probability"),
+    "an infinite loss": ("loss", lambda column: column + float("inf"), "a loss is no number from 0"),
+    "no length seen or not": ("seen", lambda column: column & None, "`seen` is missing"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_ROWS)
+def test_rows_that_no_evaluation_writes_are_refused_however_consistent_the_bundle(home, case):
+    import polars as pl
+
+    column, change, told = WRONG_ROWS[case]
+    path = home / "bundle" / "rows.parquet"
+    pl.read_parquet(path).with_columns(change(pl.col(column)).alias(column)).write_parquet(path)
+    reseal_bundle(home / "bundle")
+    with pytest.raises(Damaged, match=told):
+        _ = Bundle(home / "bundle").rows
+
+
+def test_rows_that_are_there_twice_or_of_another_shape_are_refused(home):
+    rows = Bundle(home / "bundle").rows
+    with pytest.raises(Damaged, match="one is there twice"):
+        validate(rows.vstack(rows[:1]), "here")
+    with pytest.raises(Damaged, match="column 'cut' is missing or of another type"):
+        validate(rows.drop("cut"), "here")
+    with pytest.raises(Damaged, match="column 'length' is missing or of another type"):
+        validate(rows.cast({"length": str}), "here")
+
+
+def test_a_store_of_an_earlier_version_opens_with_one_warning_and_fsck_adds_checksums(home):
+    store = home / "store"
+    for path in [*store.glob("done/*"), *store.glob("runs/*/1/done")]:
+        record = json.loads(path.read_text())
+        path.write_text(json.dumps({key: record[key] for key in record.keys() - {"files", "format", "seal", "id"}}))
+    study = lw.Study.read(home / "tiny.yaml")
+    with pytest.warns(UserWarning, match="was written by an earlier version, without checksums") as told:
+        rows, _ = study.rows(str(store)), study.rows(str(store))
+    assert len([one for one in told if "earlier version" in str(one.message)]) == 1
+    found = lw.fsck(str(store)).found
+    assert len(found) == 8 and all("no checksums" in one.what for one in found)
+    assert len(lw.fsck(str(store), repair=True).found) == 8
+    assert not lw.fsck(str(store)).found and study.rows(str(store)).equals(rows)
+
+
+def test_fsck_says_what_it_found_and_repairs_it(home, tmp_path):
+    store, first = home / "store", _runs(home)[0]
+    (store / "failed").mkdir(exist_ok=True)
+    (store / "failed" / f"{first}.1").write_text("{")
+    (store / "runs" / first / "1" / "checkpoints" / "000000004" / "state.safetensors").write_bytes(b"")
+    (store / "runs" / first / "1" / "model.safetensors").write_bytes(b"")
+    told = str(lw.fsck(str(store)))
+    assert "3 findings" in told and "with --repair: set aside, so that the run is made again" in told
+    lw.fsck(str(store), repair=True)
+    left = lw.fsck(str(store)).found
+    assert not left and not (store / "done" / first).exists()
+    with pytest.raises(SpecError, match="there is no store and no bundle"):
+        lw.fsck(str(tmp_path / "nowhere"))
