@@ -1,6 +1,7 @@
 """Draw names and sentences of the package for a reader who sees neither code nor docs.
 
-    python scripts/draw_words.py SEED      40 names of classes, functions and options, and 20 sentences
+    python scripts/draw_words.py SEED              40 names of classes, functions and options, and 20 sentences
+    python scripts/draw_words.py SEED --typed      the same, functions with their type annotations
 
 Draws with different seeds below 100 are disjoint: each takes its own part of one shuffled list.
 """
@@ -17,16 +18,17 @@ ROOT = Path(__file__).parents[1] / "src" / "lengthwise"
 NAMES, SENTENCES = 40, 20
 
 
-def _signature(node: ast.ClassDef | ast.FunctionDef) -> str:
-    """The parameters of a function, as an editor would show them; nothing for a class."""
+def _signature(node: ast.ClassDef | ast.FunctionDef, typed: bool) -> str:
+    """The parameters of a function; nothing for a class."""
     if isinstance(node, ast.ClassDef):
         return ""
-    named = [one.arg for one in (*node.args.args, *node.args.kwonlyargs) if one.arg not in {"self", "cls"}]
-    return f"({', '.join(named)})"
+    named = [one for one in (*node.args.args, *node.args.kwonlyargs) if one.arg not in {"self", "cls"}]
+    shown = ", ".join(ast.unparse(one) if typed else one.arg for one in named)
+    return f"({shown})" + (f" -> {ast.unparse(node.returns)}" if typed and node.returns is not None else "")
 
 
-def drawn() -> tuple[list[str], list[str]]:
-    """Every public name as an editor shows it, and every first sentence of a docstring or an error, sorted."""
+def drawn(typed: bool = False) -> tuple[list[str], list[str]]:
+    """Every public name, and every first sentence of a docstring or an error, sorted."""
     names, sentences = set[str](), set[str]()
     for path in sorted(ROOT.rglob("*.py")):
         package = path.relative_to(ROOT).parts[0].removesuffix(".py")
@@ -39,7 +41,7 @@ def drawn() -> tuple[list[str], list[str]]:
                 if not isinstance(node, ast.ClassDef | ast.FunctionDef) or node.name.startswith("_"):
                     continue
                 kind = "class" if isinstance(node, ast.ClassDef) else "method" if inside else "function"
-                names.add(f"{kind} {inside}{node.name}{_signature(node)} (package {package})")
+                names.add(f"{kind} {inside}{node.name}{_signature(node, typed)} (package {package})")
                 if isinstance(node, ast.FunctionDef):
                     options = [one.arg for one in node.args.kwonlyargs]
                     names |= {f"option {one} of {inside}{node.name}() (package {package})" for one in options}
@@ -54,7 +56,7 @@ def drawn() -> tuple[list[str], list[str]]:
 
 if __name__ == "__main__":
     seed = int(sys.argv[1])
-    for listed, many in zip(drawn(), (NAMES, SENTENCES), strict=True):
+    for listed, many in zip(drawn("--typed" in sys.argv), (NAMES, SENTENCES), strict=True):
         random.Random("lengthwise").shuffle(listed)
         print("\n".join(f"{number}. {one}" for number, one in enumerate(listed[seed * many : (seed + 1) * many], 1)))
         print()

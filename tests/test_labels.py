@@ -89,7 +89,8 @@ def test_captions_state_and_constant_columns_go(tmp_path):
     captions = re.findall(r"\\caption\{(.*)\}", write_latex_tables(page, tmp_path)[0].read_text())
     assert captions and not any("?" in caption for caption in captions)
     assert all(
-        "level" not in line for line in (*page.rank_table(), *page.difference_table(), *page.task_table(TASKS[0]))
+        "level" not in line
+        for line in (*page.rank_table(), *page.difference_table(), *page.task_summary_table(TASKS[0]))
     )
     assert "level 75 %" in page.rank_table_caption() and "level 75 %" in page.difference_table_caption()
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lengthwise.conformance.formulas import RopeVariant, rope_frequencies
 from lengthwise.conformance.weights import WEIGHTS, Head
 from lengthwise.encoding import build_encoding
-from lengthwise.encoding.base import Encoding, Geometry, Pair
+from lengthwise.encoding.base import Encoding, Geometry, QueriesAndKeys
 from lengthwise.model import Decoder, preset
 from lengthwise.model.taps import Recorder
 from lengthwise.spec import SpecError
@@ -29,14 +29,16 @@ def built(spec: str, **sizes: int) -> Encoding:
     return made.eval()
 
 
-def pair(encoding: Encoding, *, scale: float = 8**-0.5, marks: torch.Tensor | None = None) -> tuple[torch.Tensor, Pair]:
+def pair(
+    encoding: Encoding, *, scale: float = 8**-0.5, marks: torch.Tensor | None = None
+) -> tuple[torch.Tensor, QueriesAndKeys]:
     """Random scores and what belongs to them, one sequence of `TOKENS`."""
     generator = torch.Generator().manual_seed(3)
     q, k = (torch.randn(1, 4, TOKENS, 8, dtype=torch.float64, generator=generator) for _ in range(2))
     places = torch.arange(TOKENS, dtype=torch.float64)[None]
     allowed = torch.ones(1, TOKENS, TOKENS).tril() > 0
     state = encoding.prepare(places, places, torch.tensor([TOKENS]))
-    made = Pair(q * scale, k, places, places, allowed, state, scale, marks)
+    made = QueriesAndKeys(q * scale, k, places, places, allowed, state, scale, marks)
     return q @ k.mT * scale, made
 
 
@@ -200,7 +202,7 @@ def test_stick_breaking_rows_are_at_most_one_and_the_remainder_makes_them_one(to
         scores = torch.randn(1, 4, tokens, tokens, dtype=torch.float64, generator=generator) * size
         allowed = torch.ones(1, tokens, tokens).tril() > 0
         places = torch.arange(tokens, dtype=torch.float64)[None]
-        given = Pair(scores[..., :1], scores[..., :1], places, places, allowed, None)
+        given = QueriesAndKeys(scores[..., :1], scores[..., :1], places, places, allowed, None)
         weights = encoding.weigh(scores.masked_fill(~allowed[:, None], -torch.inf), given)
         assert bool((weights >= 0).all())
         sums = weights.sum(-1)
@@ -248,7 +250,7 @@ def test_keys_ahead_of_a_query_count_for_nothing(name):
             torch.randn(1, TOKENS, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
         )
         scores, given = pair(encoding, marks=marks)
-        everything = Pair(**{**vars(given), "allowed_BQK": torch.ones_like(given.allowed_BQK)})
+        everything = QueriesAndKeys(**{**vars(given), "allowed_BQK": torch.ones_like(given.allowed_BQK)})
         causal, ahead = encoding.score(scores, given), encoding.score(scores, everything)
         # What a query makes of the keys behind it does not depend on what lies ahead.
         seen = given.allowed_BQK[:, None].expand_as(causal)

@@ -18,7 +18,7 @@ from lengthwise.encoding.positions import Consecutive
 from lengthwise.model import Decoder, attention, preset
 from lengthwise.run import Plan, train
 from lengthwise.spec import Spec, SpecError
-from lengthwise.study.cost import ACCELERATORS, ThisMachine, accelerator, cost_of, total_cost
+from lengthwise.study.cost import ACCELERATORS, ThisMachine, accelerator, run_cost, total_cost
 from lengthwise.study.counting import DecoderCostModel, Workload
 from lengthwise.task.block import training_block
 from lengthwise.training.batches import Batch, on_demand_blocks, training_batches
@@ -104,7 +104,7 @@ def test_tokens_are_those_that_are_fed(training):
         counted += int(feed.tokens_B.sum()) - len(feed.tokens_B)
         for rows in np.array_split(np.arange(len(feed.tokens_B)), asked.training.accumulation):
             fed += len(rows) * (int(feed.tokens_B[rows].max()) - 1)
-    cost = cost_of(asked, A100)
+    cost = run_cost(asked, A100)
     assert near(cost.tokens, fed, 0.02)
     assert near(cost.counted_tokens, counted, 0.02)
 
@@ -112,7 +112,7 @@ def test_tokens_are_those_that_are_fed(training):
 @pytest.mark.slow
 def test_a_short_run_takes_the_tokens_and_the_disk_it_was_said_to(tmp_path, figure):
     options = {"training": "laptop:steps=200:validation_examples=64", "seed": 1}
-    cost = cost_of(plan(**options), A100)
+    cost = run_cost(plan(**options), A100)
     run = train(TASK, "nope", store=str(tmp_path), threads=1, quiet=True, **options)
     counted = [line for line in run.log() if "tokens" in line][-1]["tokens"]
     there = sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file())
@@ -122,26 +122,26 @@ def test_a_short_run_takes_the_tokens_and_the_disk_it_was_said_to(tmp_path, figu
 
 
 def test_more_of_anything_costs_more():
-    base = cost_of(plan(), A100)
+    base = run_cost(plan(), A100)
     for more in (
         {"model": "laptop:layers=4"},
         {"model": "laptop:width=128:heads=8"},
         {"training": "laptop:steps=4000"},
         {"training": "laptop:batch_size=256"},
     ):
-        cost = cost_of(plan(**more), A100)
+        cost = run_cost(plan(**more), A100)
         assert cost.flops > base.flops and cost.seconds > base.seconds
         assert cost.memory >= base.memory and cost.disk >= base.disk
-    longer = cost_of(plan(TASK.replace("longest=6", "longest=12")), A100)
+    longer = run_cost(plan(TASK.replace("longest=6", "longest=12")), A100)
     assert longer.flops > base.flops and longer.evaluation_flops > base.evaluation_flops
-    assert cost_of(plan(positions="randomized:limit=512"), A100).seconds > base.seconds
-    assert cost_of(plan(), ACCELERATORS["h100"]).seconds < base.seconds
+    assert run_cost(plan(positions="randomized:limit=512"), A100).seconds > base.seconds
+    assert run_cost(plan(), ACCELERATORS["h100"]).seconds < base.seconds
 
 
 def test_a_small_step_reaches_a_small_share_of_the_peak():
     shares = []
     for model in ("laptop", "modern"):
-        cost = cost_of(plan(model=model), A100)
+        cost = run_cost(plan(model=model), A100)
         shares.append(cost.flops / cost.seconds / A100.fp32)
     assert shares[0] < 0.02 < shares[1] < A100.utilisation
 
@@ -155,7 +155,7 @@ def test_ten_thousand_runs_are_costed_in_seconds():
     ]
     plans = [replace(kind, seed=seed) for kind in kinds for seed in range(100)]
     start = time.process_time()
-    costs = [cost_of(one, A100) for one in plans]
+    costs = [run_cost(one, A100) for one in plans]
     assert time.process_time() - start < 6
     assert costs[0] == costs[99] != costs[100]
     whole = total_cost(costs, parallel_runs=8)
@@ -164,7 +164,7 @@ def test_ten_thousand_runs_are_costed_in_seconds():
 
 
 def test_a_run_is_never_shorter_for_having_company():
-    cost = cost_of(plan(), A100)
+    cost = run_cost(plan(), A100)
     assert total_cost([cost], parallel_runs=8).wall_hours == cost.hours
     assert total_cost([], parallel_runs=8).runs == 0
     with pytest.raises(SpecError, match="at least one"):
@@ -178,14 +178,14 @@ def test_a_step_is_timed_once_for_each_encoding_and_model(monkeypatch):
     monkeypatch.setattr(machines, "_seconds_per_step", lambda plan, threads: timed.append(plan.id) or 0.01)
     said = []
     machine = ThisMachine(1, said.append)
-    first, again = (cost_of(plan(seed=seed), machine) for seed in (0, 1))
+    first, again = (run_cost(plan(seed=seed), machine) for seed in (0, 1))
     assert first == again and len(timed) == len(said) == 1
     steps = plan().training.steps
     assert 0.01 * steps < first.seconds < 0.02 * steps and first.evaluation_seconds > 0
-    longer = cost_of(plan(TASK.replace("longest=6", "longest=12")), machine)
+    longer = run_cost(plan(TASK.replace("longest=6", "longest=12")), machine)
     assert len(timed) == 1 and longer.seconds > first.seconds, "another task of the same model is priced by its FLOPs"
-    cost_of(plan(encoding="t5"), machine)
-    cost_of(plan(model="laptop:layers=3"), machine)
+    run_cost(plan(encoding="t5"), machine)
+    run_cost(plan(model="laptop:layers=3"), machine)
     assert len(timed) == 3
     with pytest.raises(SpecError, match="at least one thread"):
         ThisMachine(0)
@@ -197,7 +197,7 @@ def test_a_large_model_is_timed_with_fewer_layers_and_rows(monkeypatch):
     timed = []
     monkeypatch.setattr(machines, "_seconds_per_step", lambda plan, threads: timed.append(plan) or 0.01)
     large = plan("addition:protocol=paper", model="paper", training="paper")
-    cost_of(large, ThisMachine())
+    run_cost(large, ThisMachine())
     assert machines._step_flops(large) > 100 * machines.LARGE >= machines._step_flops(timed[0])
     assert timed[0].model.layers < large.model.layers and timed[0].model.width == large.model.width
     small = plan()
@@ -243,7 +243,7 @@ def test_real_runs_take_what_was_said(task, encoding, tmp_path, figure):
     The speed of a shared machine changes by the minute: one run in ten is a quarter off the price of that minute.
     """
     asked, said, took = plan(task, encoding, training="laptop:steps=300"), 0.0, 0.0
-    earlier = cost_of(asked, ThisMachine())
+    earlier = run_cost(asked, ThisMachine())
     for number in range(5):
         store = tmp_path / str(number)
         done = subprocess.run(
@@ -252,7 +252,7 @@ def test_real_runs_take_what_was_said(task, encoding, tmp_path, figure):
             text=True,
             check=True,
         )
-        measured, before, after = json.loads(done.stdout), earlier, cost_of(asked, ThisMachine())
+        measured, before, after = json.loads(done.stdout), earlier, run_cost(asked, ThisMachine())
         earlier = after
         there = sum(file.stat().st_size for file in store.rglob("*") if file.is_file())
         seconds = (before.seconds + after.seconds) / 2

@@ -5,7 +5,7 @@ import pytest
 
 from lengthwise.spec import SpecError
 from lengthwise.task import PUBLISHED, build_task
-from lengthwise.task.pcfg import Pcfg, depth, published_depth_length_counts
+from lengthwise.task.pcfg import Pcfg, depth, published_depth_token_counts
 from lengthwise.task.sets import lengths_of, paper_split_rows, splits
 from lengthwise.task.vocabulary import join_symbols
 
@@ -181,7 +181,7 @@ def test_the_pcfg_joint_is_the_published_one(figure):
     """300,000 draws: depth and tokens against the published histogram; the histogram itself is a sample of 14,581."""
     from lengthwise.task.random_source import RandomSource
 
-    task, there = Pcfg(), published_depth_length_counts()
+    task, there = Pcfg(), published_depth_token_counts()
     assert sum(there.values()) == 14_581
     lengths = np.arange(1, 36)
     weights = np.array([task.weight(int(length)) for length in lengths])
@@ -210,7 +210,7 @@ def test_the_published_joint_is_the_shared_table():
         shared = {
             (int(row["depth_functions"]), int(row["source_tokens"])): int(row["count"]) for row in csv.DictReader(lines)
         }
-    assert published_depth_length_counts() == shared
+    assert published_depth_token_counts() == shared
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ WORDS = {"C3": "holds", "H2": "holds", "V1": "holds", "V2": "does not hold", "V3
 
 @pytest.fixture(scope="module")
 def small():
-    return measure_claims(tokens=32, sequences=4, draws=3, inputs=256)
+    return measure_claims(tokens=32, sequences=4, draws=3, inputs_per_variance=256)
 
 
 def test_every_claim_that_needs_no_study_and_is_tested_is_measured(small):

@@ -16,10 +16,10 @@ from lengthwise.theory.variance import (
     lemma2_variance,
     lemma3_variance,
     logits_and_attention_output,
-    logits_and_output_tapped,
     mean_with_interval,
     power_law_exponent,
     second_moments_at_init,
+    tapped_logits_and_attention_output,
 )
 
 CHI = Initialisation(768, 12, 0.02)
@@ -34,7 +34,7 @@ def test_sampled_rows_are_those_of_the_decoder(mask):
     with torch.no_grad():
         quick, whole = (
             logits_and_attention_output(decoder, x_RTD, [0, 5, 16]),
-            logits_and_output_tapped(decoder, x_RTD, [0, 5, 16]),
+            tapped_logits_and_attention_output(decoder, x_RTD, [0, 5, 16]),
         )
     for ours, its in zip(quick, whole, strict=True):
         torch.testing.assert_close(ours, its, rtol=1e-10, atol=1e-12)

@@ -99,7 +99,7 @@ def check_alibi_formula(subject: Subject) -> Iterator[CheckCase]:
     _claims(subject, "alibi")
     rule = alibi_slopes_by_paper_text if getattr(subject.encoding, "slopes", "authors") == "text" else alibi_slopes
     for heads in (1, 2, 4, 8, *range(1, 18), 40):
-        encoding = subject.build(SMALL.model_copy(update={"heads": heads}).geometry).double()
+        encoding = subject.build_initialised_encoding(SMALL.model_copy(update={"heads": heads}).geometry).double()
         for distance in (0, 1, 2, 100):
             query = torch.tensor([[float(distance)]], dtype=torch.float64)
             # Softmax ignores a constant per query, so BLOOM's slope · key is equivalent to −slope · distance.
@@ -215,7 +215,9 @@ def check_against_loop_reference(subject: Subject) -> Iterator[CheckCase]:
 @torch.no_grad()
 def check_t5_formula(subject: Subject) -> Iterator[CheckCase]:
     _claims(subject, "t5")
-    encoding = subject.build(SMALL.geometry).double()  # a separate instance: its table is overwritten below
+    encoding = subject.build_initialised_encoding(
+        SMALL.geometry
+    ).double()  # a separate instance: its table is overwritten below
     buckets, furthest = int(getattr(encoding, "buckets", 32)), int(getattr(encoding, "distance", 128))
     if getattr(encoding, "bidirectional", False):
         buckets //= 2

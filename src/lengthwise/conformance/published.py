@@ -10,7 +10,7 @@ from torch import Tensor
 from lengthwise.conformance.check import CheckCase, NotApplicable, check
 from lengthwise.conformance.subject import BUDGET, SMALL, Subject
 from lengthwise.conformance.weights import READS, WEIGHTS, Head
-from lengthwise.encoding.base import Encoding, Pair
+from lengthwise.encoding.base import Encoding, QueriesAndKeys
 from lengthwise.spec import SpecError
 
 
@@ -54,7 +54,7 @@ def _weights(encoding: Encoding, q: Tensor, k: Tensor, x: Tensor, places: Tensor
     q, k = encoding.rotate(q, k, state)
     q = q * SMALL.scale
     allowed = torch.ones(1, q.shape[2], q.shape[2]).tril() > 0
-    pair = Pair(q, k, places, places, allowed, state, SMALL.scale, encoding.mark(x))
+    pair = QueriesAndKeys(q, k, places, places, allowed, state, SMALL.scale, encoding.mark(x))
     scores, bias = q @ k.mT, encoding.bias(places, places)
     scores = encoding.score(scores if bias is None else scores + bias, pair)
     weights = encoding.weigh(scores.masked_fill(~allowed[:, None], -torch.inf), pair)

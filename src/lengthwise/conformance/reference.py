@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lengthwise.encoding.base import Encoding, Pair
+from lengthwise.encoding.base import Encoding, QueriesAndKeys
 from lengthwise.model import Decoder
 
 
@@ -34,7 +34,7 @@ def reference_logits(decoder: Decoder, ids_T: Tensor, places_T: Tensor, budget: 
         marks = encoding.mark(h[None])
         q, k = encoding.rotate(q, k, state)
         allowed_1TT = torch.ones(1, len(ids_T), len(ids_T)).tril() > 0
-        pair = Pair(q * config.scale, k, positions_1T, positions_1T, allowed_1TT, state, config.scale, marks)
+        pair = QueriesAndKeys(q * config.scale, k, positions_1T, positions_1T, allowed_1TT, state, config.scale, marks)
         heads = _attend(encoding, pair, v)
         x = x + heads.transpose(1, 2).flatten(2)[0] @ parameters[f"{at}.attention.out.weight"].T
         h = normed(f"{at}.feed_forward_norm", x)
@@ -48,7 +48,7 @@ def _heads(x_TN: Tensor, heads: int) -> Tensor:
     return x_TN.view(1, x_TN.shape[0], heads, -1).transpose(1, 2)
 
 
-def _attend(encoding: Encoding, pair: Pair, v: Tensor) -> Tensor:
+def _attend(encoding: Encoding, pair: QueriesAndKeys, v: Tensor) -> Tensor:
     tokens = v.shape[2]
     scores = torch.einsum("bhqe,bhke->bhqk", pair.q_BHQE, pair.k_BHKE)
     bias = encoding.bias(pair.query_positions_BQ, pair.key_positions_BK)

@@ -28,7 +28,7 @@ def check_rope_formula(subject: Subject) -> Iterator[CheckCase]:
         geometry = SMALL.model_copy(update={"head_width": head_width}).geometry
         if round(variant.fraction * head_width) % 2:
             continue
-        encoding = subject.build(geometry).double()
+        encoding = subject.build_initialised_encoding(geometry).double()
         x = _vectors(1, head_width).double()
         heads = x[0, :, 0].tolist()
         for length in (BUDGET,) if variant.scaling is None else (2, BUDGET, 4096):

@@ -84,7 +84,7 @@ def check_seeded_parameters(subject: Subject) -> Iterator[CheckCase]:
 
 def _foreign_draws(subject: Subject) -> list[str]:
     """The random functions that `initialize` calls with a generator that is not from its stream."""
-    part, given = subject.build_uninitialised(SMALL.geometry), []
+    part, given = subject.build_uninitialised_encoding(SMALL.geometry), []
 
     def stream(name: str) -> torch.Generator:
         given.append(torch.Generator().manual_seed(len(name)))

@@ -100,16 +100,16 @@ class Subject:
     @cached_property
     def encoding(self) -> Encoding:
         """The encoding in the small geometry, initialised, in float64; checks share it and must not change it."""
-        return self.build(SMALL.geometry).double()
+        return self.build_initialised_encoding(SMALL.geometry).double()
 
-    def build_uninitialised(self, geometry: Geometry) -> Encoding:
+    def build_uninitialised_encoding(self, geometry: Geometry) -> Encoding:
         """A fresh instance whose parameters are not initialised yet."""
         return self.named(geometry) if isinstance(self.named, type) else build_encoding(self.named, geometry)
 
-    def build(self, geometry: Geometry) -> Encoding:
+    def build_initialised_encoding(self, geometry: Geometry) -> Encoding:
         """A fresh, initialised instance."""
         try:
-            made = self.build_uninitialised(geometry)
+            made = self.build_uninitialised_encoding(geometry)
             made.initialize(lambda name: torch.Generator().manual_seed(digest("verify", name, bits=32)))
         except SpecError as error:
             raise _refused(self.named, geometry, error) from error

@@ -44,7 +44,7 @@ class Geometry:
 
 
 @dataclass(frozen=True)
-class Pair:
+class QueriesAndKeys:
     """Queries and keys of one layer, for hooks that depend on content.
 
     `allowed_BQK` combines the causal, padding and document masks. q is already rotated and multiplied by the
@@ -188,15 +188,15 @@ class Encoding(nn.Module):
             return q_BHQC @ k_BHKC.mT - (q_BHQC * own_BHQC).sum(-1, keepdim=True)
         return None
 
-    def score(self, scores_BHQK: Tensor, pair: Pair) -> Tensor:
+    def score(self, scores_BHQK: Tensor, pair: QueriesAndKeys) -> Tensor:
         """Change the scores, in every layer, after scaling and bias and before the mask."""
         return scores_BHQK
 
-    def weigh(self, scores_BHQK: Tensor, pair: Pair) -> Tensor:
+    def weigh(self, scores_BHQK: Tensor, pair: QueriesAndKeys) -> Tensor:
         """Turn masked scores (−inf where a key is hidden) into attention weights; the default is softmax."""
         return scores_BHQK.softmax(-1)
 
-    def read(self, weights_BHQK: Tensor, pair: Pair) -> Tensor | None:
+    def read(self, weights_BHQK: Tensor, pair: QueriesAndKeys) -> Tensor | None:
         """A term added to each head's output, computed from its attention weights: (B, H, Q, E)."""
         return None
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from lengthwise.encoding.base import Encoding, Geometry, Pair
+from lengthwise.encoding.base import Encoding, Geometry, QueriesAndKeys
 from lengthwise.spec import SpecError
 
 
@@ -35,7 +35,7 @@ class CoPE(Encoding):
         with torch.no_grad():
             self.table.zero_()
 
-    def score(self, scores_BHQK: Tensor, pair: Pair) -> Tensor:
+    def score(self, scores_BHQK: Tensor, pair: QueriesAndKeys) -> Tensor:
         gates_BHQK = scores_BHQK.masked_fill(~pair.behind_BQK[:, None], -torch.inf).sigmoid()
         count_BHQK = gates_BHQK.flip(-1).cumsum(-1).flip(-1).clamp(max=self.counts - 1)
         below_BHQK = count_BHQK.detach().floor()

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lengthwise.encoding.base import Encoding, Geometry, Pair, normal_
+from lengthwise.encoding.base import Encoding, Geometry, QueriesAndKeys, normal_
 
 
 class Forgetting(Encoding):
@@ -42,7 +42,7 @@ class Forgetting(Encoding):
         gates_BTH = F.linear(x_BTD.to(dtype), self.weight.to(dtype), self.bias_H.to(dtype))
         return F.logsigmoid(gates_BTH).transpose(1, 2)[..., None]
 
-    def score(self, scores_BHQK: Tensor, pair: Pair) -> Tensor:
+    def score(self, scores_BHQK: Tensor, pair: QueriesAndKeys) -> Tensor:
         assert pair.marks_BHKC is not None
         seen_BHQK = torch.where(pair.behind_BQK[:, None], pair.marks_BHKC.to(scores_BHQK.dtype).mT, 0.0)
         # Sum from the right: the near keys matter most, and their sums then have few terms and little rounding error.

@@ -43,7 +43,7 @@ class TaskLike(Protocol):
         ...
 
     @property
-    def overhang(self) -> int:
+    def max_answer_groups_beyond_prompt(self) -> int:
         """How many more groups a correct answer may have than its prompt."""
         ...
 
@@ -227,7 +227,7 @@ class Coupled(_OfTask):
         groups = iter(task.places(real[0], real[1]))
         given = [0 if symbol in _SPECIAL else next(groups) for symbol in (*asked, *said)]
         assert self.limit is not None
-        free = self.limit - 1 - max(given[: len(prompt)], default=0) - task.overhang
+        free = self.limit - 1 - max(given[: len(prompt)], default=0) - task.max_answer_groups_beyond_prompt
         if free < 0:
             raise SpecError(
                 f"{self.limit - free} positions are needed for this prompt; write coupled:limit={self.limit - free}"

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from lengthwise.encoding.base import Encoding, Geometry, Pair, normal_
+from lengthwise.encoding.base import Encoding, Geometry, QueriesAndKeys, normal_
 from lengthwise.spec import SpecError
 
 
@@ -40,11 +40,11 @@ class Shaw(Encoding):
         distance_BQK = query_positions_BQ[:, :, None] - key_positions_BK[:, None, :]
         return distance_BQK.clamp(-self.distance, self.distance).long()[:, None] + self.distance
 
-    def score(self, scores_BHQK: Tensor, pair: Pair) -> Tensor:
+    def score(self, scores_BHQK: Tensor, pair: QueriesAndKeys) -> Tensor:
         by_row_BHQR = pair.q_BHQE @ self.keys.to(scores_BHQK.dtype).T
         return scores_BHQK + by_row_BHQR.gather(-1, _rows(pair, scores_BHQK))
 
-    def read(self, weights_BHQK: Tensor, pair: Pair) -> Tensor | None:
+    def read(self, weights_BHQK: Tensor, pair: QueriesAndKeys) -> Tensor | None:
         if self.reads is None:
             return torch.zeros_like(pair.q_BHQE)
         by_row_BHQR = weights_BHQK.new_zeros(*weights_BHQK.shape[:-1], 2 * self.distance + 1)
@@ -52,7 +52,7 @@ class Shaw(Encoding):
         return by_row_BHQR @ self.reads.to(weights_BHQK.dtype)
 
 
-def _rows(pair: Pair, like_BHQK: Tensor) -> Tensor:
+def _rows(pair: QueriesAndKeys, like_BHQK: Tensor) -> Tensor:
     rows_B1QK = pair.state
     assert isinstance(rows_B1QK, Tensor)
     return rows_B1QK.expand(like_BHQK.shape)

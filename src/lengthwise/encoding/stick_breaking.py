@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lengthwise.encoding.base import Encoding, Geometry, Pair
+from lengthwise.encoding.base import Encoding, Geometry, QueriesAndKeys
 
 
 class StickBreaking(Encoding):
@@ -27,7 +27,7 @@ class StickBreaking(Encoding):
         self.remainder = remainder
         self.complete = remainder
 
-    def weigh(self, scores_BHQK: Tensor, pair: Pair) -> Tensor:
+    def weigh(self, scores_BHQK: Tensor, pair: QueriesAndKeys) -> Tensor:
         queries, keys = scores_BHQK.shape[-2:]
         key_K = torch.arange(keys, device=scores_BHQK.device)
         own_QK = key_K[pair.start : pair.start + queries, None] == key_K

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from lengthwise.encoding.base import Encoding, Geometry, Pair, cos_sin_from_theta, normal_
+from lengthwise.encoding.base import Encoding, Geometry, QueriesAndKeys, cos_sin_from_theta, normal_
 from lengthwise.spec import SpecError
 
 
@@ -49,7 +49,7 @@ class TransformerXL(Encoding):
         cos_1NF, sin_1NF = cos_sin_from_theta(distances_N[None], 10_000.0, self.geometry.width // 2)
         return torch.cat([sin_1NF, cos_1NF], -1)[0], index_BQK[:, None]
 
-    def score(self, scores_BHQK: Tensor, pair: Pair) -> Tensor:
+    def score(self, scores_BHQK: Tensor, pair: QueriesAndKeys) -> Tensor:
         waves_ND, index_B1QK = pair.state  # pyrefly: ignore[not-iterable]
         dtype, heads = scores_BHQK.dtype, self.geometry.heads
         r_HNE = (waves_ND @ self.project.to(dtype).T).unflatten(-1, (heads, -1)).transpose(0, 1)

@@ -53,7 +53,7 @@ class DecodingAgreement:
 
 @dataclass(frozen=True)
 class CaseOutcome:
-    """One case and its outcome."""
+    """One evaluated example and how the model's answer ended: right, early, late, wrong or cut."""
 
     case: Case
     kind: str

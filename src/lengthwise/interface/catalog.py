@@ -135,7 +135,7 @@ def positions() -> Table:
     return rows
 
 
-class PresetTable(Table):
+class ModelPresetRows(Table):
     """The presets of models."""
 
     def parts(self, width: int = 80) -> Iterator[Part]:
@@ -143,7 +143,7 @@ class PresetTable(Table):
         yield Part([{"field": key, **{row["name"]: row[key] for row in self}} for key in self[0] if key != "name"])
 
 
-def presets() -> PresetTable:
+def presets() -> ModelPresetRows:
     """List the model presets with all their fields.
 
     >>> presets().names
@@ -151,7 +151,7 @@ def presets() -> PresetTable:
     """
     from lengthwise.model import PRESETS, preset
 
-    rows = PresetTable()
+    rows = ModelPresetRows()
     for name in PRESETS:
         config = preset(name, vocabulary=1)
         fields = {**config.model_dump(exclude={"vocabulary"}), "attention_scale": config.scale}

@@ -270,7 +270,7 @@ class StudyReport(Display):
         import polars as pl
 
         found = {"ranks": self.page.rank_table(), "differences": self.page.difference_table()}
-        found |= {task: self.page.task_table(task) for task in self.page.found.tasks}
+        found |= {task: self.page.task_summary_table(task) for task in self.page.found.tasks}
         return {name: pl.DataFrame(lines, infer_schema_length=None) for name, lines in found.items() if lines}
 
     def parts(self, width: int = 80) -> Iterator[Part]:

@@ -201,15 +201,15 @@ class Study:
 
     def cost(self, on: str = "here", workers: int | None = None, say: Say | None = None) -> StudyCost:
         """Estimate the cost: FLOPs, tokens, memory, disk and hours, on this machine or e.g. an `a100`."""
-        from lengthwise.study.cost import Cost, ThisMachine, accelerator, cost_of, total_cost
+        from lengthwise.study.cost import Cost, ThisMachine, accelerator, run_cost, total_cost
 
         kinds: dict[tuple[str, str], list[Cost]] = {}
         with progress(say) as tell:
             machine = ThisMachine(self.file.resources.threads, tell) if on == "here" else accelerator(on)
-            tuning = [cost_of(item.plan, machine) for tried in self.planned.tuning.values() for item in tried]
+            tuning = [run_cost(item.plan, machine) for tried in self.planned.tuning.values() for item in tried]
             for point in self.planned.points:
                 tell(f"counting {point.task} with {point.encoding}")
-                kinds.setdefault((point.task, point.encoding), []).append(cost_of(self.planned.plan(point), machine))
+                kinds.setdefault((point.task, point.encoding), []).append(run_cost(self.planned.plan(point), machine))
         many = workers or ((os.cpu_count() or 1) if on == "here" else 1)
         runs = [one for listed in kinds.values() for one in listed]
         return StudyCost(self.name, on, many, kinds, tuning, total_cost([*tuning, *runs], many))

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from lengthwise.encoding.base import SEES_SCORES, Encoding, Pair
+from lengthwise.encoding.base import SEES_SCORES, Encoding, QueriesAndKeys
 from lengthwise.model.cache import Cache
 from lengthwise.model.config import DecoderConfig
 from lengthwise.model.flex import BlockMask, Change, build_flex_inputs, flex
@@ -168,9 +168,9 @@ class AttentionContext:
         else:
             _ = self.columns
 
-    def pair(self, q_BHQE: Tensor, k_BHKE: Tensor, marks_BHKC: Tensor | None) -> Pair:
+    def pair(self, q_BHQE: Tensor, k_BHKE: Tensor, marks_BHKC: Tensor | None) -> QueriesAndKeys:
         """The queries, keys, positions and mask that content-dependent hooks receive."""
-        return Pair(
+        return QueriesAndKeys(
             q_BHQE,
             k_BHKE,
             self.query_positions_BQ,

@@ -83,7 +83,7 @@ def published_divergence(encoding: str, pairing: str = "record", reference: str 
     return published.DIVERGENCE.get(name)
 
 
-def references_of(rows: Rows, task: str) -> str:
+def reference_encoding_of(rows: Rows, task: str) -> str:
     """Return the encoding with which the runs of a task were compared, apart from their own initial weights."""
     named = [row["against"] for row in rows if row["task"] == task and row["pairing"] != "change"]
     return named[0] if named else "nope"
@@ -93,7 +93,7 @@ def all_divergence_estimates(rows: Rows) -> list[dict[str, object]]:
     """Return every estimate as a row: task, pairing, encoding, measure, layer (None for all), value, interval, ..."""
     found: list[dict[str, object]] = []
     for task in tasks_of(rows):
-        reference = references_of(rows, task)
+        reference = reference_encoding_of(rows, task)
         pairings = list(dict.fromkeys(row["pairing"] for row in rows if row["task"] == task))
         layers = sorted({row["layer"] for row in rows if row["task"] == task})
         for pairing in pairings:
@@ -155,7 +155,7 @@ def divergence_table(rows: Rows, task: str) -> list[dict[str, object]]:
     divergence over pairs of different seeds, and for scale that of untrained models and from the initial weights.
     """
     found: list[dict[str, object]] = []
-    reference = references_of(rows, task)
+    reference = reference_encoding_of(rows, task)
     pairing = "given" if any(row["pairing"] == "given" for row in rows if row["task"] == task) else "record"
     for encoding in encodings_of(rows, task):
         number = published_divergence(encoding, pairing, reference)

@@ -63,7 +63,7 @@ def write_latex_tables(page: Tables, to: str | Path) -> list[Path]:
         caption = "Differences between encodings, paired by (task, seed)."
         parts.append(latex_table(page.difference_table(), caption, f"{study.name}-pairs"))
     for task in page.found.tasks:
-        lines = [{key: line[key] for key in list(line)[:-1]} for line in page.task_table(task)]
+        lines = [{key: line[key] for key in list(line)[:-1]} for line in page.task_summary_table(task)]
         name = f"{page.found.short(task)} ({task})"
         caption = f"{name}: exact match at seen and unseen lengths; median seed with its order-statistic interval."
         parts.append(latex_table(lines, caption, f"{study.name}-{''.join(c if c.isalnum() else '-' for c in task)}"))

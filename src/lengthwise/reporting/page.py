@@ -71,7 +71,7 @@ class Page(Tables):
         if troubles := self.training_problem_table():
             yield from (Part(""), Part(troubles))
         for task in self.found.tasks if len(self.found.tasks) <= 3 else []:
-            yield from (Part(""), Part(task, "bold"), Part(self.task_table(task)))
+            yield from (Part(""), Part(task, "bold"), Part(self.task_summary_table(task)))
 
     # --- figures -----------------------------------------------------------------------------------------------------
 
@@ -238,7 +238,7 @@ class Page(Tables):
             "open": number < OPEN,
             "curve": None if self.single_task else curve,
             "anatomy": made.get(f"anatomy-{figures.task_file_name(task)}"),
-            "table": self.task_table(task),
+            "table": self.task_summary_table(task),
             "words": f"{task}. Unseen: lengths {trained + 1} to {2 * trained}; beyond is in no mean.",
             "answers": self.wrong_answer_examples(task),
         }
@@ -269,7 +269,7 @@ class Page(Tables):
                 for name, one in self.numbers.means.items()
             },
             "mrr": {words: one.values for words, one in self.numbers.mrr.items()},
-            "tasks": {task: self.task_table(task) for task in self.found.tasks},
+            "tasks": {task: self.task_summary_table(task) for task in self.found.tasks},
         }
 
 

@@ -164,7 +164,7 @@ class Tables(Comparisons):
             f"the median seed's reach at .9. {RULE}"
         )
 
-    def task_table(self, task: str) -> list[Line]:
+    def task_summary_table(self, task: str) -> list[Line]:
         """Return a line for each encoding on one task."""
         here, lines = self.numbers, []
         for name in self.found.encodings:

@@ -42,8 +42,8 @@ __all__ = [
     "ThisMachine",
     "Total",
     "accelerator",
-    "cost_of",
     "expected_seconds",
+    "run_cost",
     "total_cost",
 ]
 
@@ -163,7 +163,7 @@ class RunWorkCounts:
         return self.final_flops + self.validation_flops * self.validations
 
 
-def cost_of(plan: Plan, machine: ThisMachine | Accelerator) -> Cost:
+def run_cost(plan: Plan, machine: ThisMachine | Accelerator) -> Cost:
     """Return the cost of a run on this machine."""
     from lengthwise.run.attempt import PREFETCH_FROM
 

@@ -48,7 +48,7 @@ class Addition(Numbers, Stepwise):
         return length + 1
 
     @property
-    def overhang(self) -> int:
+    def max_answer_groups_beyond_prompt(self) -> int:
         return 1
 
     def to_example(self, instance: Pair) -> Example:

@@ -184,7 +184,7 @@ class Task:
     # --- positions ---------------------------------------------------------------------------------------------------
 
     @property
-    def overhang(self) -> int:
+    def max_answer_groups_beyond_prompt(self) -> int:
         """How many groups of coupled positions a correct answer may have beyond those of its prompt."""
         return 0
 

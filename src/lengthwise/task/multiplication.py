@@ -52,7 +52,7 @@ class Multiplication(Numbers):
         return max(len(operands[0]), self.by)
 
     @property
-    def overhang(self) -> int:
+    def max_answer_groups_beyond_prompt(self) -> int:
         return self.by
 
     def to_example(self, instance: Pair) -> Example:

@@ -168,7 +168,7 @@ class Numbers(Task):
         if self.hints or self.spaces:
             raise SpecError("abacus positions count the digits in a row; leave out hints and spaces, which part them")
         numbers = "".join(symbol if symbol in DIGITS else " " for symbol in prompt).split()
-        return max(map(len, numbers), default=0) + self.overhang
+        return max(map(len, numbers), default=0) + self.max_answer_groups_beyond_prompt
 
     def _answer_places(self, answer: Sequence[str], max_answer_digits: int) -> list[int]:
         groups, written = [], 0

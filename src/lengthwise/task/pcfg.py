@@ -189,7 +189,7 @@ class Pcfg(Task):
             source = Pcfg().draw(words, length)
             cell = depth(source), source.count(" ") + 1
             joint[cell] = joint.get(cell, 0) + 1
-        there = published_depth_length_counts()
+        there = published_depth_token_counts()
         total = sum(there.values())
         apart = sum(abs(joint.get(cell, 0) / drawn - there.get(cell, 0) / total) for cell in {*joint, *there}) / 2
         # The expected distance of a sample of this size if the two distributions were equal.
@@ -336,7 +336,7 @@ def _weights(length: int) -> dict[tuple[int, int], float]:
     return kept
 
 
-def published_depth_length_counts() -> dict[tuple[int, int], int]:
+def published_depth_token_counts() -> dict[tuple[int, int], int]:
     """Return the number of examples of the published corpus by (depth, tokens of the source)."""
     return {
         (deep, int(cell.split(":")[0])): int(cell.split(":")[1]) for deep, row in CELLS.items() for cell in row.split()

@@ -182,7 +182,7 @@ class Stepwise(Task):
 
     def max_answer_digit_run(self, prompt: Sequence[str]) -> int:
         """Return an upper bound: steps and answers never have more digits in a row than the prompt has symbols."""
-        return len(prompt) + self.overhang
+        return len(prompt) + self.max_answer_groups_beyond_prompt
 
     def extract(self, output: Sequence[str]) -> tuple[str, ...] | None:
         """Return the answer in a model's output: all after the first `Thus,` (if any), without the sentence."""

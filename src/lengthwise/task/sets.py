@@ -74,8 +74,8 @@ def _known(task: Task, split: str) -> None:
         return
     if split in BUCKETS:
         raise SpecError(
-            f"the original study has no split {split!r}: its seen-length score is on 'validation', "
-            "its unseen one on 'test_unseen'"
+            f"with protocol=paper there is no split {split!r}: the original study's seen-length score is on "
+            "'validation', its unseen one on 'test_unseen'"
         )
     raise SpecError(f"there is no split {split!r}.{did_you_mean(split, BUCKETS)}")
 

@@ -14,7 +14,7 @@ from lengthwise.theory.order import VOCABULARY, masked_logit_spread, untrained_d
 from lengthwise.theory.rows import OnProgress, Rows, ignore_progress
 from lengthwise.theory.variance import DRAWS, LEVEL, coordinate_variances, mean_with_interval
 
-INPUTS = 8192
+INPUTS_PER_VARIANCE = 8192
 """The number of inputs per variance of a coordinate in the correlation with lemma 4; with few, noise dominates."""
 
 
@@ -23,7 +23,7 @@ def measure_claims(
     tokens: int = 512,
     sequences: int = 100,
     draws: int = DRAWS,
-    inputs: int = INPUTS,
+    inputs_per_variance: int = INPUTS_PER_VARIANCE,
     seed: int = 0,
     on_progress: OnProgress = ignore_progress,
 ) -> dict[str, Rows]:
@@ -35,7 +35,7 @@ def measure_claims(
         "C3": _theorems(tokens, sequences, seed, on_progress),
         "H2": [_exact("masks apart, logits", _masks(seed), 4, "sequences")],
         **_lemmas(tokens, draws, seed, on_progress),
-        "V4": [_mean("correlation", _correlations(draws, inputs, seed, on_progress))],
+        "V4": [_mean("correlation", _correlations(draws, inputs_per_variance, seed, on_progress))],
     }
 
 
@@ -68,8 +68,8 @@ def _lemmas(tokens: int, draws: int, seed: int, tell: OnProgress) -> dict[str, R
     return made
 
 
-def _correlations(draws: int, inputs: int, seed: int, tell: OnProgress, m: int = 16) -> np.ndarray:
-    drawn = coordinate_variances(CHI, [m], draws=draws, sequences=inputs, seed=seed, on_progress=tell)
+def _correlations(draws: int, inputs_per_variance: int, seed: int, tell: OnProgress, m: int = 16) -> np.ndarray:
+    drawn = coordinate_variances(CHI, [m], draws=draws, sequences=inputs_per_variance, seed=seed, on_progress=tell)
     return np.array([np.corrcoef(there_MJ[0], forms["as_published"][0])[0, 1] for there_MJ, forms in drawn])
 
 

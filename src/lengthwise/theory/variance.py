@@ -186,7 +186,7 @@ def logits_and_attention_output(decoder: Decoder, x_RTD: Tensor, positions: Sequ
     """Return unscaled logits (R, M, H, T) and attention output (R, M, D) of layer 0 at some positions, counted from 0.
 
     It uses the decoder's weights in another order, q·(W_k e) = (W_kᵀq)·e and Σ a (W_v e) = W_v (Σ a e), so that a row
-    costs H·T·D and not T·D². `logits_and_output_tapped` gives the same numbers; masked logits are −inf.
+    costs H·T·D and not T·D². `tapped_logits_and_attention_output` gives the same numbers; masked logits are −inf.
     """
     layer = cast("Layer", decoder.layers[0])
     attention, heads = layer.attention, decoder.config.heads
@@ -203,7 +203,9 @@ def logits_and_attention_output(decoder: Decoder, x_RTD: Tensor, positions: Sequ
     return logits_RMHT, attention.out(torch.einsum("rmhd,hed->rmhe", mean_RMHD, v_HED).flatten(2))
 
 
-def logits_and_output_tapped(decoder: Decoder, x_RTD: Tensor, positions: Sequence[int]) -> tuple[Tensor, Tensor]:
+def tapped_logits_and_attention_output(
+    decoder: Decoder, x_RTD: Tensor, positions: Sequence[int]
+) -> tuple[Tensor, Tensor]:
     """Return what `logits_and_attention_output` returns, from the taps of a forward pass over these embeddings."""
     record = Recorder()
     taps = {"embeddings": lambda _, old: x_RTD.to(old.dtype), "layers.0.[qk]": record, "layers.0.heads": record}
@@ -246,9 +248,9 @@ def second_moments_at_init(
     for number in range(draws):
         key = digest("theory", str(initialisation), mask, seed, number, bits=63)
         decoder, x_RTD = initialisation.decoder(key, mask), initialisation.draw(key, sequences, tokens)
-        logits_RMHT, out_RMD = (logits_and_output_tapped if whole_forward_pass else logits_and_attention_output)(
-            decoder, x_RTD, places
-        )
+        logits_RMHT, out_RMD = (
+            tapped_logits_and_attention_output if whole_forward_pass else logits_and_attention_output
+        )(decoder, x_RTD, places)
         layer = cast("Layer", decoder.layers[0])
         e_RMD = layer.attention_norm(x_RTD[:, places])
         parts = (layer.attention.q, layer.attention.k, layer.attention.v)
