@@ -1,9 +1,14 @@
 """Damage by accident: a damaged file is named and never becomes another number; the other runs go on."""
 
+import errno
 import hashlib
 import json
+import os
 import random
 import shutil
+import subprocess
+import sys
+import time
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -11,11 +16,17 @@ from pathlib import Path
 import pytest
 
 import lengthwise as lw
+from lengthwise import folder
 from lengthwise.checksums import Damaged
 from lengthwise.evaluation.rows import frame_to_parquet, validate
 from lengthwise.run.run import Run
 from lengthwise.spec import SpecError
+from lengthwise.study import drive
 from lengthwise.study.bundle import Bundle
+from lengthwise.study.drive import Driver
+from lengthwise.study.executors import InProcess
+from lengthwise.study.store import Store
+from lengthwise.training.checkpoint import newest_checkpoint
 from tests.damage import accident, reseal_bundle
 from tests.study.conftest import TINY
 
@@ -222,3 +233,100 @@ def test_fsck_says_what_it_found_and_repairs_it(home, tmp_path):
     assert not left and not (store / "done" / first).exists()
     with pytest.raises(SpecError, match="there is no store and no bundle"):
         lw.fsck(str(tmp_path / "nowhere"))
+
+
+def test_a_full_disk_pauses_a_study_and_nothing_counts_as_failed(tmp_path, monkeypatch):
+    (tmp_path / "tiny.yaml").write_text(json.dumps(TINY))
+    study, told, full = lw.Study.read(tmp_path / "tiny.yaml"), [], [False]
+    whole = folder._partial
+
+    def partial(target, data):
+        if full[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        full[0] = "checkpoints" in target and not any(words.startswith("paused") for words in told)
+        return whole(target, data)
+
+    def say(words):
+        told.append(words)
+        if words.startswith("paused"):
+            full[0] = False
+
+    monkeypatch.setattr(folder, "_partial", partial)
+    monkeypatch.setattr(drive, "_PAUSE", 0.01)
+    done = Driver(study.planned, Store(tmp_path / "store"), InProcess(), tell=say).run()
+    assert any("the disk is full" in words for words in told)
+    assert len(done.done) == 4 and not done.failed and not (tmp_path / "store" / "failed").exists()
+
+
+def test_a_lost_reply_of_nfs_is_ones_own_file(tmp_path, monkeypatch):
+    link = os.link
+
+    def lost(source, target):
+        link(source, target)
+        raise FileExistsError(target)
+
+    monkeypatch.setattr(os, "link", lost)
+    here = folder.Folder(tmp_path)
+    assert here.create("a", b"mine") and not here.create("a", b"another")
+    assert here.read("a") == b"mine"
+
+
+@pytest.mark.slow
+def test_workers_of_a_killed_parent_end_by_themselves(tmp_path):
+    long = {**TINY, "base": {**TINY["base"], "training": "laptop:steps=200000:batch_size=4"}}
+    (tmp_path / "long.yaml").write_text(json.dumps(long))
+    command = [sys.executable, "-m", "lengthwise", "study", "run", "long.yaml", "--no-ray", "--workers", "2", "--quiet"]
+    parent = subprocess.Popen(command, cwd=tmp_path)
+    try:
+        _until(lambda: len(list(tmp_path.glob("lengthwise-store/runs/*/1/train.jsonl"))) == 2, 120)
+        workers = [int(json.loads(one.read_text())["process"]) for one in tmp_path.glob("lengthwise-store/leases/*/1")]
+    finally:
+        parent.kill()
+        parent.wait()
+    _until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers), 60)
+    assert len(workers) == 2
+
+
+@pytest.mark.slow
+def test_a_study_from_a_pipe_is_run(tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "lengthwise",
+        "study",
+        "run",
+        "/dev/stdin",
+        "--no-ray",
+        "--workers",
+        "1",
+        "--quiet",
+    ]
+    done = subprocess.run(command, cwd=tmp_path, input=json.dumps(TINY), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(list(tmp_path.glob("lengthwise-store/done/*"))) == 4
+
+
+def _until(true, seconds):
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.2)
+
+
+@pytest.mark.parametrize(
+    "change", [("attempt", 2), ("seconds", 1.5), ("id", "another"), ("validation", None), ("seal", "0")]
+)
+def test_a_changed_record_is_not_believed(home, change):
+    store, first = Store(home / "store"), _runs(home)[0]
+    record = json.loads((home / "store" / "done" / first).read_text())
+    assert set(store.summaries([first])) == {first}
+    (home / "store" / "done" / first).write_text(json.dumps({**record, change[0]: change[1]}))
+    with pytest.warns(UserWarning, match="it is not what was recorded"):
+        assert not store.summaries([first])
+
+
+def test_a_checkpoint_under_the_name_of_another_step_is_not_used(home):
+    checkpoints = folder.Folder(next((home / "store").glob("runs/*/1/checkpoints")))
+    last = newest_checkpoint([checkpoints])[0].step
+    shutil.move(f"{checkpoints}/{last:09d}", f"{checkpoints}/{last + 1:09d}")
+    assert newest_checkpoint([checkpoints])[0].step == last - 1

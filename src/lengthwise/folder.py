@@ -33,6 +33,10 @@ class Missing(SpecError):
     """There is no such file."""
 
 
+class DiskFull(SpecError):
+    """There is no room for what was to be written."""
+
+
 class Folder:
     """A folder, local or remote: `Folder("runs") / "a"`, `Folder("s3://bucket/runs")`."""
 
@@ -138,6 +142,9 @@ class Folder:
                     try:
                         os.link(partial, target)
                     except FileExistsError:
+                        # On NFS the reply to a link that was made can be lost; then the file has this content.
+                        with suppress(OSError), open(target, "rb") as file:
+                            return file.read() == data
                         return False
                     except OSError as error:
                         if error.errno not in {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}:
@@ -252,7 +259,7 @@ def _spoken(doing: str, where: str) -> Iterator[None]:
         raise SpecError(f"cannot {doing} {where}: permission denied; give another folder") from error
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise SpecError(f"cannot write {where}: the disk is full; free some room, then run it again") from error
+            raise DiskFull(f"cannot write {where}: the disk is full; free some room, then run it again") from error
         raise SpecError(f"cannot {doing} {where}: {error.strerror or error}") from error
     except Exception as error:
         if not _of_server(error):

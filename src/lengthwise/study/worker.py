@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import threading
+import time
 from dataclasses import asdict
 
 from lengthwise.run.lease import StaleLeaseDetector
@@ -15,6 +18,7 @@ def main() -> None:
     """Do jobs until standard input ends or the process is asked to stop."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # print() of other code goes to stderr, not among the outcomes
+    threading.Thread(target=_stop_without_parent, args=(os.getppid(),), daemon=True).start()
     watch = StaleLeaseDetector()
     while line := sys.stdin.readline():
         outcome = do_job(Job.read(line), watch)
@@ -22,6 +26,13 @@ def main() -> None:
         answers.flush()
         if outcome.state == "stopped":
             return
+
+
+def _stop_without_parent(parent: int) -> None:
+    """Stop this process, with a checkpoint, if the driver that started it was killed."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":
