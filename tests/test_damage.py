@@ -176,7 +176,7 @@ def test_damaged_kept_weights_cost_steps_and_not_the_run(home, how):
 WRONG_ROWS = {
     "50 times as many right answers": ("correct", lambda column: column * 50 + 1, "do not add up"),
     "a missing count": ("examples", lambda column: column * None, "a count is missing or negative"),
-    "lengths beyond any": ("length", lambda column: column * 10**11, "a length is not from 1 to a million"),
+    "lengths beyond any": ("length", lambda column: column * 10**11, "a length is not from 0 to a million"),
     "chance above 1": ("chance", lambda column: column + 1.5, "chance is no probability"),
     "an infinite loss": ("loss", lambda column: column + float("inf"), "a loss is no number from 0"),
     "no length seen or not": ("seen", lambda column: column & None, "`seen` is missing"),
@@ -330,3 +330,12 @@ def test_a_checkpoint_under_the_name_of_another_step_is_not_used(home):
     last = newest_checkpoint([checkpoints])[0].step
     shutil.move(f"{checkpoints}/{last:09d}", f"{checkpoints}/{last + 1:09d}")
     assert newest_checkpoint([checkpoints])[0].step == last - 1
+
+
+def test_counts_that_no_model_has_to_give_may_be_missing(home):
+    """`correct_content` is not known where every answer was decoded, and a loss may not be finite."""
+    import polars as pl
+
+    rows = Bundle(home / "bundle").rows
+    for name in ("correct_content", "targets", "loss", "chance", "subgroup"):
+        assert validate(rows.with_columns(pl.lit(None).cast(rows.schema[name]).alias(name)), "here").height

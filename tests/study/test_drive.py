@@ -421,9 +421,12 @@ def test_one_more_encoding_beside_committed_rows(written, tmp_path):
     bundle = tmp_path / "results" / "tiny" / "rows.parquet"
     (tmp_path / "results" / "tiny" / "kinds.parquet").unlink()  # it would tell that the rows were changed
     rows = pl.read_parquet(bundle)
+    long, none = pl.col("length") > 3, ("correct_content", "early", "late", "wrong", "cut")
     rows.with_columns(
-        pl.when(pl.col("length") > 3).then(pl.col("examples")).otherwise(pl.col("correct")).alias("correct")
+        pl.when(long).then(pl.col("examples")).otherwise(pl.col("correct")).alias("correct"),
+        *(pl.when(long).then(0).otherwise(pl.col(name)).cast(pl.Int64).alias(name) for name in none),
     ).write_parquet(bundle)
+    reseal_bundle(bundle.parent)
     refused = lengthwise(*command, "--to", tmp_path / "g", cwd=tmp_path)
     assert refused.returncode == 2 and "--accept" in refused.stderr and "Traceback" not in refused.stderr
     accepted = lengthwise(*command, "--to", tmp_path / "g", "--accept", cwd=tmp_path)

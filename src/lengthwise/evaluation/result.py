@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import TYPE_CHECKING
 
 from lengthwise.display import Display, Part, Table
@@ -252,7 +253,7 @@ def _rows(task: Task, judged: list[CaseOutcome], marks: dict[str, str | None], t
                 "correct_content": None if any(one.content is None for one in group) else sum(map(_inside, group)),
                 **{kind: kinds.count(kind) for kind in ("early", "late", "wrong", "cut")},
                 "chance": float(task.chance(length)),
-                "loss": None if any(one.loss != one.loss for one in group) else sum(one.loss for one in group),
+                "loss": None if not all(isfinite(one.loss) for one in group) else sum(one.loss for one in group),
                 "targets": sum(len(one.case.answer) for one in group),
             }
         )

@@ -84,12 +84,15 @@ def validate(rows: pl.DataFrame, source: str) -> pl.DataFrame:
         raise Damaged(f"{source} has no rows of results: column {wrong[0]!r} is missing or of another type")
     rows = rows.select(*COLUMNS, *(name for name in ("key",) if name in rows.columns))
     outcomes = ("correct", "early", "late", "wrong", "cut")
-    counts = ("examples", *outcomes, "correct_content", "tokens", "targets")
+    counts, further = ("examples", *outcomes), ("correct_content", "tokens", "targets")
     broken = {
-        "a count is missing or negative": pl.any_horizontal(*((pl.col(name).fill_null(-1) < 0) for name in counts)),
+        "a count is missing or negative": pl.any_horizontal(
+            *((pl.col(name).fill_null(-1) < 0) for name in counts),
+            *((pl.col(name).fill_null(0) < 0) for name in further),  # not known of every model
+        ),
         "the outcomes do not add up to the examples": pl.sum_horizontal(*outcomes) != pl.col("examples"),
         "there are more correct contents than examples": pl.col("correct_content") > pl.col("examples"),
-        "a length is not from 1 to a million": ~pl.col("length").is_between(1, 1_000_000).fill_null(False),
+        "a length is not from 0 to a million": ~pl.col("length").is_between(0, 1_000_000).fill_null(False),
         "`seen` is missing": pl.col("seen").is_null(),
         "chance is no probability": ~pl.col("chance").is_between(0, 1).fill_null(True),
         "a loss is no number from 0": ~((pl.col("loss") >= 0) & pl.col("loss").is_finite()).fill_null(True),
