@@ -8,7 +8,6 @@ import random
 import shutil
 import subprocess
 import sys
-import time
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -29,6 +28,7 @@ from lengthwise.study.store import Store
 from lengthwise.training.checkpoint import newest_checkpoint
 from tests.damage import accident, reseal_bundle
 from tests.study.conftest import TINY
+from tests.study.test_hosts import until
 
 STUDY = {**TINY, "name": "tiny", "evaluations": [{"lengths": "2"}]}
 
@@ -278,12 +278,12 @@ def test_workers_of_a_killed_parent_end_by_themselves(tmp_path):
     command = [sys.executable, "-m", "lengthwise", "study", "run", "long.yaml", "--no-ray", "--workers", "2", "--quiet"]
     parent = subprocess.Popen(command, cwd=tmp_path)
     try:
-        _until(lambda: len(list(tmp_path.glob("lengthwise-store/runs/*/1/train.jsonl"))) == 2, 120)
+        until(lambda: len(list(tmp_path.glob("lengthwise-store/runs/*/1/train.jsonl"))) == 2, 120, "two runs begin")
         workers = [int(json.loads(one.read_text())["process"]) for one in tmp_path.glob("lengthwise-store/leases/*/1")]
     finally:
         parent.kill()
         parent.wait()
-    _until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers), 60)
+    until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers), 60, "the workers end")
     assert len(workers) == 2
 
 
@@ -304,13 +304,6 @@ def test_a_study_from_a_pipe_is_run(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, input=json.dumps(TINY), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert len(list(tmp_path.glob("lengthwise-store/done/*"))) == 4
-
-
-def _until(true, seconds):
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it took too long"
-        time.sleep(0.2)
 
 
 @pytest.mark.parametrize(

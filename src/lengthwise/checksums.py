@@ -69,9 +69,15 @@ def read_checked(folder: Folder, name: str, files: Mapping[str, str] | None, sto
             stacklevel=2,
         )
     try:
-        data = folder.read(name)
+        return compare(folder.read(name), folder, name, files)
     except Missing as error:
         raise Damaged(str(error)) from error
+
+
+def compare(data: bytes | None, folder: Folder, name: str, files: Mapping[str, str] | None) -> bytes:
+    """Return the content of a file; raises `Damaged` if it is missing, or not what `files` records."""
+    if data is None:
+        raise Damaged(f"there is no {folder}/{name}")
     if files is not None and files.get(name) != checksum(data):
         raise Damaged(f"{folder}/{name} is damaged: it is not what was recorded when the run was finished")
     return data

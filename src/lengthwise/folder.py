@@ -52,8 +52,9 @@ class Folder:
             self.fs, self.path = fsspec.core.url_to_fs(self.name, use_listings_cache=False)
         except (ImportError, ValueError) as error:
             raise SpecError(f"{self.name!r} cannot be opened: {error}") from error
-        self.path = self.root = self.path.rstrip("/") or "/"
-        """`root` is the folder that was named; links may not lead out of it."""
+        self.path = self.path.rstrip("/") or "/"
+        self.root = self._real_path()
+        """The real path of the folder that was named; links may not lead out of it."""
 
     def __truediv__(self, name: str) -> Folder:
         _require_inside(name)
@@ -65,11 +66,12 @@ class Folder:
         """Return the path of a file of this folder; raises for a name or a link that leads out of it."""
         _require_inside(name)
         path = f"{self.path}/{name}"
-        if self.local is not None:
-            real, root = os.path.realpath(path), os.path.realpath(self.root)
-            if not real.startswith(root.rstrip("/") + "/"):
-                raise SpecError(f"{self.name}/{name} is a link that leads out of {self.root}; it is not followed")
+        if self.local is not None and not os.path.realpath(path).startswith(self.root.rstrip("/") + "/"):
+            raise SpecError(f"{self.name}/{name} is a link that leads out of {self.root}; it is not followed")
         return path
+
+    def _real_path(self) -> str:
+        return self.path if self.local is None else os.path.realpath(self.path)
 
     def __str__(self) -> str:
         return self.name
@@ -88,7 +90,8 @@ class Folder:
     def parent(self) -> Folder:
         """The folder this one is in."""
         above = Folder(self)
-        above.path = above.root = self.path.rpartition("/")[0]
+        above.path = self.path.rpartition("/")[0]
+        above.root = above._real_path()
         above.name = self.name.rpartition("/")[0] if self.local is None else str(Path(self.name).parent)
         return above
 

@@ -12,7 +12,6 @@ from lengthwise.spec import Spec, SpecError, did_you_mean, require_known_fields,
 if TYPE_CHECKING:
     from lengthwise.encoding.base import Geometry
 
-Positive = Field(gt=0)
 Probability = Field(ge=0, lt=1)
 
 

@@ -180,9 +180,17 @@ def collect_findings(
     summaries = {**({} if store is None else store.summaries(tuned)), **given}
     everything, waiting = planned.items(summaries)
     runs = [item for item in everything if item.kind == "run"]
+    tables, records, wrong, kinds = [], dict[str, Any](), [], []
+    there = frozenset[str]() if store is None else store.done()
+    few = sum(item.key in there or item.key in given for item in runs) <= _MANY
     if store is not None:
-        store.check(item.key for item in everything)
-    here = frozenset[str]() if store is None else store.done()
+        tables.append(store.rows([item.key for item in everything if item.kind != "tuning"], on_progress))
+        if few:
+            on_progress("reading logs and answers")
+            own = [item.key for item in runs if item.key in there]
+            records, parts = store.records(own), store.wrong_answers_and_outcomes(own)
+            wrong.append(parts[0]), kinds.append(parts[1])
+    here = frozenset[str]() if store is None else store.done()  # without what was found damaged while it was read
     mine = [item.key for item in runs if item.key in here]
     theirs = [item.key for item in runs if item.key not in here and item.key in given]
     keys = [item.key for item in runs]
@@ -195,25 +203,17 @@ def collect_findings(
                 f"every run of {planned.study.name} that ended diverged ({len(diverged)}); the first {first}"
             )
         raise SpecError(f"nothing of {planned.study.name} is done yet; lengthwise study run does it")
-    tables = []
-    if store is not None and mine:
-        extra = [item.key for item in everything if item.kind == "evaluation" and item.key in here]
-        tables.append(store.rows([*mine, *extra], on_progress))
+    tables = [_of(table, mine) for table in tables]
     if bundle is not None and theirs:
         tables.append(bundle.rows.filter(pl.col("run").is_in(theirs)))
     items = [item for item in runs if item.key in set(mine) | set(theirs)]
     wanted = [*runs, *planned.runs_at_preset_rate(waiting)]
-    records: dict[str, Any] = {} if bundle is None else {key: bundle.records[key] for key in theirs}
-    wrong, kinds = [], []
-    if len(items) <= _MANY:
-        if store is not None:
-            on_progress("reading logs and answers")
-            records |= store.records(mine)
-            parts = store.wrong_answers_and_outcomes(mine)
-            wrong.append(parts[0]), kinds.append(parts[1])
-        if bundle is not None and theirs:
-            parts = bundle.wrong_answers_and_outcomes()
-            wrong.append(_of(parts[0], theirs)), kinds.append(_of(parts[1], theirs))
+    records = {key: record for key, record in records.items() if key in here}
+    records |= {} if bundle is None else {key: bundle.records[key] for key in theirs}
+    wrong, kinds = [_of(table, mine) for table in wrong], [_of(table, mine) for table in kinds]
+    if few and bundle is not None and theirs:
+        parts = bundle.wrong_answers_and_outcomes()
+        wrong.append(_of(parts[0], theirs)), kinds.append(_of(parts[1], theirs))
     return Findings(
         study=planned.study,
         items=items,

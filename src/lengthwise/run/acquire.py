@@ -24,7 +24,7 @@ from lengthwise.run.lease import (
     declare_done,
     done_record,
     heartbeat_seconds,
-    set_aside,
+    intact_done_record,
 )
 from lengthwise.run.machine import machine_record
 from lengthwise.run.run import Run, attempts_of
@@ -110,12 +110,8 @@ def take_lease_with_wait(
 
 def _adopt(store: Folder, id: str) -> None:
     """Create `done/ID` if an attempt has finished without it: it was killed just before, or is older than leases."""
-    try:
-        if done_record(store, id) is not None:
-            return
-    except Damaged as error:
-        set_aside(store, id, str(error))
-    declare_finished(store, id)
+    if intact_done_record(store, id) is None:
+        declare_finished(store, id)
 
 
 def declare_finished(store: Folder, id: str) -> None:

@@ -107,7 +107,7 @@ class Attempt:
                 self.lease.fail(why, error.record() if isinstance(error, Diverged) else None)
 
     def run(self, start_run: Run | None, allowed_mismatches: Iterable[str]) -> None:
-        """Train from the newest_checkpoint checkpoint, or from the start, then evaluate and write `done`."""
+        """Train from the newest checkpoint, or from the start, then evaluate and write `done`."""
         plan, training = self.plan, self.plan.training
         decoder = plan.decoder()
         if start_run is not None:
@@ -123,7 +123,8 @@ class Attempt:
             if checkpoint is not None:
                 loop.load(checkpoint.tensors(), checkpoint.step)
                 self.validations, self.kept = checkpoint.notes["validations"], dict(checkpoint.notes["kept"])
-                self.files = {path: checksum(self.home.read(path)) for path in self.kept.values()}
+                recorded = checkpoint.notes.get("files")  # compared already; checkpoints of version 1 have none
+                self.files = recorded or {path: checksum(self.home.read(path)) for path in self.kept.values()}
                 self.before = (checkpoint.notes["tokens"], checkpoint.notes["seconds"])
                 self.cpu_before = checkpoint.notes.get("cpu_seconds", 0.0)
             self._train(loop)

@@ -117,11 +117,8 @@ class Lease:
         the run failed, unless `retry_failed`.
         """
         heartbeat_seconds()  # raise for a wrong LENGTHWISE_BEAT here, not in the thread
-        try:
-            if done_record(store, id) is not None:
-                return None
-        except Damaged as error:
-            set_aside(store, id, str(error))
+        if intact_done_record(store, id) is not None:
+            return None
         leases, stale_lease_detector = store / "leases" / id, stale_lease_detector or StaleLeaseDetector()
         numbers = _numbers(leases)
         tried = [int(name) for name in (store / "runs" / id).names() if name.isdigit()]
@@ -233,6 +230,15 @@ def done_record(store: Folder, id: str) -> dict[str, Any] | None:
     """Return the content of `done/ID`, or None; raises `Damaged` if it is not what was recorded for this run."""
     done = store / "done"
     return check_done_record(read_sealed(done, id), id, str(done)) if done.exists(id) else None
+
+
+def intact_done_record(store: Folder, id: str) -> dict[str, Any] | None:
+    """Return the content of `done/ID`, or None; a damaged one is set aside, so that the run is made again."""
+    try:
+        return done_record(store, id)
+    except Damaged as error:
+        set_aside(store, id, str(error))
+        return None
 
 
 def check_done_record(record: dict[str, Any], id: str, source: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from lengthwise.checksums import Damaged, checksum, parsed, read_checked, read_sealed
+from lengthwise.checksums import Damaged, check_seal, checksum, parsed, read_checked
 from lengthwise.consent import refuse_code
 from lengthwise.display import Display, Part
 from lengthwise.encoding.positions import Positions
@@ -201,8 +201,8 @@ class Run(Display):
     def ends(self) -> dict[str, Any]:
         """What the attempt recorded at its end: labelled steps, kept weights, checks, validations."""
         self._finished()
-        self.read("done")
-        return read_sealed(self.folder, "done")
+        source = f"{self.folder}/done"
+        return check_seal(parsed(self.read("done"), source), source)
 
     @cached_property
     def checkpoints(self) -> dict[str, int]:

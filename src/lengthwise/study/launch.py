@@ -129,7 +129,7 @@ def _interrupt() -> None:
 
 
 class PlanSubset(Planned):
-    """A plan that has only_items some items of another plan."""
+    """A plan that has only some items of another plan."""
 
     def __init__(self, planned: Planned, items: Sequence[Item]) -> None:
         super().__init__(planned.study)

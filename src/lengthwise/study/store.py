@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from lengthwise.checksums import Damaged, check_seal, checksum, parsed, read_checked, read_sealed, sealed
+from lengthwise.checksums import Damaged, check_seal, checksum, compare, parsed, read_checked, read_sealed, sealed
 from lengthwise.evaluation.rows import frame_from_parquet, frame_to_parquet, read_rows, rows_to_frame
-from lengthwise.folder import Folder
+from lengthwise.folder import Folder, Missing
 from lengthwise.run.lease import STORE, check_done_record, read_lease
 from lengthwise.spec import SpecError, digest
 from lengthwise.study.bundle import Bundle, attempt_record, outcome_kinds, sample_wrong_answers
@@ -101,7 +101,7 @@ class Store:
 
     @contextmanager
     def _leaving_out(self, key: str) -> Iterator[None]:
-        """Count a run that is found damaged as not done, and on_progress so once; the others go on."""
+        """Count a run that is found damaged as not done, and say so once; the others go on."""
         try:
             yield
         except Damaged as error:
@@ -114,14 +114,20 @@ class Store:
 
         Rows, answers and run.json are read, or `every_file`. What is damaged counts as not done from now on.
         """
-        for key, record in self.summaries(keys).items():
-            few = [f"{record['attempt']}/{name}" for name in ("run.json", "rows.parquet", "predictions.parquet")]
-            home, files = self.folder / "runs" / key, record.get("files")
-            with self._leaving_out(key):
-                for path in files if every_file and files is not None else few:
-                    data = read_checked(home, path, files, str(self))
-                    record = parsed(data, f"{home}/{path}") if path.endswith("/run.json") else None
-                    if record is not None and record.get("id") != key.partition("~")[0]:
+        few = ("run.json", "rows.parquet", "predictions.parquet")
+        records, waiting = self.summaries(keys), list[tuple[str, str]]()
+        for key, record in records.items():
+            own = [f"{record['attempt']}/{name}" for name in few]
+            waiting += [(key, path) for path in (record.get("files", own) if every_file else own)]
+        together = 1 if every_file else _TOGETHER  # weights are large
+        for start in range(0, len(waiting), together):
+            part = waiting[start : start + together]
+            content = self._read_many("runs", [f"{key}/{path}" for key, path in part])
+            for key, path in part:
+                home = self.folder / "runs" / key
+                with self._leaving_out(key):
+                    data = compare(content.get(f"{key}/{path}"), home, path, records[key].get("files"))
+                    if path.endswith("/run.json") and parsed(data, f"{home}/{path}").get("id") != key.partition("~")[0]:
                         raise Damaged(f"{home}/{path} is that of another run")
         return self.damaged
 
@@ -156,10 +162,8 @@ class Store:
         home, found, listed = self.folder / below, {}, list(names)
         if home.local is not None:
             for name in listed:
-                try:
-                    found[name] = (home.local / name).read_bytes()
-                except FileNotFoundError:
-                    continue
+                with suppress(Missing):
+                    found[name] = home.read(name)
             return found
         for start in range(0, len(listed), _TOGETHER):
             part = listed[start : start + _TOGETHER]

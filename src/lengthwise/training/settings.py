@@ -12,8 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from lengthwise.spec import Spec, SpecError, did_you_mean, require_known_fields, validated
 from lengthwise.task.sets import BLOCK
 
-Positive = Field(gt=0)
-
 
 class Training(BaseModel):
     """Every option of a training; all encodings get the same steps on the same batches in the same order."""
