@@ -15,7 +15,7 @@ from lengthwise.consent import code_names
 from lengthwise.folder import publishable
 from lengthwise.spec import SpecError
 from lengthwise.study.work import _unpacked
-from tests.damage import reseal
+from tests.damage import reseal, reseal_bundle
 
 SMALL = "laptop:width=32:heads=2:feed_forward_width=64:layers=1"
 EVIL = "from pathlib import Path\n\n\nclass Evil:\n    Path({canary!r}).touch()\n"
@@ -129,6 +129,7 @@ def test_a_hugging_face_folder_runs_no_code_unless_it_is_trusted(trained, tmp_pa
     lw.export_model(trained, "model")
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     (tmp_path / "model" / "config.json").write_text(json.dumps({**config, "encodings": [name]}))
+    reseal_bundle(tmp_path / "model")
     (tmp_path / "wicked.py").write_text(EVIL.format(canary=str(tmp_path / "canary")))
     for options in ({}, {"trust_remote_code": False}):
         with pytest.raises(SpecError, match="load it with trust_remote_code=True"):

@@ -24,6 +24,7 @@ from transformers import PreTrainedModel
 
 from lengthwise import hf
 from lengthwise.hf import LengthwiseConfig, LengthwiseForCausalLM
+from lengthwise.hf.guards import record_checksums
 
 CONFIG = preset("laptop", vocabulary=32)
 IDS = torch.randint(32, (3, 17), generator=torch.Generator().manual_seed(0))
@@ -175,7 +176,7 @@ def test_a_model_of_two_dtypes_is_refused(tmp_path, monkeypatch):
     model.decoder.norm.float()
     with pytest.raises(SpecError, match=r"norm.weight is torch.float32, but the embedding is torch.bfloat16"):
         model.save_pretrained(tmp_path)
-    monkeypatch.setattr(hf, "_refuse_mixed_dtypes", lambda decoder: None)
+    monkeypatch.setattr(hf, "refuse_mixed_dtypes", lambda decoder: None)
     model.save_pretrained(tmp_path)
     assert LengthwiseForCausalLM.from_pretrained(tmp_path).decoder.norm.weight.dtype == torch.bfloat16  # lost
 
@@ -211,7 +212,7 @@ def test_a_buffer_that_would_be_lost_is_refused_when_saving(tmp_path):
 def test_a_buffer_that_would_be_lost_is_refused_when_loading(outside, tmp_path, monkeypatch):
     decoder = Decoder(CONFIG, f"{outside}:Keeper").eval()
     with monkeypatch.context() as without:
-        without.setattr(hf, "_refuse_lost_buffers", lambda decoder: None)
+        without.setattr(hf, "refuse_lost_buffers", lambda decoder: None)
         loaded = round_trip(decoder, tmp_path / "model")
     # Without the guard: nothing is said, and the slopes are uninitialised memory.
     assert decoder(IDS).isfinite().all()
@@ -299,6 +300,7 @@ def tamper(folder, change):
     weights = load_file(folder / "model.safetensors")
     change(weights)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    record_checksums(folder)
 
 
 @pytest.mark.usefixtures("garbage_is_nan")
@@ -310,7 +312,7 @@ def test_a_missing_tensor_is_an_error(name, tmp_path, monkeypatch):
     tamper(tmp_path, lambda weights: weights.pop(f"decoder.{name}"))
     with pytest.raises(SpecError, match=f"decoder.{name} is missing"):
         LengthwiseForCausalLM.from_pretrained(tmp_path)
-    monkeypatch.setattr(hf, "_refuse_gaps", lambda where, found: None)
+    monkeypatch.setattr(hf, "refuse_gaps", lambda where, found: None)
     loaded = LengthwiseForCausalLM.from_pretrained(tmp_path)
     assert loaded.decoder.get_parameter(name).isnan().all()  # uninitialised memory
 
@@ -338,6 +340,7 @@ def test_a_config_of_another_version_is_an_error_that_names_it(tmp_path):
     assert config["encodings"] == [{"name": "rope"}] * 2
     config["decoder_config"]["experts"] = 8
     path.write_text(json.dumps({**config, "lengthwise_version": "99.0"}))
+    record_checksums(tmp_path)
     with pytest.raises(SpecError, match=r"decoder_config.experts .*written by lengthwise 99.0"):
         LengthwiseForCausalLM.from_pretrained(tmp_path)
 
@@ -372,6 +375,7 @@ def test_an_encoding_whose_file_was_edited_since_is_not_loaded(outside, tmp_path
     config = json.loads(path.read_text())
     config["sources"] = hf._sources(Decoder(CONFIG, f"{outside}:Plain"))
     path.write_text(json.dumps(config))
+    record_checksums(tmp_path / "saved")
     loaded = LengthwiseForCausalLM.from_pretrained(tmp_path / "saved", trust_remote_code=True)
     assert not torch.equal(loaded.eval()(IDS).logits, decoder.eval()(IDS))
 

@@ -36,10 +36,18 @@ def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_seal(record: dict[str, Any], source: str) -> dict[str, Any]:
-    """Return a record if it is what was sealed; records of format 1 have no seal."""
+    """Return a record if it is what was sealed; records of format 1 have no seal.
+
+    A record of a later format is no damage, so that it is neither set aside nor written over.
+    """
     rest = {key: value for key, value in record.items() if key != "seal"}
     if ("seal" in record or record.get("format", 1) != 1) and record.get("seal") != _seal(rest):
         raise Damaged(f"{source} is damaged: it is not what was recorded")
+    if "seal" in record and record["format"] > FORMAT:
+        raise SpecError(
+            f"{source} was written by a later version of lengthwise (format {record['format']}, this version reads "
+            f"{FORMAT}); use that version, or another store"
+        )
     return record
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 import lengthwise as lw
-from lengthwise.cli.terminal import Json, app, progress_callback, say, show
+from lengthwise.cli.terminal import LARGEST_SEED, Json, app, progress_callback, say, show
 from lengthwise.folder import OUTPUT
 from lengthwise.progress import progress
 from lengthwise.spec import SpecError, parse_specs
@@ -39,7 +39,7 @@ def train(
     positions: Positions = "consecutive",
     model: Model = "laptop",
     training: Training = "laptop",
-    seed: Annotated[int, typer.Option(min=0, help="of initialisation, data, order and dropout")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="of initialisation, data, order and dropout")] = 0,
     stream: Annotated[list[str] | None, typer.Option(help="the seed of one stream alone, e.g. order=7")] = None,
     start: Annotated[str | None, typer.Option(help="begin with the weights of this run; @best for its best")] = None,
     allow: Allow = None,

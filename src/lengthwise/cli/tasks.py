@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import lengthwise as lw
-from lengthwise.cli.terminal import Json, app, show
+from lengthwise.cli.terminal import LARGEST_SEED, Json, app, show
 
 Name = Annotated[str, typer.Argument(help="a task, e.g. copy:variant=random or my_task.py:Mine")]
 Protocol = Annotated[str | None, typer.Option(help="ours or paper")]
@@ -23,7 +23,7 @@ def show_(
     ] = None,
     examples: Annotated[int, typer.Option(min=1, help="how many")] = 3,
     split: Annotated[str, typer.Option(help="train, validation, test_seen, test_unseen, ...")] = "train",
-    seed: Annotated[int, typer.Option(help="of the training set")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="of the training set")] = 0,
     scratchpad: Annotated[str | None, typer.Option(help="none, full, minimal, full-input, ... or i1c1o1v0r1")] = None,
     protocol: Protocol = None,
     tokenizer: Tokenizer = None,
@@ -54,7 +54,7 @@ def export(
     examples: Annotated[
         int | None, typer.Option(min=1, help="training examples, 10,000 if not given; paper has its own")
     ] = None,
-    seed: Annotated[int, typer.Option(help="of the training set")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="of the training set")] = 0,
     scratchpad: Annotated[str | None, typer.Option(help="none, full, minimal, full-input, ...")] = None,
     protocol: Protocol = None,
     tokenizer: Tokenizer = None,

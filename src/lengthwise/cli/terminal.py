@@ -57,6 +57,7 @@ app = typer.Typer(
 _NUMBER = re.compile(r"[−±≥–-]?\s?[\d,]*\.?\d*(e[+-]\d+)?( ?%)?( \[.*\])?( of \d+)?|not learned|none")
 
 Json = Annotated[bool, typer.Option("--json", help="Print plain JSON instead of a table.")]
+LARGEST_SEED = 2**63 - 1
 
 
 def show(result: Display, as_json: bool = False, **more: object) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import lengthwise as lw
-from lengthwise.cli.terminal import Json, app, say, show
+from lengthwise.cli.terminal import LARGEST_SEED, Json, app, say, show
 from lengthwise.folder import OUTPUT
 
 theory = typer.Typer(
@@ -18,11 +18,11 @@ theory = typer.Typer(
 )
 app.add_typer(theory, name="theory")
 
-Tokens = Annotated[int, typer.Option(help="T: tokens after BOS; positions are 1 to T + 1")]
-Width = Annotated[int, typer.Option(help="the model's width, 4 or more")]
+Tokens = Annotated[int, typer.Option(min=1, max=16_384, help="T: tokens after BOS; positions are 1 to T + 1")]
+Width = Annotated[int, typer.Option(min=4, max=16_384, help="the model's width, 4 or more")]
 Norm = Annotated[str, typer.Option(help="none, rms, layer; several with commas")]
 Dtype = Annotated[str, typer.Option(help="fp64, fp32, fp16, bf16; several with commas")]
-Seed = Annotated[int, typer.Option(help="of the weights that are free, and of the tokens")]
+Seed = Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="of the weights that are free, and of the tokens")]
 To = Annotated[Path | None, typer.Option(help="write the figure and all rows into this folder")]
 Folder = Annotated[Path, typer.Option(help="the folder of the figure and, beside it, its rows")]
 
@@ -76,7 +76,7 @@ def horizon(dtype: Dtype = "bf16,fp16,fp32", to: To = None, as_json: Json = Fals
 
 @theory.command()
 def heads(
-    tokens: Annotated[int, typer.Option(min=2, help="tokens after BOS")] = 12,
+    tokens: Annotated[int, typer.Option(min=2, max=4096, help="tokens after BOS")] = 12,
     beta: Annotated[float, typer.Option(help="how sharp the heads are")] = 5.0,
     to: To = None,
     as_json: Json = False,
@@ -90,13 +90,13 @@ def heads(
 
 @theory.command()
 def variance(
-    width: Annotated[int, typer.Option(help="d, the width of the model")] = 768,
-    heads: Annotated[int, typer.Option(help="H")] = 12,
-    sigma: Annotated[float, typer.Option(help="σ of every matrix and embedding")] = 0.02,
+    width: Annotated[int, typer.Option(min=1, max=16_384, help="d, the width of the model")] = 768,
+    heads: Annotated[int, typer.Option(min=1, help="H")] = 12,
+    sigma: Annotated[float, typer.Option(min=0, help="σ of every matrix and embedding")] = 0.02,
     pytorch: Annotated[bool, typer.Option("--pytorch", help="PyTorch's default initialisation instead of σ")] = False,
-    tokens: Annotated[int, typer.Option(min=2, help="L, the longest position of lemma 3")] = 512,
+    tokens: Annotated[int, typer.Option(min=2, max=16_384, help="L, the longest position of lemma 3")] = 512,
     draws: Annotated[int, typer.Option(min=2, help="initialisations behind every mean")] = 50,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Seed = 0,
     to: Folder = OUTPUT,
     as_json: Json = False,
 ) -> None:
@@ -110,8 +110,8 @@ def variance(
 
 @theory.command()
 def order(
-    tokens: Annotated[int, typer.Option(min=12, help="tokens of a sequence")] = 24,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    tokens: Annotated[int, typer.Option(min=12, max=256, help="tokens of a sequence")] = 24,
+    seed: Seed = 0,
     train: Annotated[
         bool, typer.Option("--train", help="also train three small models without positions (about 3 CPU minutes)")
     ] = False,

@@ -18,7 +18,7 @@ from lengthwise.encoding.positions import Positions
 from lengthwise.evaluation.cases import Case, evaluation_cases, splits_and_lengths
 from lengthwise.evaluation.decoding import ROWS
 from lengthwise.evaluation.onepass import TOKENS, OnePassResult, predict_in_one_pass
-from lengthwise.evaluation.rows import rows_to_frame
+from lengthwise.evaluation.rows import PREDICTIONS, rows_to_frame
 from lengthwise.evaluation.subject import EvaluatedModel, HasTask
 from lengthwise.spec import SpecError, digest
 from lengthwise.task import build_task
@@ -262,15 +262,6 @@ def _rows(task: Task, judged: list[CaseOutcome], marks: dict[str, str | None], t
 
 def _inside(one: CaseOutcome) -> bool:
     return bool(one.content)
-
-
-PREDICTIONS = {
-    **{"evaluation": "String", "checkpoint": "String", "split": "String", "length": "Int64"},
-    **{"first": "Int64", "last": "Int64", "kind": "String"},
-    **{"prompt": "String", "answer": "String", "said": "String", "first_wrong": "Int64"},
-    **{"step": "Int64", "component": "String"},
-}
-"""The columns of predictions: one line per wrong answer; right ones are ranges of indices, first to last."""
 
 
 def _predictions(task: Task, judged: list[CaseOutcome], marks: dict[str, str | None]) -> pl.DataFrame:

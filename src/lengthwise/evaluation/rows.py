@@ -38,6 +38,17 @@ COLUMNS = {
 }
 
 
+PREDICTIONS = {
+    **{"evaluation": "String", "checkpoint": "String", "split": "String", "length": "Int64"},
+    **{"first": "Int64", "last": "Int64", "kind": "String"},
+    **{"prompt": "String", "answer": "String", "said": "String", "first_wrong": "Int64"},
+    **{"step": "Int64", "component": "String"},
+}
+"""The columns of predictions: one line per wrong answer; right ones are ranges of indices, first to last."""
+OUTCOME_KINDS = {"run": "String", **{name: PREDICTIONS[name] for name in ("split", "length", "first", "last", "kind")}}
+"""The columns of a bundle's outcomes, which have no texts."""
+_MOST_EXAMPLES = 10_000_000
+
 KEYS = ("run", "evaluation", "checkpoint", "split", "length", "subgroup")
 """What a row is of; there is one for each."""
 
@@ -75,14 +86,34 @@ def read_rows(data: bytes, source: str) -> pl.DataFrame:
     return validate(frame_from_parquet(data, source), source)
 
 
+def read_predictions(data: bytes, source: str, columns: Mapping[str, str] = PREDICTIONS) -> pl.DataFrame:
+    """The predictions in a parquet file; raises for ones that no evaluation can have written."""
+    import polars as pl
+
+    table = _with_columns(frame_from_parquet(data, source), columns, source, "predictions")
+    whole = [pl.col(name).is_not_null() for name in ("split", "length", "first", "last", "kind")]
+    within = [pl.col("length").is_between(0, 1_000_000), pl.col("first") >= 0, pl.col("last") < _MOST_EXAMPLES]
+    if table.filter(~pl.all_horizontal(*whole, *within, pl.col("first") <= pl.col("last"))).height:
+        raise Damaged(f"{source} has predictions that no evaluation writes: a length or a range of examples is wrong")
+    return table
+
+
+def _with_columns(table: pl.DataFrame, columns: Mapping[str, str], source: str, of: str) -> pl.DataFrame:
+    """The table with these columns alone; raises if one is missing or of another type."""
+    import polars as pl
+
+    wrong = [name for name, kind in columns.items() if table.schema.get(name) not in (getattr(pl, kind), pl.Null)]
+    if wrong:
+        raise Damaged(f"{source} has no {of}: column {wrong[0]!r} is missing or of another type")
+    return table.select(list(columns)).cast({name: getattr(pl, kind) for name, kind in columns.items()})
+
+
 def validate(rows: pl.DataFrame, source: str) -> pl.DataFrame:
     """Return the rows, with only the columns above; raises for rows that no evaluation can have written."""
     import polars as pl
 
-    wrong = [name for name, kind in COLUMNS.items() if rows.schema.get(name) not in (getattr(pl, kind), pl.Null)]
-    if wrong:
-        raise Damaged(f"{source} has no rows of results: column {wrong[0]!r} is missing or of another type")
-    rows = rows.select(*COLUMNS, *(name for name in ("key",) if name in rows.columns))
+    keyed = {"key": "String"} if "key" in rows.columns else {}
+    rows = _with_columns(rows, {**COLUMNS, **keyed}, source, "rows of results")
     outcomes = ("correct", "early", "late", "wrong", "cut")
     counts, further = ("examples", *outcomes), ("correct_content", "tokens", "targets")
     broken = {
@@ -103,6 +134,6 @@ def validate(rows: pl.DataFrame, source: str) -> pl.DataFrame:
             raise Damaged(
                 f"{source} has rows that no evaluation writes: {why} (run {first['run']}, length {first['length']})"
             )
-    if rows.select(*KEYS).is_duplicated().any():
+    if rows.select(*KEYS, *keyed).is_duplicated().any():
         raise Damaged(f"{source} has rows that no evaluation writes: one is there twice")
     return rows

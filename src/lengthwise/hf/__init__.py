@@ -2,8 +2,8 @@
 
 `AutoModelForCausalLM.from_pretrained(folder)` works once this module is imported. It needs `pip install
 'lengthwise[hf]'`; the core never imports it. transformers builds a new model and loads the weights into it; tensors
-that it does not know are left uninitialised, re-initialised or cast, mostly silently. For each such case a guard below
-preserves the model or raises an error.
+that it does not know are left uninitialised, re-initialised or cast, mostly silently. For each such case a guard
+preserves the model or raises an error (`guards.py`).
 """
 
 from __future__ import annotations
@@ -24,9 +24,17 @@ from torch import Tensor, nn
 
 from lengthwise import __version__
 from lengthwise.consent import refuse_code
-from lengthwise.encoding import ENCODINGS
+from lengthwise.hf.guards import (
+    record_checksums,
+    refuse_damaged,
+    refuse_gaps,
+    refuse_lost_buffers,
+    refuse_lost_classes,
+    refuse_mixed_dtypes,
+    refuse_nowhere,
+)
 from lengthwise.model import Decoder, DecoderConfig
-from lengthwise.spec import Spec, SpecError, resolve
+from lengthwise.spec import Spec, SpecError
 
 try:
     from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
@@ -78,6 +86,12 @@ class LengthwiseConfig(PreTrainedConfig):
                 f"decoder_config.{field} in the config of this model cannot be {first['input']!r}: {first['msg']} "
                 f"(written by lengthwise {self.lengthwise_version}; this is {__version__})"
             ) from error
+        listed = {"encodings": self.encodings, "versions": self.versions, "sources": self.sources}
+        for field, value in listed.items():
+            if not isinstance(value, list):
+                raise SpecError(f"{field} in the config of this model cannot be {value!r}: a list, one for each layer")
+        if len(self.sources) != len(self.encodings):
+            raise SpecError("the config of this model does not have as many sources as encodings")
         return config, [Spec.of(encoding) for encoding in self.encodings]
 
     # The names by which other programs look for these numbers.
@@ -129,7 +143,7 @@ class LengthwiseForCausalLM(DecoderGenerationMixin, PreTrainedModel):
         for spec, then, now in zip(specs, config.sources, _sources(decoder), strict=True):
             if then != now:
                 raise SpecError(f"the file of encoding '{spec}' has changed since this model was saved; restore it")
-        _refuse_lost_buffers(decoder)
+        refuse_lost_buffers(decoder)
         self.decoder = decoder
         self._frozen = [name for name, parameter in decoder.named_parameters() if not parameter.requires_grad]
         self.train(decoder.training)
@@ -196,11 +210,13 @@ class LengthwiseForCausalLM(DecoderGenerationMixin, PreTrainedModel):
 
     def save_pretrained(self, save_directory: str | os.PathLike, *more: Any, **named: Any) -> None:  # noqa: ANN401
         """Write config and weights; raise if they could not be loaded again unchanged."""
-        _refuse_lost_buffers(self.decoder)
-        _refuse_mixed_dtypes(self.decoder)
-        _refuse_lost_classes(self.decoder)
+        refuse_lost_buffers(self.decoder)
+        refuse_mixed_dtypes(self.decoder)
+        refuse_lost_classes(self.decoder)
         self.config.update(_described(self.decoder))  # the decoder may have changed since, e.g. by initialize(seed)
         super().save_pretrained(save_directory, *more, **named)
+        if named.get("is_main_process", True):
+            record_checksums(save_directory)
 
     @classmethod
     def from_pretrained(
@@ -210,15 +226,17 @@ class LengthwiseForCausalLM(DecoderGenerationMixin, PreTrainedModel):
     ) -> LengthwiseForCausalLM:
         """Load config and weights; a missing, unexpected or misshapen tensor is an error, never re-initialised."""
         where = pretrained_model_name_or_path
-        _refuse_nowhere(where)
+        refuse_nowhere(where)
+        refuse_damaged(Path(where).expanduser())
         trusted = _TRUSTED.set(bool(named.get("trust_remote_code")))
+        named["use_safetensors"] = True  # other formats are pickled
         named["ignore_mismatched_sizes"] = True  # the check below names the tensor, transformers' own does not
         try:
             loaded: Any = super().from_pretrained(where, output_loading_info=True, **named)
         finally:
             _TRUSTED.reset(trusted)
         model, found = loaded
-        _refuse_gaps(str(where), found)
+        refuse_gaps(str(where), found)
         for name in model._frozen:
             # Loaded parameters are new ones, which require a gradient by default.
             model.decoder.get_parameter(name).requires_grad_(False)
@@ -318,64 +336,3 @@ def _padding(attention_mask: Tensor | None, input_ids: Tensor) -> tuple[Tensor |
         "attention_mask may only mark padding, and on the same side of every row: 1 1 0 or 0 1 1, not 1 0 1; "
         "packed documents go to model.decoder(ids, documents=...)"
     )
-
-
-# --- guards ----------------------------------------------------------------------------------------------------------
-
-
-def _refuse_nowhere(where: str | os.PathLike) -> None:
-    """Raise for a missing folder; transformers would take it for a name on the hub and report a network error."""
-    path = Path(where).expanduser()
-    # A name on the hub is `owner/model`; if the folder `owner` exists, it is a path.
-    hub = isinstance(where, str) and len(path.parts) == 2 and path.parts[0] not in {".", "..", "~", path.anchor}
-    if path.is_dir() or (hub and where.count("/") == 1 and not path.parent.exists()):
-        return
-    found = "is not a folder" if path.exists() else "does not exist"
-    raise SpecError(
-        f"{str(where)!r} {found}: give the folder that save_pretrained wrote (a model on the hub is owner/name)"
-    )
-
-
-def _refuse_lost_buffers(decoder: Decoder) -> None:
-    """Raise for non-persistent buffers, which `from_pretrained` silently replaces by uninitialised memory."""
-    for name, module in decoder.named_modules():
-        for key in sorted(module._non_persistent_buffers_set):
-            if module._buffers.get(key) is not None:
-                raise SpecError(
-                    f"{name or 'the decoder'} ({type(module).__name__}) keeps {key!r} in a buffer with "
-                    "persistent=False, which Hugging Face gives back as uninitialised memory; compute constants in the "
-                    "hook instead of keeping them in a buffer"
-                )
-
-
-def _refuse_mixed_dtypes(decoder: Decoder) -> None:
-    """Raise for several dtypes: `from_pretrained` casts every tensor to the one dtype of the config."""
-    dtype = decoder.embedding.weight.dtype
-    for name, tensor in decoder.state_dict().items():
-        if tensor.is_floating_point() and tensor.dtype != dtype:
-            raise SpecError(
-                f"{name} is {tensor.dtype}, but the embedding is {dtype}, and Hugging Face would load both as {dtype}; "
-                "convert the model with .to(dtype) before saving it"
-            )
-
-
-def _refuse_lost_classes(decoder: Decoder) -> None:
-    """Raise if an encoding's name does not lead to its class: loading finds the class by that name alone."""
-    for spec, which in zip(decoder.specs, decoder.which, strict=True):
-        held = type(decoder.encodings[which])
-        if held.__module__ == "__main__" or resolve("encoding", ENCODINGS, spec.name) is not held:
-            raise SpecError(
-                f"encoding '{spec}' would not be found again by that name, or would be another one; keep it in a file "
-                "and name it so, e.g. my_pe.py:Mine (if the file has changed since, build the model again)"
-            )
-
-
-def _refuse_gaps(where: str, found: dict[str, Any]) -> None:
-    """Raise for weights that do not fit; transformers only warns and leaves missing ones uninitialised."""
-    wrong = [
-        *(f"{name} is missing" for name in sorted(found["missing_keys"])),
-        *(f"{name} belongs to no part of the model" for name in sorted(found["unexpected_keys"])),
-        *(f"{name} is {tuple(has)}, not {tuple(wants)}" for name, has, wants in sorted(found["mismatched_keys"])),
-    ]
-    if wrong:
-        raise SpecError(f"the weights in {where} do not fit the model its config describes: {'; '.join(wrong)}")

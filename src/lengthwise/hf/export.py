@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from lengthwise.encoding.positions import Consecutive
 from lengthwise.hf import LengthwiseForCausalLM
+from lengthwise.hf.guards import record_checksums
 from lengthwise.spec import SpecError
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def export_model(decoder: Decoder, task: Task, positions: object, to: str | Path
     model.generation_config.update(**ends, max_new_tokens=task.answer_limit(2 * task.longest))
     model.save_pretrained(to)
     tokenizer.save_pretrained(to)
+    record_checksums(to, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
     return " ".join(task.to_example(task.longest_answer_instance(task.longest)).prompt)
 
 

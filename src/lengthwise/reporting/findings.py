@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from lengthwise.checksums import Damaged
 from lengthwise.encoding.labels import unique_labels
 from lengthwise.spec import Spec, SpecError, format_value
 from lengthwise.statistics.learned import scored_rows_filter
@@ -219,7 +220,7 @@ def collect_findings(
         items=items,
         planned=len(wanted),
         wanted=wanted,
-        rows=pl.concat(tables).join(run_label_table(wanted).drop("diverged"), on="run", how="inner"),
+        rows=_with_labels(pl.concat(tables), wanted, {item.key for item in items}),
         records=records,
         wrong=_together(wrong),
         kinds=_together(kinds),
@@ -234,6 +235,25 @@ def collect_findings(
         **({} if more_seeds_advice is None else {"more": more_seeds_advice}),
         source=" and ".join(str(one) for one in (store if mine else None, bundle and bundle.folder) if one is not None),
     )
+
+
+def _with_labels(rows: pl.DataFrame, items: Sequence[Item], finished: set[str]) -> pl.DataFrame:
+    """Add task, encoding and seed to rows; raises if a run has none, or `seen` is not what its task was trained on."""
+    import polars as pl
+
+    lacking = finished - set(rows.filter(scored_rows_filter())["run"])
+    if lacking:
+        raise Damaged(f"run {min(lacking)} counts as done, but has no rows of its last weights")
+    rows = rows.join(run_label_table(items).drop("diverged"), on="run", how="inner")
+    for task, item in {item.point.task: item for item in items}.items():
+        seen = pl.col("length").is_in(item.seen_lengths)
+        if (wrong := rows.filter((pl.col("task") == task) & (pl.col("seen") != seen))).height:
+            first = wrong.row(0, named=True)
+            raise Damaged(
+                f"run {first['run']} has rows that no evaluation writes: length {first['length']} of {task} is "
+                f"called {'seen' if first['seen'] else 'unseen'}"
+            )
+    return rows
 
 
 def _of(table: pl.DataFrame, runs: Sequence[str]) -> pl.DataFrame:

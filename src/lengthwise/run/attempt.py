@@ -40,7 +40,7 @@ from lengthwise.task.block import training_block
 from lengthwise.task.prefetch import Prefetcher
 from lengthwise.task.sets import lengths_of, trained_lengths
 from lengthwise.training.batches import BlockSource, on_demand_blocks, windows
-from lengthwise.training.checkpoint import newest_checkpoint, pack, save_checkpoint, unpack
+from lengthwise.training.checkpoint import Checkpoint, newest_checkpoint, pack, save_checkpoint, unpack
 from lengthwise.training.health import Diverged
 from lengthwise.training.loggers import Loggers, Progress
 from lengthwise.training.loop import Loop, StepMetrics
@@ -115,7 +115,7 @@ class Attempt:
                 decoder, start_run.weights(dict(plan.start)["checkpoint"]), allowed_mismatches, start_run.id
             )
         places = [attempt / "checkpoints" for attempt in attempts_of(self.home)]
-        checkpoint, torn = newest_checkpoint(places, lambda one: weights_are_intact(self.home, one.notes))
+        checkpoint, torn = newest_checkpoint(places, lambda one: weights_are_intact(self.home, one))
         for name in torn if self.processes.first else ():
             warnings.warn(f"{name} is damaged, or weights that it refers to; it is not used", stacklevel=2)
         with self._supply(0 if checkpoint is None else checkpoint.step) as supply, call_when_asked_to_stop(self._asked):
@@ -357,9 +357,18 @@ class _Lines:
         self._flushed = time.monotonic()
 
 
-def weights_are_intact(home: Folder, notes: Mapping[str, Any]) -> bool:
-    """Whether the weights that a checkpoint refers to have names that an attempt writes, and are what it recorded."""
+def weights_are_intact(home: Folder, checkpoint: Checkpoint) -> bool:
+    """Whether a checkpoint's notes are ones that an attempt writes, and the weights they refer to are intact."""
+    notes = checkpoint.notes
     try:
+        for one in notes["validations"]:
+            numbers = (one["step"], one["correct"], one["examples"], one["targets"])
+            if not all(type(number) is int for number in numbers) or not isinstance(one["loss"], int | float | None):
+                return False
+        if not {str(step) for step in best_checkpoint_steps(notes["validations"]).values()} <= notes["kept"].keys():
+            return False
+        if not all(0 <= float(notes.get(name, 0)) < inf for name in ("tokens", "seconds", "cpu_seconds")):
+            return False
         for path in notes["kept"].values():
             if not re.fullmatch(r"\d+/weights/\d{9}\.safetensors", path):
                 return False
@@ -367,7 +376,7 @@ def weights_are_intact(home: Folder, notes: Mapping[str, Any]) -> bool:
             if "files" in notes and notes["files"][path] != checksum(data):
                 return False
             unpack(data)
-    except (SpecError, KeyError, TypeError, AttributeError):
+    except (SpecError, KeyError, TypeError, AttributeError, ValueError):
         return False
     return True
 

@@ -16,7 +16,7 @@ from lengthwise.consent import refuse_code
 from lengthwise.display import Display, Part
 from lengthwise.encoding.positions import Positions
 from lengthwise.evaluation.result import AS_TRAINED, EvaluationResult, evaluate_decoder
-from lengthwise.evaluation.rows import frame_from_parquet, frame_to_parquet, read_rows
+from lengthwise.evaluation.rows import frame_to_parquet, read_predictions, read_rows
 from lengthwise.folder import Folder
 from lengthwise.loading import source_digest
 from lengthwise.model import Decoder
@@ -179,7 +179,7 @@ class Run(Display):
     def predictions(self) -> pl.DataFrame:
         """Return the model's answers: every wrong one in full, and the index ranges of the correct ones."""
         self._finished()
-        return frame_from_parquet(self.read("predictions.parquet"))
+        return read_predictions(self.read("predictions.parquet"), f"{self.folder}/predictions.parquet")
 
     def log(self) -> list[dict[str, Any]]:
         """Return the training log of all attempts, in order of steps; a later attempt replaces an earlier one."""
@@ -188,6 +188,8 @@ class Run(Display):
             if attempt.exists("train.jsonl"):
                 lines = attempt.read("train.jsonl").decode(errors="replace").splitlines()
                 for one in (parsed(line, f"{attempt}/train.jsonl") for line in lines):
+                    if type(one.get("step")) is not int:
+                        raise Damaged(f"{attempt}/train.jsonl is damaged: a line has no step")
                     told[one["step"], "exact_match" in one] = one
         return [told[key] for key in sorted(told)]
 

@@ -1,4 +1,4 @@
-"""Handle requests to stop: SIGTERM, as sent by a cluster, and Ctrl-C."""
+"""Handle requests to stop: SIGTERM, as sent by a cluster, Ctrl-C, and SIGHUP, sent when a terminal is closed."""
 
 from __future__ import annotations
 
@@ -22,14 +22,19 @@ class Stopped(SystemExit):
 
 @contextmanager
 def call_when_asked_to_stop(on_stop: Callable[[], None]) -> Iterator[None]:
-    """Call `on_stop` on SIGTERM and Ctrl-C, also in a background process whose shell made it ignore Ctrl-C."""
+    """Call `on_stop` on SIGTERM, Ctrl-C and SIGHUP; under nohup, which ignores SIGHUP, it stays ignored.
+
+    Ctrl-C also works in a background process, whose shell made it ignore Ctrl-C.
+    """
 
     def asked(number: int, frame: object) -> None:
         on_stop()
 
     before: dict[int, Any] = {}
     with suppress(ValueError):  # only the main thread can set signal handlers
-        before = {number: signal.signal(number, asked) for number in (signal.SIGTERM, signal.SIGINT)}
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                before[number] = signal.signal(number, asked)
     try:
         yield
     finally:

@@ -14,8 +14,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
 from lengthwise.checksums import FORMAT, Damaged, parsed, read_checked, read_sealed
-from lengthwise.evaluation.rows import frame_from_parquet, read_rows
+from lengthwise.evaluation.rows import OUTCOME_KINDS, PREDICTIONS, read_predictions, read_rows
 from lengthwise.folder import Folder, publishable
 from lengthwise.spec import SpecError
 from lengthwise.training.health import loss_spikes
@@ -25,6 +27,68 @@ if TYPE_CHECKING:
 
 WRONG = 20
 """Wrong answers that a bundle keeps per row."""
+
+
+class _Record(BaseModel):
+    """Part of a record; fields that are not read are left alone."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+
+class _Recorded(_Record):
+    threads: int | None = None
+    processes: int | None = None
+    labels: dict[str, str] = {}
+
+
+class _RunJson(_Record):
+    options: dict[str, Any]
+    recorded: _Recorded = _Recorded()
+
+
+class _Ended(_Record):
+    attempt: int = Field(1, ge=1)
+    seconds: float | None = Field(None, ge=0, allow_inf_nan=False)
+    cpu_seconds: float | None = Field(None, ge=0, allow_inf_nan=False)
+
+
+class _Checks(_Record):
+    differences: int
+
+
+class _Ends(_Record):
+    checks: dict[str, _Checks] = {}
+
+
+class _Diverged(_Record):
+    step: int
+    parameter: str | None = None
+    last_loss: float | None = None
+
+
+class _Line(_Record):
+    key: str
+    run: _RunJson
+    done: _Ended | None = None
+    diverged: _Diverged | None = None
+    ends: _Ends = _Ends()
+    log: list[list[float]] = []
+    spikes: list[int] = []
+
+
+def check_record(record: dict[str, Any], source: str) -> dict[str, Any]:
+    """Return the record of a run if what is read from it has the right types; raises `Damaged` otherwise."""
+    try:
+        line = _Line.model_validate(record)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise Damaged(f"{source} is damaged: {where or 'a line'} of a run's record: {first['msg']}") from error
+    if (line.done is None) == (line.diverged is None):
+        raise Damaged(f"{source} is damaged: run {line.key} is neither done nor diverged")
+    if any(len(pair) != 2 for pair in line.log):
+        raise Damaged(f"{source} is damaged: the log of run {line.key} has no pairs of step and loss")
+    return record
 
 
 def sample_wrong_answers(predictions: pl.DataFrame, run_key: str) -> pl.DataFrame:
@@ -100,11 +164,7 @@ class Bundle:
         """Key of each run, finished or diverged → its line of runs.jsonl."""
         source, found = f"{self.folder}/runs.jsonl", {}
         for text in self._read("runs.jsonl").decode(errors="replace").splitlines():
-            line = parsed(text, source)
-            if not isinstance(line.get("key"), str) or not isinstance(line.get("run"), dict):
-                raise Damaged(f"{source} is damaged: a line is no record of a run")
-            if not isinstance(line.get("done", line.get("diverged")), dict):
-                raise Damaged(f"{source} is damaged: run {line['key']} is neither done nor diverged")
+            line = check_record(parsed(text, source), source)
             found[line["key"]] = line
         return found
 
@@ -122,9 +182,10 @@ class Bundle:
         """Return some wrong answers, and which examples the last weights got right."""
         import polars as pl
 
+        columns = {"wrong.parquet": {**PREDICTIONS, "run": "String"}, "kinds.parquet": OUTCOME_KINDS}
         wrong, kinds = (
-            frame_from_parquet(self._read(name), f"{self.folder}/{name}") if self._has(name) else pl.DataFrame()
-            for name in ("wrong.parquet", "kinds.parquet")
+            read_predictions(self._read(name), f"{self.folder}/{name}", kind) if self._has(name) else pl.DataFrame()
+            for name, kind in columns.items()
         )
         return wrong, kinds
 

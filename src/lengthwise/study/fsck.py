@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lengthwise.checksums import Damaged, checksum, parsed, read_sealed, sealed
-from lengthwise.evaluation.rows import frame_from_parquet, read_rows
+from lengthwise.evaluation.rows import read_predictions, read_rows
 from lengthwise.folder import Folder
 from lengthwise.run.acquire import declare_finished, finished_attempt
 from lengthwise.run.lease import set_aside
@@ -74,7 +74,7 @@ def _seal(store: Store, key: str, attempt: Folder, record: dict[str, Any]) -> No
     if parsed(content["run.json"], f"{attempt}/run.json").get("id") != key.partition("~")[0]:
         raise Damaged(f"{attempt}/run.json is that of another run")
     read_rows(content["rows.parquet"], f"{attempt}/rows.parquet")
-    frame_from_parquet(content["predictions.parquet"], f"{attempt}/predictions.parquet")
+    read_predictions(content["predictions.parquet"], f"{attempt}/predictions.parquet")
     files |= {f"{attempt.leaf}/{name}": checksum(data) for name, data in content.items()}
     (store.folder / "done").write(key, json.dumps(sealed({**record, "id": key, "files": files})))
 

@@ -17,6 +17,7 @@ from lengthwise.run.identity import Plan, identity_part
 from lengthwise.spec import Spec, SpecError, digest, parse_specs
 from lengthwise.study.file import AXES, ORDER, Evaluation, StudyFile
 from lengthwise.task import TASKS
+from lengthwise.task.sets import lengths_of
 
 Kind = Literal["tuning", "run", "evaluation"]
 TIE = 0.005
@@ -54,6 +55,11 @@ class Item:
     def run_id(self) -> str:
         """The id of the run, or of the run that is evaluated."""
         return self.plan.id
+
+    @property
+    def seen_lengths(self) -> list[int]:
+        """The lengths that are trained on."""
+        return list(lengths_of(self.plan.task, "train"))
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from lengthwise.checksums import Damaged, check_seal, checksum, compare, parsed, read_checked, read_sealed, sealed
-from lengthwise.evaluation.rows import frame_from_parquet, frame_to_parquet, read_rows, rows_to_frame
+from lengthwise.evaluation.rows import frame_to_parquet, read_predictions, read_rows, rows_to_frame
 from lengthwise.folder import Folder, Missing
 from lengthwise.run.lease import STORE, check_done_record, read_lease
 from lengthwise.spec import SpecError, digest
-from lengthwise.study.bundle import Bundle, attempt_record, outcome_kinds, sample_wrong_answers
+from lengthwise.study.bundle import Bundle, attempt_record, check_record, outcome_kinds, sample_wrong_answers
 
 if TYPE_CHECKING:
     import polars as pl
@@ -200,7 +200,7 @@ class Store:
         for key in same:
             files.setdefault(kept[key][0], []).append(key)
         tables = [
-            frame_from_parquet((self.folder / "rows").read(name)).filter(pl.col("key").is_in(own))
+            read_rows((self.folder / "rows").read(name), f"{self}/rows/{name}").filter(pl.col("key").is_in(own))
             for name, own in files.items()
         ]
         if fresh:
@@ -216,12 +216,17 @@ class Store:
         attempt = self.folder / "runs" / key / str(summary["attempt"])
         return attempt_record(attempt, lambda name: self.read_file(key, summary, name))
 
+    def _predictions(self, key: str, summary: Mapping[str, Any]) -> pl.DataFrame:
+        return read_predictions(self.read_file(key, summary, "predictions.parquet"), f"{self}/runs/{key}")
+
     def records(self, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
         """Return for each finished run its done record, its run.json and some of its log."""
         found: dict[str, dict[str, Any]] = {}
         for key, summary in self.summaries(keys).items():
             with self._leaving_out(key):
-                found[key] = {"key": key, "done": summary, **self._record(key, summary)}
+                found[key] = check_record(
+                    {"key": key, "done": summary, **self._record(key, summary)}, f"{self}/runs/{key}"
+                )
         return found
 
     def wrong_answers_and_outcomes(self, keys: Iterable[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -231,9 +236,7 @@ class Store:
         wrong, kinds = [], []
         for key, summary in self.summaries(keys).items():
             with self._leaving_out(key):
-                predictions = frame_from_parquet(
-                    self.read_file(key, summary, "predictions.parquet"), f"{self}/runs/{key}"
-                )
+                predictions = self._predictions(key, summary)
                 wrong.append(sample_wrong_answers(predictions, key))
                 kinds.append(outcome_kinds(predictions, key))
         return (pl.concat(wrong), pl.concat(kinds)) if wrong else (pl.DataFrame(), pl.DataFrame())
@@ -288,7 +291,7 @@ class Store:
             if on_progress is not None and number % 20 == 0:
                 on_progress(f"exporting: {number} of {len(wanted)}")
             lines.append(json.dumps({"key": key, "done": summary, **self._record(key, summary)}))
-            predictions = frame_from_parquet(self.read_file(key, summary, "predictions.parquet"), f"{self}/runs/{key}")
+            predictions = self._predictions(key, summary)
             wrong.append(sample_wrong_answers(predictions, key))
             kinds.append(outcome_kinds(predictions, key))
         target, rows, many = Folder(to), self.rows(wanted, on_progress), len(wanted)
