@@ -86,7 +86,8 @@ def test_a_run_just_trained_with_a_class_of_ones_own_needs_no_flag(tmp_path, mon
     assert run.evaluate([2]).rows.height
     with pytest.raises(SpecError, match=r"names code from outside the package \(mine.py:Mine\)"):
         lw.load_run(run.id)
-    assert lw.load_run(run.id, allow_code=True).evaluate([2]).rows.height
+    with pytest.warns(UserWarning, match=f"run {run.id} runs code from outside the package: mine.py:Mine"):
+        assert lw.load_run(run.id, allow_code=True).evaluate([2]).rows.height
 
 
 @pytest.mark.parametrize(

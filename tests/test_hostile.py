@@ -63,6 +63,7 @@ def home(finished, tmp_path, monkeypatch):  # noqa: F811
     (tmp_path / "victim" / "precious").write_text('{"a": 1}')
     (place / "out").mkdir()
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LENGTHWISE_BEAT", "0.2")  # a lease that claims to be alive is waited for
     return place
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from lengthwise.spec import Spec, SpecError, parse_specs
@@ -28,9 +29,27 @@ def code_names(data: object) -> list[str]:
 def refuse_code(
     data: object, source: str, allow_code: bool, consent: str = "give --allow-code, or allow_code=True in Python"
 ) -> None:
-    """Raise if data names code from outside the package, and the user has not allowed that code to be run."""
-    if not allow_code and (names := list(dict.fromkeys(code_names(data)))):
+    """Raise if data names code from outside the package that the user has not allowed; if it is allowed, say which."""
+    require_consent(code_names(data), source, allow_code, consent)
+
+
+def require_consent(
+    names: Iterable[str],
+    source: str,
+    allow_code: bool,
+    consent: str = "give --allow-code, or allow_code=True in Python",
+) -> None:
+    """Raise if this code is not allowed to be run; otherwise warn which code is run, once for each source."""
+    if not (listed := sorted(set(names))):
+        return
+    told = ", ".join(listed[:5])
+    if not allow_code:
         raise SpecError(
-            f"{source} names code from outside the package ({', '.join(names[:5])}), which would be run; look at it, "
-            f"then {consent}"
+            f"{source} names code from outside the package ({told}), which would be run; look at it, then {consent}"
         )
+    if (source, told) not in _TOLD:
+        _TOLD.add((source, told))
+        warnings.warn(f"{source} runs code from outside the package: {told}", stacklevel=3)
+
+
+_TOLD: set[tuple[str, str]] = set()

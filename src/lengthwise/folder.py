@@ -33,8 +33,8 @@ class Missing(SpecError):
     """There is no such file."""
 
 
-class DiskFull(SpecError):
-    """There is no room for what was to be written."""
+class Unavailable(SpecError):
+    """The disk is full, or the server cannot be reached: the same may work later."""
 
 
 class Folder:
@@ -201,7 +201,7 @@ class Folder:
         """Return the parsed JSON of a file."""
         try:
             return json.loads(self.read(name))
-        except (ValueError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             raise SpecError(f"{self.name}/{name} is damaged: {error}") from error
 
     def _room(self, name: str) -> None:
@@ -262,12 +262,20 @@ def _spoken(doing: str, where: str) -> Iterator[None]:
         raise SpecError(f"cannot {doing} {where}: permission denied; give another folder") from error
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise DiskFull(f"cannot write {where}: the disk is full; free some room, then run it again") from error
-        raise SpecError(f"cannot {doing} {where}: {error.strerror or error}") from error
+            raise Unavailable(f"cannot write {where}: the disk is full; free some room, then run it again") from error
+        kind = Unavailable if isinstance(error, ConnectionError | TimeoutError) or _unreachable(error) else SpecError
+        raise kind(f"cannot {doing} {where}: {error.strerror or error}") from error
     except Exception as error:
         if not _of_server(error):
             raise
-        raise SpecError(f"cannot {doing} {where}: {one_line(str(error))}") from error
+        kind = Unavailable if _unreachable(error) else SpecError
+        raise kind(f"cannot {doing} {where}: {one_line(str(error))}") from error
+
+
+def _unreachable(error: Exception) -> bool:
+    """Whether no answer came from the server of a remote store."""
+    names = " ".join(kind.__name__ for kind in type(error).__mro__)
+    return _of_server(error) and re.search("Connection|Connector|Timeout|Disconnected|HTTPClient", names) is not None
 
 
 def _of_server(error: Exception) -> bool:

@@ -17,7 +17,7 @@ import torch
 
 from lengthwise.folder import Folder
 from lengthwise.run import STOPPED, Plan, Run, train
-from lengthwise.run.attempt import best_checkpoint_steps
+from lengthwise.run.resume import best_checkpoint_steps
 from lengthwise.run.run import attempts_of
 from lengthwise.spec import SpecError
 

@@ -7,7 +7,7 @@ import pytest
 
 from lengthwise.interface.comparison import compare
 from lengthwise.run import Plan, Run, train
-from lengthwise.run.attempt import best_checkpoint_steps
+from lengthwise.run.resume import best_checkpoint_steps
 from lengthwise.spec import SpecError
 from lengthwise.statistics.reach import Reach, reach
 

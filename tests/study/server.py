@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from unittest import mock
 
 BUCKET = "lengthwise-test"
@@ -149,7 +149,29 @@ def variables(endpoint):
     }
 
 
+def forward(port: int, behind: int) -> None:
+    """Pass every connection on to another port: a server that can be stopped and killed, and keeps what it stores."""
+    listener = socket.create_server(("127.0.0.1", port))
+    print("serving", flush=True)
+    while True:
+        client = listener.accept()[0]
+        server = socket.create_connection(("127.0.0.1", behind))
+        for one, other in ((client, server), (server, client)):
+            threading.Thread(target=_pump, args=(one, other), daemon=True).start()
+
+
+def _pump(one: socket.socket, other: socket.socket) -> None:
+    with suppress(OSError):
+        while data := one.recv(65536):
+            other.sendall(data)
+    for end in (one, other):
+        with suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
+
+
 if __name__ == "__main__":
+    if sys.argv[1] == "forward":
+        forward(int(sys.argv[2]), int(sys.argv[3]))
     with served(sys.argv[1], int(sys.argv[2])):
         print("serving", flush=True)
         threading.Event().wait()

@@ -534,13 +534,15 @@ def test_code_from_outside_is_not_imported_without_consent(place, evil, monkeypa
         return
     (line,) = told(done)
     assert line.startswith("the study names code from outside the package (") and "evil" in line
-    assert line.endswith("which would be run; look at it, then give --allow-code")
+    assert line.endswith("which would be run; look at it, then give --allow-code, or allow_code=True in Python")
 
 
 def test_the_mark_is_left_when_it_may_be(place, evil):
     write(place, FOREIGN["an encoding"])
-    lines = told(cli("study", "check", "bad.yaml", "--allow-code", cwd=place))
-    assert evil.exists() and "'evil.py:Evil' has no option 'strength'" in lines[0]
+    done = cli("study", "check", "bad.yaml", "--allow-code", cwd=place)
+    which, error = done.stderr.splitlines()
+    assert which == "lengthwise: the study runs code from outside the package: evil.py:Evil"
+    assert evil.exists() and "'evil.py:Evil' has no option 'strength'" in error and done.returncode == 2
 
 
 def test_one_more_encoding_is_no_consent_to_what_the_file_names(place, evil):

@@ -3,9 +3,12 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
+from unittest import mock
 
 import polars as pl
 import pytest
@@ -18,6 +21,7 @@ from lengthwise.study.drive import Driver, require_exclusive_create
 from lengthwise.study.executors import InProcess
 from lengthwise.study.plan import Planned
 from lengthwise.study.store import Store
+from tests.study.test_hosts import until
 from tests.study.test_races import holds, race
 
 for module in ("s3fs", "moto", "werkzeug"):
@@ -75,14 +79,14 @@ def start(verb, file, store, to):
     """A driver in a process of its own."""
     made = command(verb, file, "--inline", "--store", store, "--to", to, "--quiet")
     return subprocess.Popen(
-        made, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env={**os.environ, "LENGTHWISE_BEAT": "0.5"}
+        made, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "LENGTHWISE_BEAT": "0.5"}
     )
 
 
 def ended(process, seconds=120):
     """Its exit code and what it said."""
     try:
-        _, said = process.communicate(timeout=seconds)
+        said, _ = process.communicate(timeout=seconds)
         return process.returncode, said
     finally:
         process.kill()
@@ -249,6 +253,47 @@ def test_whatever_a_server_does_to_what_is_written_no_half_a_run_counts_as_done(
     told = ", ".join(f"{faults[kind]} {kind}" for kind in kinds)
     told = f"two drivers, {faults['PUT']} PUTs ({told}): {len(then)} of 6 done, {failed} failures"
     figure(f"{told}; all done after retry, bit-equal")
+
+
+def forwarding(port, behind):
+    """A process between the driver and the server."""
+    made = [sys.executable, "-m", "tests.study.server", "forward", str(port), str(behind)]
+    process = subprocess.Popen(made, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
+    assert process.stdout is not None and process.stdout.readline() == "serving\n"
+    return process
+
+
+@pytest.mark.parametrize("outage", ["stopped for 20 s", "killed for 20 s"])
+def test_a_server_that_is_away_in_mid_study_costs_time_and_no_run(door, bucket, grid, tmp_path, outage, figure):
+    file, local = grid
+    bucket = f"s3://{BUCKET}/away-{outage[:6]}"
+    store = Store(bucket)
+    behind = int(os.environ["AWS_ENDPOINT_URL"].rpartition(":")[2])
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    line = forwarding(port, behind)
+    with mock.patch.dict(os.environ, {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}):
+        driver = start("run", file, bucket, tmp_path)
+    try:
+        until(lambda: len(store.done()) >= 4, 120, "four runs are done")
+        then = len(store.done())
+        line.send_signal(signal.SIGSTOP if outage.startswith("stopped") else signal.SIGKILL)
+        time.sleep(20)
+        if outage.startswith("stopped"):
+            line.send_signal(signal.SIGCONT)
+        else:
+            line.wait(10)
+            line = forwarding(port, behind)
+        code, said = ended(driver, 200)
+    finally:
+        driver.kill()
+        line.kill()
+        line.wait()
+    assert code == 0 and "Traceback" not in said, said
+    assert store.done() == local.done() and not (store.folder / "failed").names(), said
+    for key in local.done():
+        assert left(store, key) == left(local, key), key
+    figure(f"the S3 server {outage} with {then} of 15 done: exit code 0, {sum(attempts(store))} attempts, bit-equal")
 
 
 # --- what a store must be able to do ---------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lengthwise.consent import require_consent
 from lengthwise.encoding import ENCODINGS, POSITIONS
 from lengthwise.encoding.signature import canonical_encoding
 from lengthwise.folder import OUTPUT, publishable
@@ -38,7 +39,7 @@ from lengthwise.study.add import (
     with_added_encodings,
 )
 from lengthwise.study.bundle import Bundle
-from lengthwise.study.check import check, refuse_outside_code
+from lengthwise.study.check import check
 from lengthwise.study.file import StudyFile
 from lengthwise.study.launch import ExecutorName, PlanSubset, drive, rerun_some
 from lengthwise.study.plan import Item, Planned, check_only_encoding_differs
@@ -136,9 +137,8 @@ class Study:
         file = with_added_encodings(plain, made.add) if made.add else plain
         chosen = None if made.tasks is None else chosen_tasks(file, made.tasks)
         made.before_adding, made.planned = Planned(plain, chosen), Planned(file, chosen)
-        # the user gave these names, so they are allowed
-        own = {spec.name for text in made.add for spec in parse_specs(text)}
-        refuse_outside_code([name for name in made.planned.outside_code_names() if name not in own], allow_code)
+        own = {spec.name for text in made.add for spec in parse_specs(text)}  # the user gave these names
+        require_consent(set(made.planned.outside_code_names()) - own, "the study", allow_code)
         return made
 
     @property
@@ -174,7 +174,7 @@ class Study:
         """
         if rerun and against is None:
             raise SpecError("--rerun executes runs of a bundle again; name the bundle with --against results/NAME")
-        errors = check(self.planned, allow_code=True)
+        errors = check(self.planned)
         if errors or against is None:
             return StudyCheck(self, errors)
         bundle, again = Bundle(against), None

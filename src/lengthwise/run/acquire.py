@@ -12,7 +12,7 @@ from typing import Any
 
 from lengthwise.checksums import Damaged, checksum, read_sealed
 from lengthwise.encoding.labels import label_of_class
-from lengthwise.folder import Folder
+from lengthwise.folder import Folder, Unavailable
 from lengthwise.loading import source_digest
 from lengthwise.run.identity import Plan
 from lengthwise.run.lease import (
@@ -79,13 +79,13 @@ def acquire_lease(
             found[2] = (type(error).__name__, str(error))
             if lease is not None:  # this process holds the lease but will not train: release it
                 with suppress(SpecError):
-                    lease.fail(str(error))
+                    lease.release("stopped") if isinstance(error, Unavailable) else lease.fail(str(error))
     found = processes.broadcast_from_first(found)
     if found[2] is not None:
         kind, told = found[2]
         if kind == "Diverged":
             raise Diverged.read(told, plan.id)
-        raise {"Held": Held, "Failed": Failed}.get(kind, SpecError)(told)
+        raise {"Held": Held, "Failed": Failed, "Unavailable": Unavailable}.get(kind, SpecError)(told)
     if found[1]:
         return None, store / "runs" / plan.id / found[1]
     return lease or Lease(store, plan.id, found[0], {}), None
@@ -137,6 +137,8 @@ def finished_attempt(attempt: Folder) -> tuple[dict[str, Any], dict[str, str]]:
         time_and_last_validation(done)
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise Damaged(f"{attempt}/done is damaged: {type(error).__name__}: {error}") from error
+    except Unavailable:
+        raise
     except SpecError as error:
         raise Damaged(str(error)) from error
     for path, recorded in done.get("files", {}).items():

@@ -16,13 +16,11 @@ After an attempt was killed, the next one continues from the newest complete che
 from __future__ import annotations
 
 import json
-import re
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from math import inf
 from typing import Any
 
 from lengthwise.checksums import checksum, sealed
@@ -33,6 +31,7 @@ from lengthwise.model import Decoder
 from lengthwise.run.acquire import time_and_last_validation
 from lengthwise.run.identity import Plan
 from lengthwise.run.lease import Lease
+from lengthwise.run.resume import best_checkpoint_steps, load_checkpoint, weights_are_intact
 from lengthwise.run.run import Run, attempts_of, load_matching_weights
 from lengthwise.run.stop import Stopped, call_when_asked_to_stop
 from lengthwise.spec import SpecError
@@ -40,7 +39,7 @@ from lengthwise.task.block import training_block
 from lengthwise.task.prefetch import Prefetcher
 from lengthwise.task.sets import lengths_of, trained_lengths
 from lengthwise.training.batches import BlockSource, on_demand_blocks, windows
-from lengthwise.training.checkpoint import Checkpoint, newest_checkpoint, pack, save_checkpoint, unpack
+from lengthwise.training.checkpoint import newest_checkpoint, pack, save_checkpoint, unpack
 from lengthwise.training.health import Diverged
 from lengthwise.training.loggers import Loggers, Progress
 from lengthwise.training.loop import Loop, StepMetrics
@@ -115,13 +114,15 @@ class Attempt:
                 decoder, start_run.weights(dict(plan.start)["checkpoint"]), allowed_mismatches, start_run.id
             )
         places = [attempt / "checkpoints" for attempt in attempts_of(self.home)]
-        checkpoint, torn = newest_checkpoint(places, lambda one: weights_are_intact(self.home, one))
+        checkpoint, torn = newest_checkpoint(
+            places, lambda one: weights_are_intact(self.home, one, training.stages.values())
+        )
         for name in torn if self.processes.first else ():
             warnings.warn(f"{name} is damaged, or weights that it refers to; it is not used", stacklevel=2)
         with self._supply(0 if checkpoint is None else checkpoint.step) as supply, call_when_asked_to_stop(self._asked):
             loop = Loop(decoder, supply, training, plan.positions, plan.seeds, self.processes)
             if checkpoint is not None:
-                loop.load(checkpoint.tensors(), checkpoint.step)
+                load_checkpoint(loop, checkpoint)
                 self.validations, self.kept = checkpoint.notes["validations"], dict(checkpoint.notes["kept"])
                 recorded = checkpoint.notes.get("files")  # compared already; checkpoints of version 1 have none
                 self.files = recorded or {path: checksum(self.home.read(path)) for path in self.kept.values()}
@@ -355,42 +356,3 @@ class _Lines:
             self._folder.append("train.jsonl", "".join(self._waiting))
         self._waiting.clear()
         self._flushed = time.monotonic()
-
-
-def weights_are_intact(home: Folder, checkpoint: Checkpoint) -> bool:
-    """Whether a checkpoint's notes are ones that an attempt writes, and the weights they refer to are intact."""
-    notes = checkpoint.notes
-    try:
-        for one in notes["validations"]:
-            numbers = (one["step"], one["correct"], one["examples"], one["targets"])
-            if not all(type(number) is int for number in numbers) or not isinstance(one["loss"], int | float | None):
-                return False
-        if not {str(step) for step in best_checkpoint_steps(notes["validations"]).values()} <= notes["kept"].keys():
-            return False
-        if not all(0 <= float(notes.get(name, 0)) < inf for name in ("tokens", "seconds", "cpu_seconds")):
-            return False
-        for path in notes["kept"].values():
-            if not re.fullmatch(r"\d+/weights/\d{9}\.safetensors", path):
-                return False
-            data = home.read(path)
-            if "files" in notes and notes["files"][path] != checksum(data):
-                return False
-            unpack(data)
-    except (SpecError, KeyError, TypeError, AttributeError, ValueError):
-        return False
-    return True
-
-
-def best_checkpoint_steps(validations: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Return the steps of `best` (most exact matches, ties by lowest loss, then latest) and `earliest_best`.
-
-    `earliest_best`, the published rule, is the first step with the most exact matches.
-    """
-    if not validations:
-        return {}
-    # A missing loss (it was NaN) counts as the worst.
-    best = max(
-        validations, key=lambda one: (one["correct"], -inf if one["loss"] is None else -one["loss"], one["step"])
-    )
-    earliest = max(validations, key=lambda one: (one["correct"], -one["step"]))
-    return {"best": best["step"], "earliest_best": earliest["step"]}

@@ -11,7 +11,7 @@ from contextlib import nullcontext, suppress
 
 import torch
 
-from lengthwise.folder import DiskFull, Folder
+from lengthwise.folder import Folder, Unavailable
 from lengthwise.run.acquire import acquire_lease, load_start_run, take_lease_with_wait
 from lengthwise.run.attempt import Attempt
 from lengthwise.run.identity import Named, Plan
@@ -120,7 +120,7 @@ def execute(
                 attempt.run(start_run, allowed_mismatches)
             except LeaseLost:
                 raise
-            except (Stopped, KeyboardInterrupt, DiskFull):
+            except (Stopped, KeyboardInterrupt, Unavailable):
                 attempt.release_lease()
                 raise
             except Diverged as error:

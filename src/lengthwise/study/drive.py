@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lengthwise.folder import DiskFull
+from lengthwise.folder import Unavailable
 from lengthwise.run.lease import StaleLeaseDetector, heartbeat_seconds
 from lengthwise.spec import SpecError
 from lengthwise.study.executors import Executor
@@ -18,7 +18,7 @@ from lengthwise.study.work import Outcome, job_of
 _PATIENT = 6
 """Attempts to read an unreachable store, over about a minute, before the driver gives up."""
 _PAUSE, _ROOM = 10.0, 4 * 2**20
-"""Seconds between two looks whether a full disk has room again, and the bytes that count as room."""
+"""Seconds between two looks whether the store can be written to again, and the bytes that count as room."""
 LOOK = 5.0
 """Seconds between two reads of the store, which show what other drivers have done."""
 
@@ -153,22 +153,22 @@ class Driver:
         if outcome.state in {"held", "lost"}:
             self._held[outcome.key] = time.monotonic() + heartbeat_seconds() / 2
             return False
-        if outcome.state == "full":
-            self._wait_for_room(outcome.why)
+        if outcome.state == "unavailable":
+            self._wait_for_store(outcome.why)
         self.tally.again += 1
         self._again.discard(outcome.key)  # a retry is granted once: from now on its deaths count
         return True
 
-    def _wait_for_room(self, why: str) -> None:
+    def _wait_for_store(self, why: str) -> None:
         """Pause until the store can be written to again; nothing that was running counts as failed."""
         while True:
-            self.tell(f"paused, and goes on by itself when there is room: {why.partition(';')[0]}")
+            self.tell(f"paused, and goes on by itself when the store can be written to: {why.partition(';')[0]}")
             time.sleep(_PAUSE)
             try:
                 self.store.folder.write("probes/room", bytes(_ROOM))
                 self.store.folder.remove("probes/room")
                 return
-            except DiskFull as error:
+            except Unavailable as error:
                 why = str(error)
 
     def _items(self, done: frozenset[str]) -> tuple[list[Item], int]:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from lengthwise.checksums import checksum
 from lengthwise.encoding import ENCODINGS
 from lengthwise.evaluation.cases import parse_lengths
-from lengthwise.folder import DiskFull, Folder
+from lengthwise.folder import Folder, Unavailable
 from lengthwise.loading import GIVEN, files_of
 from lengthwise.run.identity import Plan
 from lengthwise.run.lease import Failed, Held, Lease, LeaseLost, StaleLeaseDetector
@@ -25,7 +25,7 @@ from lengthwise.spec import SpecError, one_line, parse_specs, resolve
 from lengthwise.study.file import Evaluation, StudyFile
 from lengthwise.study.plan import Item
 
-State = Literal["done", "already", "held", "failed", "stopped", "lost", "died", "full"]
+State = Literal["done", "already", "held", "failed", "stopped", "lost", "died", "unavailable"]
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ def do_job(job: Job, stale_lease_detector: StaleLeaseDetector | None = None) -> 
         return ends("lost", str(error))
     except Failed as error:
         return ends("failed", str(error))
-    except DiskFull as error:
-        return ends("full", str(error))
+    except Unavailable as error:
+        return ends("unavailable", str(error))
     except (SystemExit, KeyboardInterrupt):
         return ends("stopped")
     except Exception as error:  # noqa: BLE001  one run's failure does not end the study
@@ -152,7 +152,7 @@ def _evaluate(job: Job, store: Folder, watch: StaleLeaseDetector | None) -> bool
             written["run.json"] = lease.folder.read("run.json")
             files = {f"{lease.number}/{name}": checksum(data) for name, data in written.items()}
             lease.finish({"seconds": round(time.monotonic() - began, 3)}, files)
-        except (LeaseLost, SystemExit, KeyboardInterrupt, DiskFull):
+        except (LeaseLost, SystemExit, KeyboardInterrupt, Unavailable):
             with suppress(SpecError):
                 lease.release("stopped")
             raise

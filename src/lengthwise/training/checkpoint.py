@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from lengthwise.checksums import checksum, read_sealed, sealed
-from lengthwise.folder import Folder
+from lengthwise.folder import Folder, Unavailable
 from lengthwise.spec import SpecError
 from lengthwise.training.parallel import ALONE, DistributedProcesses, local_shard
 
@@ -142,6 +142,8 @@ def _complete(folder: Folder) -> dict[str, Any] | None:
             if recorded not in (checksum(data), _checksum_of_version_1(data)):
                 return None
         return manifest if isinstance(manifest["notes"], dict) else None
+    except Unavailable:
+        raise
     except (SpecError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
