@@ -197,3 +197,17 @@ def test_what_is_recorded_of_a_run_names_no_host_and_no_path(trained, tmp_path, 
     for results in (Path(__file__).parents[1] / "results").glob("*/runs.jsonl"):
         content = results.read_text()
         assert '"host"' not in content and "/tmp/" not in content and "/home/" not in content, results
+
+
+def test_git_is_not_started_in_a_foreign_folder(tmp_path, monkeypatch):
+    """The configuration of a repository can name programs, which git starts."""
+    shutil.copytree(Path(__file__).parents[1] / "results" / "quickstart", tmp_path / "foreign")
+    folders, run = [], subprocess.run
+
+    def noted(command, *more, **named):
+        folders.append(str(named.get("cwd")))
+        return run(command, *more, **named)
+
+    monkeypatch.setattr(subprocess, "run", noted)
+    lw.claims(store=str(tmp_path / "none"), results=tmp_path / "foreign")
+    assert folders and not any(folder.startswith(str(tmp_path)) for folder in folders)

@@ -1,10 +1,15 @@
 """Data that somebody has changed on purpose, with checksums that fit: no code is run, nothing outside is touched."""
 
+import os
 import shutil
+import subprocess
+import sys
 import time
 import traceback
 import warnings
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from random import Random
 
@@ -12,7 +17,7 @@ import pytest
 
 import lengthwise as lw
 from lengthwise.spec import SpecError
-from tests.damage import hostile, raised_by_transformers, reseal, reseal_bundle
+from tests.damage import accident, hostile, raised_by_transformers, reseal, reseal_bundle
 from tests.test_damage import READ, _runs, finished, of_every_run  # noqa: F401
 from tests.test_foreign_data import EVIL
 
@@ -109,3 +114,91 @@ def test_whatever_foreign_data_says_no_code_runs_and_nothing_outside_changes(hom
     figure(f"hostile {below}, {found.total()} pairs, slowest {slowest:.1f} s: {dict(found)}")
     assert not wrong, f"{len(wrong)} tracebacks, e.g.\n" + "\n".join(wrong[:10])
     assert slowest < 10 and found["refused"]
+
+
+LINES = {
+    "store": [
+        ["study", "status", "tiny.yaml", "--store", "store"],
+        ["study", "plan", "tiny.yaml", "--store", "store"],
+        ["study", "report", "tiny.yaml", "--store", "store", "--text"],
+        ["study", "report", "tiny.yaml", "--store", "store", "--json"],
+        ["study", "rows", "tiny.yaml", "--store", "store", "--to", "out/rows.parquet"],
+        ["study", "export", "store", "--to", "out/bundle"],
+        ["study", "fsck", "store"],
+        ["study", "fsck", "store", "--repair"],
+        ["study", "run", "tiny.yaml", "--store", "store", "--inline", "--quiet", "--to", "out"],
+        ["evaluate", "RUN", "--store", "store", "--lengths", "2", "--json"],
+        ["ask", "RUN", "a a", "--store", "store"],
+        ["attention", "RUN", "a a", "--store", "store", "--to", "out/attention.svg"],
+        ["export-model", "RUN", "out/model", "--store", "store"],
+    ],
+    "bundle": [
+        ["study", "report", "tiny.yaml", "--store", "none", "--with", "bundle", "--text"],
+        ["study", "status", "tiny.yaml", "--store", "none", "--with", "bundle"],
+        ["study", "check", "tiny.yaml", "--against", "bundle"],
+        ["study", "export", "store", "--to", "out/merged", "--with", "bundle"],
+        ["study", "fsck", "bundle"],
+        ["claims", "--with", "bundle"],
+    ],
+    "stopped": [
+        ["study", "fsck", "stopped"],
+        ["study", "status", "tiny.yaml", "--store", "stopped"],
+        ["study", "run", "tiny.yaml", "--store", "stopped", "--inline", "--quiet", "--to", "out"],
+    ],
+}
+
+
+def through_the_command_line(home: Path, line: list[str]) -> tuple[int, str, str]:
+    run = _runs(home)[0]
+    environment = {**os.environ, "LENGTHWISE_BEAT": "0.2", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "lengthwise", *(run if word == "RUN" else word for word in line)],
+        cwd=home, capture_output=True, text=True, check=False, env=environment, timeout=120,
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize(
+    "pairs", [pytest.param(8, marks=pytest.mark.slow), pytest.param(500, marks=pytest.mark.evidence)]
+)
+def test_the_command_line_on_damaged_and_hostile_data(home, pairs, figure):
+    @cache
+    def whole(line: tuple[str, ...]) -> str:
+        """What is printed of intact data."""
+        clean = home.parent / f"clean-{abs(hash(line))}"
+        shutil.copytree(home, clean, dirs_exist_ok=True)
+        return through_the_command_line(clean, list(line))[1]
+
+    def pair(number: int) -> str:
+        rng = Random(number)
+        below = rng.choice(["store", "store", "bundle", "stopped"])
+        line, mine = rng.choice(LINES[below]), home.parent / f"pair-{number}"
+        shutil.copytree(home, mine / "home")
+        (mine / "evil.py").write_text(EVIL.format(canary=str(mine / "canary")))
+        shutil.copytree(home.parent / "victim", mine / "victim")
+        before = outside(mine / "home", below)
+        files = sorted(path for path in (mine / "home" / below).rglob("*") if path.is_file())
+        by_accident = number % 2 == 0
+        if by_accident:
+            what = accident(files, rng)
+        else:
+            what = hostile(files, rng, mine / "canary", mine / "victim")
+            (reseal_bundle if below == "bundle" else reseal)(mine / "home" / below)
+        code, out, told = through_the_command_line(mine / "home", line)
+        words = f"{what}: {' '.join(line)} → {code}\n{out[-2000:]}\n{told[-2000:]}"
+        assert code in {0, 1, 2, 3, 75} and "Traceback" not in told + out, words
+        ours = {
+            name for name in outside(mine / "home", below) if not name.startswith(str(mine / "home" / "lengthwise-"))
+        }
+        assert ours == set(before) and not (mine / "canary").exists(), words
+        kind = "refused" if code else "the same" if out == whole(tuple(line)) else "said" if told else "different"
+        undone = what.startswith("delete") and "/store/done/" in what  # then the run is simply not done
+        if kind == "different" and by_accident and not undone and "fsck" not in line:
+            raise AssertionError(f"silent: {words}\n--- whole\n{whole(tuple(line))[-2000:]}")
+        shutil.rmtree(mine)
+        return f"{'accident' if by_accident else 'hostile'}, {kind}"
+
+    with ThreadPoolExecutor(2) as pool:
+        found = Counter(pool.map(pair, range(pairs)))
+    figure(f"{pairs} pairs through the command line: {dict(sorted(found.items()))}")

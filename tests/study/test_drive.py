@@ -127,6 +127,51 @@ def test_two_drivers_at_once_do_no_run_twice(written, tmp_path, undisturbed):
 
 
 @pytest.mark.slow
+def test_a_study_file_that_is_edited_in_mid_run_is_read_at_the_next_start(written, tmp_path):
+    """The file is read once, so what runs is what was checked; the next start does what was added."""
+    file, told = written(), []
+
+    def edit(words):
+        if not told:
+            written(vary={"encoding": ["nope", "rope"]})
+        told.append(words)
+
+    lw.Study.read(file).run(str(tmp_path / "store"), executor="inline", say=edit)
+    first = sorted(path.name.split("-s")[0] for path in (tmp_path / "store" / "done").iterdir())
+    assert told and first == ["copy-alibi", "copy-alibi", "copy-nope", "copy-nope"]
+    again = lw.Study.read(file).run(str(tmp_path / "store"), executor="inline")
+    assert again.tally.here == 2 and again.tally.done == {item.key for item in again.study.items()[0]}
+    assert len(list((tmp_path / "store" / "done").iterdir())) == 6, "nothing of the first start is lost"
+
+
+@pytest.mark.slow
+def test_two_drivers_of_different_versions_share_a_store_and_no_run(written, tmp_path, undisturbed):
+    """A changed encoding has another version, so its runs have other ids; what has not changed is done once."""
+    shutil.copytree(ROOT / "src", tmp_path / "later" / "src")
+    (tmp_path / "later" / "studies").symlink_to(ROOT / "studies")
+    alibi = tmp_path / "later" / "src" / "lengthwise" / "encoding" / "alibi.py"
+    alibi.write_text(alibi.read_text().replace('    label = "ALiBi"', '    version = 2\n    label = "ALiBi"'))
+    file, sources = written(), (ROOT / "src", tmp_path / "later" / "src")
+    drivers = [
+        subprocess.Popen(
+            [sys.executable, "-m", "lengthwise", "study", "run", str(file), "--inline", "--quiet"],
+            cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(source), "LENGTHWISE_BEAT": "0.5"},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for source in sources
+    ]  # fmt: skip
+    for driver in drivers:
+        told = driver.communicate(timeout=240)[0]
+        assert driver.returncode == 0, told
+    planned, expected = undisturbed
+    store = Store(tmp_path / "lengthwise-store")
+    ours = {item.key for item in planned.items({})[0]}
+    assert ours < store.done() and len(store.done()) == 6, "nope twice, alibi twice for each version"
+    assert rows_of(store, ours).equals(rows_of(expected, ours))
+    leases = [json.loads(path.read_text()) for path in tmp_path.glob("lengthwise-store/leases/*/*")]
+    assert len(leases) == 6, "no run was begun twice"
+
+
 def test_workers_without_ray_give_the_same_rows(written, tmp_path, undisturbed):
     path = written()
     ended = lengthwise(
