@@ -199,6 +199,23 @@ def test_what_is_recorded_of_a_run_names_no_host_and_no_path(trained, tmp_path, 
         assert '"host"' not in content and "/tmp/" not in content and "/home/" not in content, results
 
 
+def test_no_path_of_a_class_reaches_runs_bundles_and_pages(tmp_path, monkeypatch):
+    home, work = tmp_path / "alice", tmp_path / "work"
+    home.mkdir(), work.mkdir()
+    (home / "mine.py").write_text("import lengthwise as lw\n\n\nclass Mine(lw.Encoding):\n    pass\n")
+    monkeypatch.chdir(work)
+    named = f"{home}/mine.py:Mine"
+    study = lw.Study(task="sort:longest=4", encoding=["nope", named], seeds=1, model=SMALL, training="laptop:steps=2")
+    study.run("store", executor="inline")
+    study.report("page", store="store")
+    lw.export_bundle("store", "bundle")
+    for path in (*work.glob("store/runs/*/*/run.json"), work / "bundle" / "runs.jsonl", work / "page" / "index.html"):
+        assert "alice" not in path.read_text(), path
+    monkeypatch.chdir(home)
+    (key,) = (path.name for path in (work / "store" / "runs").glob("sort-mine*"))
+    assert lw.load_run(key, str(work / "store"), allow_code=True).evaluate([2]).rows.height
+
+
 def test_git_is_not_started_in_a_foreign_folder(tmp_path, monkeypatch):
     """The configuration of a repository can name programs, which git starts."""
     shutil.copytree(Path(__file__).parents[1] / "results" / "quickstart", tmp_path / "foreign")

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -214,6 +214,15 @@ def publishable(argument: str) -> str:
     if "://" in argument:
         return re.sub(r"(?<=://)[^/\s]*@", "", argument)
     return re.sub(r"(?<![\w.])~?/(?:[^\s:=,/]+/)*([^\s:=,/]+)", r"\1", argument)
+
+
+def without_paths(data: Any) -> Any:  # noqa: ANN401
+    """Return plain data with `publishable` applied to every text in it, keys too."""
+    if isinstance(data, str):
+        return publishable(data)
+    if isinstance(data, Mapping):
+        return {publishable(key): without_paths(value) for key, value in data.items()}
+    return [without_paths(value) for value in data] if isinstance(data, list | tuple) else data
 
 
 def _require_inside(name: str) -> None:

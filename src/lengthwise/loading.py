@@ -113,7 +113,7 @@ def load_module(module_name: str) -> ModuleType:
 def _parsed(where: str) -> tuple[ast.Module, Path]:
     path = Path(where).resolve()
     if not path.is_file():
-        raise SpecError(f"there is no file {where!r}; give its path from the current directory")
+        raise SpecError(f"there is no file {where!r} here; start the command in its folder, or give its path")
     try:
         return ast.parse(path.read_bytes(), str(path)), path
     except (SyntaxError, ValueError) as error:

@@ -12,7 +12,7 @@ from typing import Any
 
 from lengthwise.checksums import Damaged, checksum, read_sealed
 from lengthwise.encoding.labels import label_of_class
-from lengthwise.folder import Folder, Unavailable
+from lengthwise.folder import Folder, Unavailable, without_paths
 from lengthwise.loading import source_digest
 from lengthwise.run.identity import Plan
 from lengthwise.run.lease import (
@@ -71,7 +71,7 @@ def acquire_lease(
                     **machine_record(processes.size, processes.shard, checkpoint_every),
                     "labels": labels,
                 }
-                lease.folder.create("run.json", json.dumps(record, indent=1))
+                lease.folder.create("run.json", json.dumps(without_paths(record), indent=1))
                 found[0] = lease.number
         except Diverged as error:
             found[2] = ("Diverged", error.record())

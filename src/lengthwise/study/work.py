@@ -17,7 +17,7 @@ from typing import Any, Literal
 from lengthwise.checksums import checksum
 from lengthwise.encoding import ENCODINGS
 from lengthwise.evaluation.cases import parse_lengths
-from lengthwise.folder import Folder, Unavailable
+from lengthwise.folder import Folder, Unavailable, without_paths
 from lengthwise.loading import GIVEN, files_of
 from lengthwise.run.identity import Plan
 from lengthwise.run.lease import Failed, Held, Lease, LeaseLost, StaleLeaseDetector
@@ -140,7 +140,8 @@ def _evaluate(job: Job, store: Folder, watch: StaleLeaseDetector | None) -> bool
             plan = Plan.read(_here(job, job.options))  # the driver's, not what the store says
             run = Run.open(str(store / "runs" / job.key.partition("~")[0]), known_plan=plan)
             asked = Evaluation.model_validate(_here(job, job.evaluation or {}))
-            lease.folder.create("run.json", json.dumps({**run.run_json, "of": run.id, "evaluation": job.evaluation}))
+            record = {**run.run_json, "of": run.id, "evaluation": job.evaluation}
+            lease.folder.create("run.json", json.dumps(without_paths(record)))
             found = run.evaluate(
                 None if asked.lengths is None else parse_lengths(asked.lengths),
                 **asked.model_dump(exclude={"lengths"}),
