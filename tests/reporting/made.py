@@ -76,7 +76,7 @@ def findings(made: StudyFile | None = None, items: Sequence[Item] | None = None,
         len(items),
         rows_of(items).join(run_label_table(items), on="run"),
         proof=check_only_encoding_differs(items),
-        source="nowhere",
+        sources={"nowhere": 1},
         **more,
     )
 

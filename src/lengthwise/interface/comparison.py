@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -192,7 +193,7 @@ def _findings(study: StudyFile, items: list[Item], runs: Sequence[Run]) -> Findi
         kinds=pl.concat([outcome_kinds(table, key) for key, table in said.items()]),
         proof=check_only_encoding_differs(items),
         more="train the missing seeds, up to {seeds} of each encoding",
-        source=", ".join(dict.fromkeys(str(run.folder.parent.parent) for run in runs)),
+        sources=Counter(str(run.folder.parent.parent) for run in runs),
     )
 
 

@@ -158,9 +158,7 @@ def claims(store: str = STORE, results: str | Path | None = None) -> Claims:
         except SpecError:
             continue  # nothing of it is done: its claims are not tested
         rows[str(name)] = (found, compute_numbers(found))
-        # git is not started in a foreign folder: the configuration of a repository can run programs
-        own = where is not None and results is None
-        dates[f"rows of {name}"] = last_commit_date(Path(where) / "rows.parquet") if own else None
+        dates[f"rows of {name}"] = None if where is None else last_commit_date(Path(where) / "rows.parquet")
     theory = find_committed_file("theory/claims.json")
     measured = None if theory is None else read_theory_estimates(theory)
     if theory is not None:

@@ -224,12 +224,21 @@ def _by_rank(claim: Claim, table: pl.DataFrame) -> list[tuple[str, Estimate]] | 
     return found
 
 
+_CHECKOUT = Path(__file__).resolve().parents[3]
+"""The folder of the checkout, if lengthwise is not installed."""
+
+
 def last_commit_date(path: Path) -> str | None:
-    """Return the day on which a file was last committed, or None if it is not in a checkout."""
+    """Return the day on which a file of lengthwise's own checkout was last committed; None for any other file.
+
+    git is not started in another folder: the configuration of a foreign repository can name programs to run.
+    """
+    if not path.exists() or not path.resolve().is_relative_to(_CHECKOUT):
+        return None
     try:
         done = subprocess.run(
             ["git", "-c", "log.showSignature=false", "log", "-1", "--format=%cs", "--", path.name],
-            cwd=path.parent if path.exists() else Path.cwd(),
+            cwd=path.resolve().parent,
             capture_output=True,
             text=True,
             timeout=10,

@@ -60,8 +60,8 @@ class Findings:
     guard: str | None = None
     more: str = "write seeds: {seeds} in the study file"
     """The advice for getting more seeds."""
-    source: str = ""
-    """The store and bundle from which the rows were read."""
+    sources: Mapping[str, int] = field(default_factory=dict)
+    """The store and the bundle from which the rows were read → how many runs each of them gave."""
 
     @cached_property
     def encodings(self) -> list[str]:
@@ -233,7 +233,7 @@ def collect_findings(
         focus=[name for name in encodings_of_interest if name in {item.point.encoding for item in runs}],
         guard=rerun_sentence,
         **({} if more_seeds_advice is None else {"more": more_seeds_advice}),
-        source=" and ".join(str(one) for one in (store if mine else None, bundle and bundle.folder) if one is not None),
+        sources={str(one): len(own) for one, own in ((store, mine), (bundle and bundle.folder, theirs)) if own},
     )
 
 

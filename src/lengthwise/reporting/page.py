@@ -215,10 +215,8 @@ class Page(Tables):
 
     def _claims_words(self) -> str:
         """Say when the rules and when the rows were committed."""
-        rules, rows = (
-            last_commit_date(shipped_file_path("claims.yaml")),
-            last_commit_date(Path(self.found.source) / "rows.parquet"),
-        )
+        rules = last_commit_date(shipped_file_path("claims.yaml"))
+        rows = max((last_commit_date(Path(one) / "rows.parquet") or "" for one in self.found.sources), default="")
         return f"Rules committed {rules or 'not yet'}, rows {rows or 'not yet'}."
 
     def _task(self, number: int, task: str, made: Mapping[str, Drawing]) -> Line:

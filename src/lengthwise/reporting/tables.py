@@ -262,6 +262,10 @@ class Tables(Comparisons):
             values = sorted({str(one.get(name)) for one in recorded if one.get(name) is not None})
             return ", ".join(values[:4]) + (", ..." if len(values) > 4 else "") or "not recorded"
 
+        many = len(found.sources) > 1  # then it matters which runs are one's own
+        sources = [
+            f"{publishable(name)} ({runs} runs)" if many else publishable(name) for name, runs in found.sources.items()
+        ]
         lines = [
             {"what": "runs", "value": f"{len(found.items)} of {found.planned}"},
             {
@@ -273,7 +277,7 @@ class Tables(Comparisons):
             {"what": "lengthwise", "value": all_of("lengthwise")},
             {"what": "commit", "value": all_of("git")},
             {"what": "torch", "value": all_of("torch")},
-            {"what": "rows", "value": f"{found.rows.height:,} from {found.source}"},
+            {"what": "rows", "value": f"{found.rows.height:,} from {' and '.join(sources)}"},
         ]
         return lines
 
