@@ -202,7 +202,8 @@ class Grammar:
 def stub(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out what trains, evaluates, measures or starts workers."""
     from lengthwise.run import attempt, run
-    from lengthwise.study import cost, drive, launch
+    from lengthwise.study import cost, drive, launch, machines
+    from lengthwise.theory import claims
     from lengthwise.timing import alone, encodings
 
     def refuse(*more, **named):
@@ -213,6 +214,8 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drive.Driver, "run", refuse)
     monkeypatch.setattr(launch, "executor_of", lambda *more: None)
     monkeypatch.setattr(cost, "expected_seconds", refuse)
+    monkeypatch.setattr(machines, "_seconds_per_step", lambda *more: 0.01)
+    monkeypatch.setattr(claims, "_lemmas", lambda *more: refuse())
     for module in (alone, encodings):
         monkeypatch.setattr(module, "run_in_new_process", lambda *more, **named: alone.CallCost(1.0, 1.0))
 

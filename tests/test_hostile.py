@@ -193,7 +193,8 @@ def test_the_command_line_on_damaged_and_hostile_data(home, pairs, figure):
         }
         assert ours == set(before) and not (mine / "canary").exists(), words
         kind = "refused" if code else "the same" if out == whole(tuple(line)) else "said" if told else "different"
-        undone = what.startswith("delete") and "/store/done/" in what  # then the run is simply not done
+        # Without its record a run is simply not done; an unreadable lease is shown as one of an unknown machine.
+        undone = (what.startswith("delete") and "/store/done/" in what) or "/leases/" in what
         if kind == "different" and by_accident and not undone and "fsck" not in line:
             raise AssertionError(f"silent: {words}\n--- whole\n{whole(tuple(line))[-2000:]}")
         shutil.rmtree(mine)

@@ -43,6 +43,8 @@ def check_seal(record: dict[str, Any], source: str) -> dict[str, Any]:
     rest = {key: value for key, value in record.items() if key != "seal"}
     if ("seal" in record or record.get("format", 1) != 1) and record.get("seal") != _seal(rest):
         raise Damaged(f"{source} is damaged: it is not what was recorded")
+    if "seal" in record and type(record.get("format")) is not int:
+        raise Damaged(f"{source} is damaged: it has no format")
     if "seal" in record and record["format"] > FORMAT:
         raise SpecError(
             f"{source} was written by a later version of lengthwise (format {record['format']}, this version reads "
@@ -87,7 +89,7 @@ def compare(data: bytes | None, folder: Folder, name: str, files: Mapping[str, s
     if data is None:
         raise Damaged(f"there is no {folder}/{name}")
     if files is not None and files.get(name) != checksum(data):
-        raise Damaged(f"{folder}/{name} is damaged: it is not what was recorded when the run was finished")
+        raise Damaged(f"{folder}/{name} is damaged: it is not what was recorded when it was written")
     return data
 
 

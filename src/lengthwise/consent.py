@@ -42,7 +42,7 @@ def require_consent(
     """Raise if this code is not allowed to be run; otherwise warn which code is run, once for each source."""
     if not (listed := sorted(set(names))):
         return
-    told = ", ".join(listed[:5])
+    told = ", ".join(listed[:5]) + (f" and {len(listed) - 5} more" if len(listed) > 5 else "")
     if not allow_code:
         raise SpecError(
             f"{source} names code from outside the package ({told}), which would be run; look at it, then {consent}"

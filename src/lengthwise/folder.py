@@ -25,6 +25,9 @@ _BUCKETS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl"}
 """Object stores, which have no folders: `makedirs` there would create a bucket."""
 _SERVERS = {"botocore", "aiobotocore", "aiohttp", "gcsfs", "google", "azure", "requests"}
 """Client libraries of remote stores, whose exceptions are not Python's built-in ones."""
+_NETWORK = {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN, errno.ETIMEDOUT, errno.ESTALE}
+_SERVER_ERRORS = {errno.EBUSY, errno.EIO, errno.EREMOTEIO}
+"""What s3fs makes of answers such as 500, 503 and SlowDown; of a local disk they are no passing trouble."""
 _CONTESTS = 6
 """How often a create is tried if other writers create the same name at the same time."""
 
@@ -97,7 +100,7 @@ class Folder:
 
     def names(self) -> list[str]:
         """Return the names in the folder, sorted; an empty list if the folder does not exist."""
-        with _spoken("read", self.name):
+        with readable_errors("read", self.name):
             try:
                 if self.local is not None:
                     return sorted(name for name in os.listdir(self.path) if not name.endswith(".part"))
@@ -108,12 +111,12 @@ class Folder:
 
     def exists(self, name: str = "") -> bool:
         """Whether a file or folder exists; without a name, this folder itself."""
-        with _spoken("read", self.name):
+        with readable_errors("read", self.name):
             return self.fs.exists(self._at(name) if name else self.path)
 
     def read(self, name: str) -> bytes:
         """Return the content of a file."""
-        with _spoken("read", f"{self.name}/{name}"):
+        with readable_errors("read", f"{self.name}/{name}"):
             if self.local is None:  # one request, so that a file being rewritten is read whole, old or new
                 return self.fs.cat_file(self._at(name))
             with open(self._at(name), "rb") as file:
@@ -123,7 +126,7 @@ class Folder:
         """Write a file atomically: readers see the old content or the new, never a part."""
         data = content.encode() if isinstance(content, str) else content
         target = self._at(name)
-        with _spoken("write", f"{self.name}/{name}"):
+        with readable_errors("write", f"{self.name}/{name}"):
             self._room(name)
             if self.local is None:
                 self.fs.pipe_file(target, data)
@@ -137,7 +140,7 @@ class Folder:
         if not data:
             raise ValueError("a file that is created is not empty: s3fs writes an empty one whoever was first")
         target = self._at(name)
-        with _spoken("write", f"{self.name}/{name}"):
+        with readable_errors("write", f"{self.name}/{name}"):
             self._room(name)
             if self.local is not None:
                 # Link a complete file: opening with "xb" would expose an empty file, forever if the process dies.
@@ -181,7 +184,7 @@ class Folder:
 
     def append(self, name: str, lines: str) -> None:
         """Append lines to a file; a remote file, which cannot be appended to, is rewritten."""
-        with _spoken("write", f"{self.name}/{name}"):
+        with readable_errors("write", f"{self.name}/{name}"):
             self._room(name)
             if self.local is not None:
                 with open(self._at(name), "a") as file:
@@ -194,7 +197,7 @@ class Folder:
 
     def remove(self, name: str) -> None:
         """Remove a file or folder, if it exists."""
-        with _spoken("remove", f"{self.name}/{name}"), suppress(FileNotFoundError):
+        with readable_errors("remove", f"{self.name}/{name}"), suppress(FileNotFoundError):
             self.fs.rm(self._at(name), recursive=True)
 
     def json(self, name: str) -> Any:  # noqa: ANN401
@@ -209,20 +212,33 @@ class Folder:
             self.fs.makedirs(f"{self.path}/{name}".rpartition("/")[0], exist_ok=True)
 
 
+_HOME = r"(?:~[\w.-]*)?/"
+_PATH = re.compile(rf"(?<![\w./~-]){_HOME}(?:[^:=,/]*/)*([^:=,/]+)")
+_CODE_FILE = re.compile(rf"(^|[,\[]|\d\*){_HOME}(?:[^:,\]]*/)?(?=[^/:,\]]+\.py:)")
+_DATA_FILE = re.compile(rf"(\b(?:path|tokenizer)=){_HOME}(?:[^:,\]]*/)?(?=[^/:,\]]+)")
+
+
 def publishable(argument: str) -> str:
     """Return an argument of a command line without passwords of URLs and without paths of this machine."""
+    if argument.startswith("file://"):
+        return argument.rstrip("/").rpartition("/")[2]
     if "://" in argument:
         return re.sub(r"(?<=://)[^/\s]*@", "", argument)
-    return re.sub(r"(?<![\w.])~?/(?:[^\s:=,/]+/)*([^\s:=,/]+)", r"\1", argument)
+    return _PATH.sub(r"\1", argument)
 
 
-def without_paths(data: Any) -> Any:  # noqa: ANN401
-    """Return plain data with `publishable` applied to every text in it, keys too."""
-    if isinstance(data, str):
-        return publishable(data)
-    if isinstance(data, Mapping):
-        return {publishable(key): without_paths(value) for key, value in data.items()}
-    return [without_paths(value) for value in data] if isinstance(data, list | tuple) else data
+def without_paths(options: Any, key: str = "") -> Any:  # noqa: ANN401
+    """Return options of a run without the folders of files that they name: `/home/me/pe.py:Mine` is `pe.py:Mine`.
+
+    Only names of code and the options `path` and `tokenizer` are changed, so that any other text stays what it is.
+    """
+    if isinstance(options, str):
+        if key in {"path", "tokenizer"} and re.match(_HOME, options):
+            return options.rstrip("/").rpartition("/")[2]
+        return _DATA_FILE.sub(r"\1", _CODE_FILE.sub(r"\1", options))
+    if isinstance(options, Mapping):
+        return {without_paths(name): without_paths(value, name) for name, value in options.items()}
+    return [without_paths(value, key) for value in options] if isinstance(options, list | tuple) else options
 
 
 def _require_inside(name: str) -> None:
@@ -257,7 +273,7 @@ def _fsync_folder(target: str) -> None:
 
 
 @contextmanager
-def _spoken(doing: str, where: str) -> Iterator[None]:
+def readable_errors(doing: str, where: str) -> Iterator[None]:
     """Turn errors of disks and servers into a `SpecError` with a readable message."""
     try:
         yield
@@ -272,19 +288,32 @@ def _spoken(doing: str, where: str) -> Iterator[None]:
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
             raise Unavailable(f"cannot write {where}: the disk is full; free some room, then run it again") from error
-        kind = Unavailable if isinstance(error, ConnectionError | TimeoutError) or _unreachable(error) else SpecError
-        raise kind(f"cannot {doing} {where}: {error.strerror or error}") from error
+        raise (Unavailable if _is_temporary(error, where) else SpecError)(
+            f"cannot {doing} {where}: {error.strerror or error}"
+        ) from error
     except Exception as error:
         if not _of_server(error):
             raise
-        kind = Unavailable if _unreachable(error) else SpecError
-        raise kind(f"cannot {doing} {where}: {one_line(str(error))}") from error
+        raise (Unavailable if _is_temporary(error, where) else SpecError)(
+            f"cannot {doing} {where}: {one_line(str(error))}"
+        ) from error
 
 
-def _unreachable(error: Exception) -> bool:
-    """Whether no answer came from the server of a remote store."""
+def _is_temporary(error: Exception, where: str) -> bool:
+    """Whether the network or the server of a store is away or overloaded, so that the same may work later."""
+    if isinstance(error, ConnectionError | TimeoutError):
+        return True
+    if isinstance(error, OSError) and error.errno in _NETWORK | (_SERVER_ERRORS if "://" in where else set()):
+        return True
     names = " ".join(kind.__name__ for kind in type(error).__mro__)
-    return _of_server(error) and re.search("Connection|Connector|Timeout|Disconnected|HTTPClient", names) is not None
+    away = "Connection|Connector|Timeout|Disconnected|HTTPClient|Transport|ServiceRe"
+    return _of_server(error) and (re.search(away, names) is not None or 500 <= _status(error) < 600)
+
+
+def _status(error: Exception) -> int:
+    """The HTTP status of an error of a server; 0 if it has none."""
+    status = getattr(error, "status", None) or getattr(error, "code", None)
+    return int(str(status)) if str(status).isdigit() else 0
 
 
 def _of_server(error: Exception) -> bool:

@@ -54,7 +54,8 @@ def test_an_id_knows_the_neighbours_of_outside_code_and_keeps_them_apart(tmp_pat
     assert ids[0] != ids[1] and built == [1.0, 2.0]
 
 
-def test_weights_are_not_used_with_code_that_has_changed(tmp_path):
+def test_weights_are_not_used_with_code_that_has_changed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     file = tmp_path / "pe.py"
     file.write_text(MINE.format(head="", slope=1.0))
     run = train(TASK, f"{file}:Mine", store=str(tmp_path), **OPTIONS)

@@ -7,6 +7,7 @@ from itertools import groupby
 
 from lengthwise.encoding import ENCODINGS
 from lengthwise.encoding.signature import encoding_stub
+from lengthwise.folder import publishable
 from lengthwise.spec import Spec, SpecError, format_value, parse_specs
 
 _SHARES = {0.25: "¼", 0.5: "½", 0.75: "¾"}
@@ -29,7 +30,7 @@ def label_of(encoding: str, class_labels: Mapping[str, str] | None = None) -> st
 
 def label_of_class(cls: type) -> str:
     """The label that a class itself defines, or its name; a label inherited from its parent does not count."""
-    return vars(cls).get("label") or cls.__name__
+    return str(vars(cls).get("label") or cls.__name__)
 
 
 def _one(spec: Spec, known: Mapping[str, str]) -> str:
@@ -40,7 +41,7 @@ def _one(spec: Spec, known: Mapping[str, str]) -> str:
             name = f"{name} {share}"
             options = {key: value for key, value in options.items() if key not in {"fraction", "interleaved"}}
     else:
-        name = known.get(spec.name) or spec.name.rpartition(":")[2].rpartition(".")[2]
+        name = known.get(publishable(spec.name)) or spec.name.rpartition(":")[2].rpartition(".")[2]
     return " ".join([name, *(f"{key}={format_value(value)}" for key, value in options.items())])
 
 

@@ -47,7 +47,7 @@ PREDICTIONS = {
 """The columns of predictions: one line per wrong answer; right ones are ranges of indices, first to last."""
 OUTCOME_KINDS = {"run": "String", **{name: PREDICTIONS[name] for name in ("split", "length", "first", "last", "kind")}}
 """The columns of a bundle's outcomes, which have no texts."""
-_MOST_EXAMPLES = 10_000_000
+_MOST_EXAMPLES, _MOST_ROWS = 10_000_000, 20_000_000
 
 KEYS = ("run", "evaluation", "checkpoint", "split", "length", "subgroup")
 """What a row is of; there is one for each."""
@@ -72,7 +72,12 @@ def frame_from_parquet(data: bytes, source: str = "a table") -> pl.DataFrame:
     import polars as pl
 
     try:
+        rows = pl.scan_parquet(BytesIO(data)).select(pl.len()).collect().item()  # from the metadata, without reading
+        if rows > _MOST_ROWS:
+            raise Damaged(f"{source} has {rows:,} lines, more than the {_MOST_ROWS:,} that are read")
         return pl.read_parquet(BytesIO(data))
+    except Damaged:
+        raise
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt | SystemExit):
             raise
@@ -95,6 +100,8 @@ def read_predictions(data: bytes, source: str, columns: Mapping[str, str] = PRED
     within = [pl.col("length").is_between(0, 1_000_000), pl.col("first") >= 0, pl.col("last") < _MOST_EXAMPLES]
     if table.filter(~pl.all_horizontal(*whole, *within, pl.col("first") <= pl.col("last"))).height:
         raise Damaged(f"{source} has predictions that no evaluation writes: a length or a range of examples is wrong")
+    if (table["last"] - table["first"] + 1).sum() > 100 * _MOST_EXAMPLES:
+        raise Damaged(f"{source} has predictions that no evaluation writes: ranges of too many examples")
     return table
 
 

@@ -227,7 +227,7 @@ class LengthwiseForCausalLM(DecoderGenerationMixin, PreTrainedModel):
         """Load config and weights; a missing, unexpected or misshapen tensor is an error, never re-initialised."""
         where = pretrained_model_name_or_path
         refuse_nowhere(where)
-        refuse_damaged(Path(where).expanduser())
+        refuse_damaged(Path(where).expanduser() / (named.get("subfolder") or ""))
         trusted = _TRUSTED.set(bool(named.get("trust_remote_code")))
         named["use_safetensors"] = True  # other formats are pickled
         named["ignore_mismatched_sizes"] = True  # the check below names the tensor, transformers' own does not

@@ -14,6 +14,7 @@ from lengthwise.encoding import ENCODINGS
 from lengthwise.model import Decoder
 from lengthwise.spec import SpecError, resolve
 
+_INDEX = "model.safetensors.index.json"
 CHECKSUMS = "checksums.json"
 """The file with the checksums of a saved model's files."""
 _SAVED = re.compile(r"config\.json|generation_config\.json|model.*\.safetensors|model\.safetensors\.index\.json")
@@ -47,6 +48,13 @@ def refuse_damaged(folder: Path) -> None:
     for file in folder.iterdir():
         if file.suffix in {".json", ".safetensors"} and not file.is_file():  # a device, e.g., can be read for ever
             raise Damaged(f"{file} is not a regular file")
+    if (folder / _INDEX).is_file():
+        shards = parsed((folder / _INDEX).read_bytes(), f"{folder / _INDEX}").get("weight_map")
+        for name in shards.values() if isinstance(shards, dict) else ("",):
+            if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+\.safetensors", name):
+                raise Damaged(
+                    f"{folder / _INDEX} names {str(name)[:80]!r}, which is no safetensors file of this folder"
+                )
     if not (folder / CHECKSUMS).is_file():
         warnings.warn(f"{folder} has no {CHECKSUMS}, so damaged weights would not be found", stacklevel=4)
         return

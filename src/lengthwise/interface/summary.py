@@ -43,7 +43,7 @@ class RunSummary(Display):
         )
         yield Part(accuracy_bar(self.curve, plan.task.longest, width - 1), wrap=False)
         yield Part("exact match by length, ▁ 0 to █ 1; | ends what was trained", "dim")
-        for label, checks in self.run.folder.json("done")["checks"].items():
+        for label, checks in self.run.ends["checks"].items():
             if checks["differences"]:
                 yield Part(disagreement_sentence(self.run.id, label, checks), "bold red")
         yield Part(f"folder: {self.run.folder}", wrap=False)

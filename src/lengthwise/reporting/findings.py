@@ -191,7 +191,7 @@ def collect_findings(
             own = [item.key for item in runs if item.key in there]
             records, parts = store.records(own), store.wrong_answers_and_outcomes(own)
             wrong.append(parts[0]), kinds.append(parts[1])
-    here = frozenset[str]() if store is None else store.done()  # without what was found damaged while it was read
+    here = there - store.damaged.keys() if store is not None else there  # without what was found damaged while reading
     mine = [item.key for item in runs if item.key in here]
     theirs = [item.key for item in runs if item.key not in here and item.key in given]
     keys = [item.key for item in runs]
@@ -245,9 +245,13 @@ def _with_labels(rows: pl.DataFrame, items: Sequence[Item], finished: set[str]) 
     if lacking:
         raise Damaged(f"run {min(lacking)} counts as done, but has no rows of its last weights")
     rows = rows.join(run_label_table(items).drop("diverged"), on="run", how="inner")
-    for task, item in {item.point.task: item for item in items}.items():
-        seen = pl.col("length").is_in(item.seen_lengths)
-        if (wrong := rows.filter((pl.col("task") == task) & (pl.col("seen") != seen))).height:
+    runs_of_task: dict[str, list[Item]] = {}
+    for item in items:  # the same name may have other lengths with another model or training
+        runs_of_task.setdefault(str(item.plan.task_spec), []).append(item)
+    for task, own in runs_of_task.items():
+        seen = pl.col("length").is_in(own[0].seen_lengths)
+        wrong = rows.filter(pl.col("run").is_in([item.key for item in own]) & (pl.col("seen") != seen))
+        if wrong.height:
             first = wrong.row(0, named=True)
             raise Damaged(
                 f"run {first['run']} has rows that no evaluation writes: length {first['length']} of {task} is "

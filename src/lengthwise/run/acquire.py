@@ -12,7 +12,7 @@ from typing import Any
 
 from lengthwise.checksums import Damaged, checksum, read_sealed
 from lengthwise.encoding.labels import label_of_class
-from lengthwise.folder import Folder, Unavailable, without_paths
+from lengthwise.folder import Folder, Missing, Unavailable, without_paths
 from lengthwise.loading import source_digest
 from lengthwise.run.identity import Plan
 from lengthwise.run.lease import (
@@ -63,15 +63,20 @@ def acquire_lease(
             if lease is None:
                 found[1] = str(done_record(store, plan.id)["attempt"])  # pyrefly: ignore
             else:
-                record = {"version": 1, "id": plan.id, "options": plan.options(), "identity": plan.identity()}
+                record = {
+                    "version": 1,
+                    "id": plan.id,
+                    "options": without_paths(plan.options()),
+                    "identity": plan.identity(),
+                }
                 named = [spec.name for _, spec in plan.outside_classes()]
-                record["code"] = {name: source_digest(name) for name in named}
-                labels = {spec.name: label_of_class(cls) for cls, spec in plan.outside_classes()}
+                record["code"] = {without_paths(name): source_digest(name) for name in named}
+                labels = {without_paths(spec.name): label_of_class(cls) for cls, spec in plan.outside_classes()}
                 record["recorded"] = {
                     **machine_record(processes.size, processes.shard, checkpoint_every),
                     "labels": labels,
                 }
-                lease.folder.create("run.json", json.dumps(without_paths(record), indent=1))
+                lease.folder.create("run.json", json.dumps(record, indent=1))
                 found[0] = lease.number
         except Diverged as error:
             found[2] = ("Diverged", error.record())
@@ -137,9 +142,7 @@ def finished_attempt(attempt: Folder) -> tuple[dict[str, Any], dict[str, str]]:
         time_and_last_validation(done)
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise Damaged(f"{attempt}/done is damaged: {type(error).__name__}: {error}") from error
-    except Unavailable:
-        raise
-    except SpecError as error:
+    except Missing as error:
         raise Damaged(str(error)) from error
     for path, recorded in done.get("files", {}).items():
         if files.get(path) != recorded:

@@ -118,7 +118,7 @@ class Attempt:
             places, lambda one: weights_are_intact(self.home, one, training.stages.values())
         )
         for name in torn if self.processes.first else ():
-            warnings.warn(f"{name} is damaged, or weights that it refers to; it is not used", stacklevel=2)
+            warnings.warn(f"checkpoint {name} is not used: it or weights that it refers to are damaged", stacklevel=2)
         with self._supply(0 if checkpoint is None else checkpoint.step) as supply, call_when_asked_to_stop(self._asked):
             loop = Loop(decoder, supply, training, plan.positions, plan.seeds, self.processes)
             if checkpoint is not None:

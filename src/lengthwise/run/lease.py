@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from lengthwise.checksums import Damaged, read_sealed, sealed
-from lengthwise.folder import Folder
+from lengthwise.folder import Folder, Unavailable
 from lengthwise.spec import SpecError, one_line
 from lengthwise.training.health import Diverged
 
@@ -119,6 +119,7 @@ class Lease:
         heartbeat_seconds()  # raise for a wrong LENGTHWISE_BEAT here, not in the thread
         if intact_done_record(store, id) is not None:
             return None
+        _release_pending()
         leases, stale_lease_detector = store / "leases" / id, stale_lease_detector or StaleLeaseDetector()
         numbers = _numbers(leases)
         tried = [int(name) for name in (store / "runs" / id).names() if name.isdigit()]
@@ -215,7 +216,22 @@ class Lease:
             self._over.set()
             self._content["state"] = state
             _OURS.discard(self._content["token"])  # first, in case the write below fails
-            (self.store / "leases" / self.id).write(str(self.number), json.dumps(self._content))
+            try:
+                (self.store / "leases" / self.id).write(str(self.number), json.dumps(self._content))
+            except Unavailable:
+                _TO_RELEASE.append((self.store / "leases" / self.id, str(self.number), json.dumps(self._content)))
+                raise
+
+
+_TO_RELEASE: list[tuple[Folder, str, str]] = []
+"""Leases of this process that could not be released because the store was away; otherwise they count as deaths."""
+
+
+def _release_pending() -> None:
+    while _TO_RELEASE:
+        leases, name, content = _TO_RELEASE[-1]
+        leases.write(name, content)
+        _TO_RELEASE.pop()
 
 
 def declare_done(

@@ -16,8 +16,9 @@ from lengthwise.training.loop import Loop
 
 def load_checkpoint(loop: Loop, checkpoint: Checkpoint) -> None:
     """Continue the loop from a checkpoint; raises if its tensors are not those of this model."""
+    tensors = checkpoint.tensors()
     try:
-        loop.load(checkpoint.tensors(), checkpoint.step)
+        loop.load(tensors, checkpoint.step)
     except (KeyError, ValueError, TypeError, RuntimeError) as error:
         raise SpecError(
             f"{checkpoint.folder} does not fit this model ({one_line(str(error))}); remove it to use an earlier one"
@@ -35,7 +36,8 @@ def weights_are_intact(home: Folder, checkpoint: Checkpoint, stages: Iterable[in
         best = best_checkpoint_steps(notes["validations"]).values()
         if not {str(step) for step in (*best, *stages) if step <= checkpoint.step} <= notes["kept"].keys():
             return False
-        if not all(0 <= float(notes.get(name, 0)) < inf for name in ("tokens", "seconds", "cpu_seconds")):
+        counted = (notes["tokens"], notes["seconds"], notes.get("cpu_seconds", 0.0))
+        if not all(type(number) in {int, float} and 0 <= number < inf for number in counted):
             return False
         for path in notes["kept"].values():
             if not re.fullmatch(r"\d+/weights/\d{9}\.safetensors", path):

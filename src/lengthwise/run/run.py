@@ -17,7 +17,7 @@ from lengthwise.display import Display, Part
 from lengthwise.encoding.positions import Positions
 from lengthwise.evaluation.result import AS_TRAINED, EvaluationResult, evaluate_decoder
 from lengthwise.evaluation.rows import frame_to_parquet, read_predictions, read_rows
-from lengthwise.folder import Folder
+from lengthwise.folder import Folder, without_paths
 from lengthwise.loading import source_digest
 from lengthwise.model import Decoder
 from lengthwise.run.identity import Plan, encodings_of
@@ -288,7 +288,7 @@ class Run(Display):
         if temperature is not None:
             temperature = temperature_with_trained_length(temperature, self.max_training_sequence_length)
         encoding = None if encoding is None else with_trained_length(encoding, self.plan.longest_budget)
-        changed = {"encoding": encoding, "temperature": temperature, "examples": examples}
+        changed = {"encoding": without_paths(encoding), "temperature": temperature, "examples": examples}
         name = " ".join(f"{key}={value}" for key, value in changed.items() if value is not None) or AS_TRAINED
         decoder = self.decoder(checkpoint, encoding=encoding, temperature=temperature, allow=allow)
         found = evaluate_decoder(

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from lengthwise.checksums import FORMAT, Damaged, parsed, read_checked, read_sealed
 from lengthwise.evaluation.rows import OUTCOME_KINDS, PREDICTIONS, read_predictions, read_rows
-from lengthwise.folder import Folder, publishable
+from lengthwise.folder import Folder, publishable, without_paths
 from lengthwise.spec import SpecError
 from lengthwise.training.health import loss_spikes
 
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 WRONG = 20
 """Wrong answers that a bundle keeps per row."""
+
+
+T = TypeVar("T", bound=BaseModel)
 
 
 class _Record(BaseModel):
@@ -46,10 +49,18 @@ class _RunJson(_Record):
     recorded: _Recorded = _Recorded()
 
 
+class _Validation(_Record):
+    correct: int = Field(ge=0)
+    examples: int = Field(gt=0)
+    loss: float | None
+    targets: int = Field(ge=0)
+
+
 class _Ended(_Record):
     attempt: int = Field(1, ge=1)
     seconds: float | None = Field(None, ge=0, allow_inf_nan=False)
     cpu_seconds: float | None = Field(None, ge=0, allow_inf_nan=False)
+    validation: _Validation | None = None
 
 
 class _Checks(_Record):
@@ -66,6 +77,11 @@ class _Diverged(_Record):
     last_loss: float | None = None
 
 
+class _Failure(_Record):
+    why: str = ""
+    diverged: _Diverged | None = None
+
+
 class _Line(_Record):
     key: str
     run: _RunJson
@@ -76,16 +92,26 @@ class _Line(_Record):
     spikes: list[int] = []
 
 
-def check_record(record: dict[str, Any], source: str) -> dict[str, Any]:
-    """Return the record of a run if what is read from it has the right types; raises `Damaged` otherwise."""
+def check_failure(record: dict[str, Any], source: str) -> dict[str, Any]:
+    """Return the record of a failed run if what is read from it has the right types."""
+    _validated(_Failure, record, source)
+    return record
+
+
+def _validated(kind: type[T], record: dict[str, Any], source: str) -> T:
     try:
-        line = _Line.model_validate(record)
+        return kind.model_validate(record)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise Damaged(f"{source} is damaged: {where or 'a line'} of a run's record: {first['msg']}") from error
+
+
+def check_record(record: dict[str, Any], source: str) -> dict[str, Any]:
+    """Return the record of a run if what is read from it has the right types; raises `Damaged` otherwise."""
+    line = _validated(_Line, record, source)
     if (line.done is None) == (line.diverged is None):
-        raise Damaged(f"{source} is damaged: run {line.key} is neither done nor diverged")
+        raise Damaged(f"{source} is damaged: run {line.key} must be either done or diverged")
     if any(len(pair) != 2 for pair in line.log):
         raise Damaged(f"{source} is damaged: the log of run {line.key} has no pairs of step and loss")
     return record
@@ -124,11 +150,11 @@ def attempt_record(attempt: Folder, read: Callable[[str], bytes]) -> dict[str, A
 
 
 def _published(record: dict[str, Any]) -> dict[str, Any]:
-    """Return run.json as it is shared: without the host, and without passwords and paths in the command."""
+    """Return run.json as it is shared: without the host, without passwords and without paths of the machine."""
     recorded = {key: value for key, value in record.get("recorded", {}).items() if key != "host"}
     if isinstance(command := recorded.get("command"), list):
         recorded["command"] = [publishable(str(one)) for one in command]
-    return {**record, "recorded": recorded}
+    return {**record, "options": without_paths(record.get("options")), "recorded": recorded}
 
 
 _LOGGED = 20
@@ -152,12 +178,12 @@ class Bundle:
     @cached_property
     def records(self) -> dict[str, dict[str, Any]]:
         """Key of each finished run → its line of runs.jsonl."""
-        return {key: line for key, line in self.lines.items() if "done" in line}
+        return {key: line for key, line in self.lines.items() if line.get("done") is not None}
 
     @property
     def diverged(self) -> dict[str, dict[str, Any]]:
         """Key of each diverged run → its `step`, `parameter`, `last_loss`."""
-        return {key: line["diverged"] for key, line in self.lines.items() if "diverged" in line}
+        return {key: line["diverged"] for key, line in self.lines.items() if line.get("diverged") is not None}
 
     @cached_property
     def lines(self) -> dict[str, dict[str, Any]]:

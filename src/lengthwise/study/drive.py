@@ -15,8 +15,6 @@ from lengthwise.study.plan import Item, Planned
 from lengthwise.study.store import Store, StoreState
 from lengthwise.study.work import Outcome, job_of
 
-_PATIENT = 6
-"""Attempts to read an unreachable store, over about a minute, before the driver gives up."""
 _PAUSE, _ROOM = 10.0, 4 * 2**20
 """Seconds between two looks whether the store can be written to again, and the bytes that count as room."""
 LOOK = 5.0
@@ -106,7 +104,11 @@ class Driver:
         try:
             while True:
                 if time.monotonic() - looked > LOOK or (not todo and not self._going):
-                    todo = self._look()
+                    try:
+                        todo = self._look()
+                    except Unavailable as error:
+                        self._wait_for_store(str(error))
+                        continue
                     looked = time.monotonic()
                 while todo and self.executor.free_slots > 0:
                     self._begin(todo.pop(0))
@@ -185,7 +187,7 @@ class Driver:
 
     def _look(self) -> list[Item]:
         """Read the store and return the items that can start now."""
-        state = self._state()
+        state = self.store.state()
         items, waiting = self._items(state.done)
         done = {item.key for item in items if item.key in state.done or item.key in self.given}
         self.tally.done, self.tally.total, self.tally.waiting = done, len(items) + waiting, waiting
@@ -212,16 +214,6 @@ class Driver:
             todo.append(item)
         self._held = held
         return todo
-
-    def _state(self) -> StoreState:
-        """Read the state of the store; wait and retry while it is unreachable."""
-        for tried in range(_PATIENT):
-            try:
-                return self.store.state()
-            except SpecError as error:
-                self.tell(f"the store cannot be read, trying again: {error}")
-                time.sleep(min(30.0, 2.0**tried))
-        return self.store.state()
 
     def _failures(self, items: Sequence[Item], state: StoreState) -> None:
         keys = {item.key for item in items}

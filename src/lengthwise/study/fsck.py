@@ -11,7 +11,7 @@ from typing import Any
 
 from lengthwise.checksums import Damaged, checksum, parsed, read_sealed, sealed
 from lengthwise.evaluation.rows import read_predictions, read_rows
-from lengthwise.folder import Folder, Unavailable
+from lengthwise.folder import Folder, Missing
 from lengthwise.run.acquire import declare_finished, finished_attempt
 from lengthwise.run.lease import set_aside
 from lengthwise.run.run import attempts_of
@@ -69,9 +69,7 @@ def _seal(store: Store, key: str, attempt: Folder, record: dict[str, Any]) -> No
     _, files = finished_attempt(attempt) if attempt.exists("done") else ({}, {})
     try:
         content = {name: attempt.read(name) for name in names}
-    except Unavailable:
-        raise
-    except SpecError as error:
+    except Missing as error:
         raise Damaged(str(error)) from error
     if parsed(content["run.json"], f"{attempt}/run.json").get("id") != key.partition("~")[0]:
         raise Damaged(f"{attempt}/run.json is that of another run")

@@ -16,10 +16,17 @@ from uuid import uuid4
 
 from lengthwise.checksums import Damaged, check_seal, checksum, compare, parsed, read_checked, read_sealed, sealed
 from lengthwise.evaluation.rows import frame_to_parquet, read_predictions, read_rows, rows_to_frame
-from lengthwise.folder import Folder, Missing
+from lengthwise.folder import Folder, Missing, readable_errors
 from lengthwise.run.lease import STORE, check_done_record, read_lease
 from lengthwise.spec import SpecError, digest
-from lengthwise.study.bundle import Bundle, attempt_record, check_record, outcome_kinds, sample_wrong_answers
+from lengthwise.study.bundle import (
+    Bundle,
+    attempt_record,
+    check_failure,
+    check_record,
+    outcome_kinds,
+    sample_wrong_answers,
+)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -154,7 +161,7 @@ class Store:
             key, _, number = name.rpartition(".")
             told[key] = {"why": "the record of its failure is damaged", "attempt": int(number)}
             with suppress(Damaged):
-                told[key] |= parsed(data, name)
+                told[key] |= check_failure(parsed(data, name), name)
         return told
 
     def _read_many(self, below: str, names: Iterable[str]) -> dict[str, bytes]:
@@ -167,13 +174,15 @@ class Store:
             return found
         for start in range(0, len(listed), _TOGETHER):
             part = listed[start : start + _TOGETHER]
-            answers = home.fs.cat([f"{home.path}/{name}" for name in part], on_error="return")
+            with readable_errors("read", str(home)):
+                answers = home.fs.cat([f"{home.path}/{name}" for name in part], on_error="return")
             for name in part:
                 answer = answers.get(f"{home.path}/{name}")
                 if isinstance(answer, bytes):
                     found[name] = answer
                 elif answer is not None and not isinstance(answer, FileNotFoundError):
-                    raise SpecError(f"{home}/{name} cannot be read: {answer}")
+                    with readable_errors("read", f"{home}/{name}"):
+                        raise answer
         return found
 
     # --- rows --------------------------------------------------------------------------------------------------------
@@ -206,7 +215,8 @@ class Store:
         if fresh:
             new = pl.concat(fresh)
             if len(fresh) >= _COMPACT:
-                self._keep(new, {key: told.get("token", "") for key, told in missing.items()})
+                read = set(new["key"])  # not those that were found damaged: they may be restored
+                self._keep(new, {key: told.get("token", "") for key, told in missing.items() if key in read})
             tables.append(new)
         if not tables:
             return rows_to_frame([])
@@ -290,7 +300,8 @@ class Store:
         for number, (key, summary) in enumerate(self.summaries(wanted).items()):
             if on_progress is not None and number % 20 == 0:
                 on_progress(f"exporting: {number} of {len(wanted)}")
-            lines.append(json.dumps({"key": key, "done": summary, **self._record(key, summary)}))
+            record = {"key": key, "done": summary, **self._record(key, summary)}
+            lines.append(json.dumps(check_record(record, f"{self}/runs/{key}")))
             predictions = self._predictions(key, summary)
             wrong.append(sample_wrong_answers(predictions, key))
             kinds.append(outcome_kinds(predictions, key))

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lengthwise.checksums import checksum, read_sealed, sealed
-from lengthwise.folder import Folder, Unavailable
+from lengthwise.checksums import Damaged, checksum, read_sealed, sealed
+from lengthwise.folder import Folder, Missing
 from lengthwise.spec import SpecError
 from lengthwise.training.parallel import ALONE, DistributedProcesses, local_shard
 
@@ -142,9 +142,11 @@ def _complete(folder: Folder) -> dict[str, Any] | None:
             if recorded not in (checksum(data), _checksum_of_version_1(data)):
                 return None
         return manifest if isinstance(manifest["notes"], dict) else None
-    except Unavailable:
-        raise
-    except (SpecError, ValueError, KeyError, TypeError, AttributeError):
+    except (Damaged, Missing, KeyError, TypeError, AttributeError):
+        return None
+    except SpecError:
+        raise  # it could not be read, or is of a later version, which does not mean that it is damaged
+    except ValueError:
         return None
 
 

@@ -7,6 +7,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 from lengthwise.spec import SpecError, did_you_mean
@@ -144,9 +145,11 @@ class Progress:
     def _line(self, words: str) -> None:
         if not self._quiet and time.monotonic() - self._said > self.every:
             self._said = time.monotonic()
-            print(f"{self.title}: {words}", file=sys.stderr, flush=True)  # noqa: T201
+            with suppress(OSError):
+                print(f"{self.title}: {words}", file=sys.stderr, flush=True)  # noqa: T201
 
     def close(self) -> None:
         """Remove the bar."""
         if self._bar is not None:
-            self._bar.stop()
+            with suppress(OSError):  # the terminal was closed
+                self._bar.stop()
