@@ -142,6 +142,7 @@ def test_a_hugging_face_folder_runs_no_code_unless_it_is_trusted(trained, tmp_pa
     assert (tmp_path / "canary").exists() == (name == "wicked:Evil")  # a file's hash is compared before it is run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [

@@ -270,7 +270,9 @@ def fuzz(home: Path, many: int) -> tuple[str, list[str]]:
 
 
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("many", [40, pytest.param(2000, marks=pytest.mark.evidence)])
+@pytest.mark.parametrize(
+    "many", [pytest.param(100, marks=pytest.mark.slow), pytest.param(2000, marks=pytest.mark.evidence)]
+)
 def test_no_command_line_ends_in_a_traceback_or_takes_long(finished, tmp_path, many, figure):  # noqa: F811
     shutil.copytree(finished, tmp_path / "home")
     # In a process of its own, because polars does not work in a process forked from one that has used it.

@@ -204,6 +204,6 @@ def test_a_folder_that_is_not_there_is_told_without_asking_the_hub(tmp_path, mon
         LengthwiseForCausalLM.from_pretrained("file")
     with pytest.raises(ConnectionError, match="somebody/model"):
         LengthwiseForCausalLM.from_pretrained("somebody/model")
-    monkeypatch.setattr(hf, "_refuse_nowhere", lambda where: None)
+    monkeypatch.setattr(hf, "refuse_nowhere", lambda where: None)
     with pytest.raises(ConnectionError):
         LengthwiseForCausalLM.from_pretrained("no")

@@ -40,6 +40,7 @@ def started(home: Path, command: list[str]) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # under nohup it would be ignored
         env={**os.environ, "LENGTHWISE_BEAT": "1"},
     )
 

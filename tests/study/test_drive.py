@@ -172,6 +172,7 @@ def test_two_drivers_of_different_versions_share_a_store_and_no_run(written, tmp
     assert len(leases) == 6, "no run was begun twice"
 
 
+@pytest.mark.slow
 def test_workers_without_ray_give_the_same_rows(written, tmp_path, undisturbed):
     path = written()
     ended = lengthwise(

@@ -18,8 +18,8 @@ theory = typer.Typer(
 )
 app.add_typer(theory, name="theory")
 
-Tokens = Annotated[int, typer.Option(min=1, max=16_384, help="T: tokens after BOS; positions are 1 to T + 1")]
-Width = Annotated[int, typer.Option(min=4, max=16_384, help="the model's width, 4 or more")]
+Tokens = Annotated[int, typer.Option(max=16_384, help="T: tokens after BOS; positions are 1 to T + 1")]
+Width = Annotated[int, typer.Option(max=16_384, help="the model's width, 4 or more")]
 Norm = Annotated[str, typer.Option(help="none, rms, layer; several with commas")]
 Dtype = Annotated[str, typer.Option(help="fp64, fp32, fp16, bf16; several with commas")]
 Seed = Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="of the weights that are free, and of the tokens")]

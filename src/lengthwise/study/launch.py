@@ -70,7 +70,7 @@ def drive(
         planned, bundle_summaries = PlanSubset(planned, only_items), {}
     try:
         on_progress("starting" if address is None else f"joining {address}")
-        made = executor_of(executor, planned.study.resources, workers, address)  # before ours: Ray sets signal handlers
+        made = _started_executor(executor, planned.study.resources, workers, address)
         with call_when_asked_to_stop(_interrupt):
             return Driver(
                 planned, store, made, given=bundle_summaries, retry=retry, expected=expected, tell=on_progress
@@ -78,6 +78,16 @@ def drive(
     except KeyboardInterrupt:
         found = status(planned, store, bundle_summaries)
         raise StudyStopped(len(found.done), found.total) from None
+
+
+def _started_executor(
+    name: ExecutorName, resources: RunResources, workers: int | None, address: str | None
+) -> Executor:
+    """Start the executor before our signal handlers are set, because Ray sets its own, which end the process."""
+    try:
+        return executor_of(name, resources, workers, address)
+    except SystemExit:
+        raise KeyboardInterrupt from None
 
 
 def _set_aside_damaged(store: Store, items: Sequence[Item]) -> None:

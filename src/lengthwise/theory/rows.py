@@ -45,7 +45,7 @@ def theorem1_rows(
 ) -> tuple[Rows, Rows]:
     """Return a row for each norm and precision, and the largest error in ranges of positions, for the figure."""
     table, curve = [], []
-    t_T = torch.arange(1, tokens + 2, dtype=torch.float64)
+    t_T = torch.arange(1, max(tokens, 0) + 2, dtype=torch.float64)
     for norm in norms:
         for precision in precisions:
             made = construct_theorem1_decoder(tokens, width, norm=norm, seed=seed, dtype=horizon.dtype_named(precision))
