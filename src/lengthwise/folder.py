@@ -46,6 +46,7 @@ class Folder:
     def __init__(self, where: str | Path | Folder) -> None:
         if isinstance(where, Folder):
             self.fs, self.path, self.name, self.root = where.fs, where.path, where.name, where.root
+            self.is_local, self._inside = where.is_local, where._inside
             return
         import fsspec
 
@@ -56,6 +57,8 @@ class Folder:
         except (ImportError, ValueError) as error:
             raise SpecError(f"{self.name!r} cannot be opened: {error}") from error
         self.path = self.path.rstrip("/") or "/"
+        self.is_local = "file" in self.fs.protocol
+        self._inside = set[str]()  # folders below the root that were found to be no links that lead out
         self.root = self._real_path()
         """The real path of the folder that was named; links may not lead out of it."""
 
@@ -69,12 +72,20 @@ class Folder:
         """Return the path of a file of this folder; raises for a name or a link that leads out of it."""
         _require_inside(name)
         path = f"{self.path}/{name}"
-        if self.local is not None and not os.path.realpath(path).startswith(self.root.rstrip("/") + "/"):
-            raise SpecError(f"{self.name}/{name} is a link that leads out of {self.root}; it is not followed")
+        if self.is_local:
+            above = path.rpartition("/")[0]
+            if (above not in self._inside and self._leads_out(above)) or (
+                os.path.islink(path) and self._leads_out(path)
+            ):
+                raise SpecError(f"{self.name}/{name} is a link that leads out of {self.root}; it is not followed")
+            self._inside.add(above)
         return path
 
+    def _leads_out(self, path: str) -> bool:
+        return not f"{os.path.realpath(path)}/".startswith(self.root.rstrip("/") + "/")
+
     def _real_path(self) -> str:
-        return self.path if self.local is None else os.path.realpath(self.path)
+        return os.path.realpath(self.path) if self.is_local else self.path
 
     def __str__(self) -> str:
         return self.name
@@ -82,7 +93,7 @@ class Folder:
     @property
     def local(self) -> Path | None:
         """The path on the local disk; None for a remote folder."""
-        return Path(self.path) if "file" in self.fs.protocol else None
+        return Path(self.path) if self.is_local else None
 
     @property
     def leaf(self) -> str:
@@ -94,7 +105,7 @@ class Folder:
         """The folder this one is in."""
         above = Folder(self)
         above.path = self.path.rpartition("/")[0]
-        above.root = above._real_path()
+        above.root, above._inside = above._real_path(), set()
         above.name = self.name.rpartition("/")[0] if self.local is None else str(Path(self.name).parent)
         return above
 
@@ -117,7 +128,7 @@ class Folder:
     def read(self, name: str) -> bytes:
         """Return the content of a file."""
         with readable_errors("read", f"{self.name}/{name}"):
-            if self.local is None:  # one request, so that a file being rewritten is read whole, old or new
+            if not self.is_local:  # one request, so that a file being rewritten is read whole, old or new
                 return self.fs.cat_file(self._at(name))
             with open(self._at(name), "rb") as file:
                 return file.read()

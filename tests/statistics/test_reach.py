@@ -4,6 +4,7 @@ import time
 
 import numpy as np
 import polars as pl
+import pytest
 
 from lengthwise.evaluation.rows import COLUMNS
 from lengthwise.statistics.learned import counts_by_length
@@ -53,6 +54,8 @@ def test_a_line_says_what_the_reach_of_the_run_is():
     assert kinds == {(True, False), (False, False), (False, True)}
 
 
+@pytest.mark.slow
+@pytest.mark.alone
 def test_a_million_rows_are_summarised_in_two_seconds(figure):
     rows = made(10_000, 34, 3)
     assert rows.height > 1_000_000

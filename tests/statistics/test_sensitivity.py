@@ -90,6 +90,7 @@ def test_the_order_of_rows_changes_nothing():
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_ten_thousand_runs_are_worked_out_in_seconds(figure):
     """50 tasks, 40 encodings, 5 seeds, 40 lengths, 3 checkpoints: all that a report asks for."""
     dice, lengths = np.random.default_rng(0), 40

@@ -146,6 +146,8 @@ def test_a_small_step_reaches_a_small_share_of_the_peak():
     assert shares[0] < 0.02 < shares[1] < A100.utilisation
 
 
+@pytest.mark.slow
+@pytest.mark.alone
 def test_ten_thousand_runs_are_costed_in_seconds():
     kinds = [
         plan(task, encoding, model=f"laptop:layers={layers}")

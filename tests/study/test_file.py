@@ -236,6 +236,8 @@ def test_ten_thousand_runs_are_quick(big, figure, command, limit, said, torch):
     assert seconds < limit
 
 
+@pytest.mark.slow
+@pytest.mark.alone
 def test_ten_thousand_runs_with_groups_of_tasks_are_quick(figure):
     """Each run's tuning run is found by its labels, not by looking at all runs."""
     tasks = [f"copy:longest={longest}" for longest in range(4, 14)]
