@@ -1,7 +1,13 @@
 """What holds for all tests: one thread, and figures that are printed whoever ran the test."""
 
+import json
+import shutil
+
 import pytest
 import torch
+
+import lengthwise as lw
+from tests.study.conftest import TINY
 
 # The models are tiny: two threads would only wait for each other.
 torch.set_num_threads(1)
@@ -15,6 +21,24 @@ def figure(request):
         request.node.user_properties.append(("figure", text))
 
     return say
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory):
+    """A folder with a study file, its finished store, its bundle, a run that was stopped, and a model's folder."""
+    home = tmp_path_factory.mktemp("finished")
+    (home / "tiny.yaml").write_text(json.dumps({**TINY, "name": "tiny", "evaluations": [{"lengths": "2"}]}))
+    lw.Study.read(home / "tiny.yaml").run(str(home / "store"), executor="inline")
+    lw.export_bundle(str(home / "store"), home / "bundle")
+    shutil.copytree(home / "store", home / "stopped")
+    runs = home / "stopped" / "runs"
+    first = min(path.name for path in runs.iterdir())
+    shutil.rmtree(home / "stopped" / "done")
+    (runs / first / "1" / "done").unlink()
+    for name in {path.name for path in runs.iterdir()} - {first}:
+        shutil.rmtree(runs / name)
+    lw.export_model(first, home / "exported", store=str(home / "store"))
+    return home
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -30,25 +30,6 @@ from tests.damage import accident, raised_by_transformers, reseal_bundle
 from tests.study.conftest import TINY
 from tests.study.test_hosts import until
 
-STUDY = {**TINY, "name": "tiny", "evaluations": [{"lengths": "2"}]}
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """A folder with a study file, its finished store, its bundle, a run that was stopped, and a model's folder."""
-    home = tmp_path_factory.mktemp("damage")
-    (home / "tiny.yaml").write_text(json.dumps(STUDY))
-    study = lw.Study.read(home / "tiny.yaml")
-    study.run(str(home / "store"), executor="inline")
-    lw.export_bundle(str(home / "store"), home / "bundle")
-    shutil.copytree(home / "store", home / "stopped")
-    first = min(_runs(home))
-    shutil.rmtree(home / "stopped" / "done"), (home / "stopped" / "runs" / first / "1" / "done").unlink()
-    for name in {path.name for path in (home / "stopped" / "runs").iterdir()} - {first}:
-        shutil.rmtree(home / "stopped" / "runs" / name)
-    lw.export_model(first, home / "exported", store=str(home / "store"))
-    return home
-
 
 @pytest.fixture
 def home(finished, tmp_path):

@@ -19,7 +19,6 @@ from lengthwise.cli import app, main
 from lengthwise.encoding import ENCODINGS, POSITIONS
 from lengthwise.spec import SpecError, resolve
 from lengthwise.task import TASKS
-from tests.test_damage import finished  # noqa: F401
 
 SECONDS, BYTES = 10, 2 * 2**30
 ODD = [
@@ -128,7 +127,10 @@ class Grammar:
     def value(self, name):
         if self.rng.random() < 0.12:
             return self.pick(*ODD)
-        encodings = lambda: self.spec(ENCODINGS)  # noqa: E731
+
+        def encodings():
+            return self.spec(ENCODINGS)
+
         made = {
             "task": lambda: self.spec(TASKS),
             "encoding": encodings,
@@ -271,7 +273,7 @@ def fuzz(home: Path, many: int) -> tuple[str, list[str]]:
 @pytest.mark.parametrize(
     "many", [pytest.param(100, marks=pytest.mark.slow), pytest.param(2000, marks=pytest.mark.evidence)]
 )
-def test_no_command_line_ends_in_a_traceback_or_takes_long(finished, tmp_path, many, figure):  # noqa: F811
+def test_no_command_line_ends_in_a_traceback_or_takes_long(finished, tmp_path, many, figure):
     shutil.copytree(finished, tmp_path / "home")
     # In a process of its own, because polars does not work in a process forked from one that has used it.
     command = [sys.executable, "-m", "tests.test_fuzz", str(tmp_path / "home"), str(many)]

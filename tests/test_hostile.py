@@ -18,7 +18,7 @@ import pytest
 import lengthwise as lw
 from lengthwise.spec import SpecError
 from tests.damage import accident, hostile, raised_by_transformers, reseal, reseal_bundle
-from tests.test_damage import READ, _runs, finished, of_every_run  # noqa: F401
+from tests.test_damage import READ, _runs
 from tests.test_foreign_data import EVIL
 
 FIRST = {
@@ -59,7 +59,7 @@ USE = {
 
 
 @pytest.fixture
-def home(finished, tmp_path, monkeypatch):  # noqa: F811
+def home(finished, tmp_path, monkeypatch):
     """What a user has, beside a file of code that must not run and a folder that must not be touched."""
     place = tmp_path / "home"
     shutil.copytree(finished, place)

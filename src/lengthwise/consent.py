@@ -26,19 +26,15 @@ def code_names(data: object) -> list[str]:
     return [name for one in data for name in code_names(one)] if isinstance(data, list | tuple) else []
 
 
-def refuse_code(
-    data: object, source: str, allow_code: bool, consent: str = "give --allow-code, or allow_code=True in Python"
-) -> None:
+_CONSENT = "give --allow-code, or allow_code=True in Python"
+
+
+def refuse_code(data: object, source: str, allow_code: bool, consent: str = _CONSENT) -> None:
     """Raise if data names code from outside the package that the user has not allowed; if it is allowed, say which."""
     require_consent(code_names(data), source, allow_code, consent)
 
 
-def require_consent(
-    names: Iterable[str],
-    source: str,
-    allow_code: bool,
-    consent: str = "give --allow-code, or allow_code=True in Python",
-) -> None:
+def require_consent(names: Iterable[str], source: str, allow_code: bool, consent: str = _CONSENT) -> None:
     """Raise if this code is not allowed to be run; otherwise warn which code is run, once for each source."""
     if not (listed := sorted(set(names))):
         return

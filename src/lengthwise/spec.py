@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 if typing.TYPE_CHECKING:
-    from pydantic import BaseModel
+    from pydantic import BaseModel, ValidationError
 
 M = typing.TypeVar("M", bound="BaseModel")
 Value = bool | int | float | str | None | tuple["Value", ...]
@@ -216,16 +216,12 @@ def resolve(kind: str, table: Mapping[str, str], name: str) -> type:
         if name.endswith(".py"):
             there = loading.class_names_in_file(name)
             raise SpecError(f"{name!r} is a file; name the class in it too, e.g. {name}:{(there or ['Mine'])[0]}")
-        hint = did_you_mean(name, table)
-        if "," in name:
-            hint = _SEVERAL.get(kind, " Name one.")
+        hint = _SEVERAL.get(kind, " Name one.") if "," in name else did_you_mean(name, table)
         raise SpecError(f"unknown {kind} {name!r}.{hint}")
     if where in table and attribute.islower():  # not a class, which has a capital, but an option without its value
         raise SpecError(f"option {attribute!r} of {kind} {where!r} has no value; write {name}=value")
     if where == "__main__":
-        raise SpecError(
-            f"{attribute} was defined in a notebook or a session; define it again and pass the class itself"
-        )
+        raise SpecError(f"{attribute} was defined in a notebook; define it again and pass the class itself")
     return loading.load_class(where, attribute)
 
 
@@ -334,9 +330,14 @@ def validated(kind: str, name: str, model: type[M], fields: Mapping[str, object]
     try:
         return model.model_validate(fields)
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise SpecError(f"option {field!r} of {kind} {name!r} cannot be {first['input']!r}: {first['msg']}") from error
+        field, value, reason = first_mistake(error)
+        raise SpecError(f"option {field!r} of {kind} {name!r} cannot be {value!r}: {reason}") from error
+
+
+def first_mistake(error: ValidationError) -> tuple[str, object, str]:
+    """Return the field, the value and the message of the first mistake that pydantic found."""
+    first = error.errors(include_url=False)[0]
+    return ".".join(str(part) for part in first["loc"]), first["input"], first["msg"]
 
 
 def canonical(

@@ -58,6 +58,7 @@ _NUMBER = re.compile(r"[−±≥–-]?\s?[\d,]*\.?\d*(e[+-]\d+)?( ?%)?( \[.*\])?
 
 Json = Annotated[bool, typer.Option("--json", help="Print plain JSON instead of a table.")]
 LARGEST_SEED = 2**63 - 1
+"""Tables store a seed as a signed 64-bit integer."""
 
 
 def show(result: Display, as_json: bool = False, **more: object) -> None:

@@ -7,7 +7,7 @@ from itertools import groupby
 
 from lengthwise.encoding import ENCODINGS
 from lengthwise.encoding.signature import encoding_stub
-from lengthwise.folder import publishable
+from lengthwise.folder import without_paths
 from lengthwise.spec import Spec, SpecError, format_value, parse_specs
 
 _SHARES = {0.25: "¼", 0.5: "½", 0.75: "¾"}
@@ -41,7 +41,7 @@ def _one(spec: Spec, known: Mapping[str, str]) -> str:
             name = f"{name} {share}"
             options = {key: value for key, value in options.items() if key not in {"fraction", "interleaved"}}
     else:
-        name = known.get(publishable(spec.name)) or spec.name.rpartition(":")[2].rpartition(".")[2]
+        name = known.get(without_paths(spec.name)) or spec.name.rpartition(":")[2].rpartition(".")[2]
     return " ".join([name, *(f"{key}={format_value(value)}" for key, value in options.items())])
 
 

@@ -34,7 +34,7 @@ from lengthwise.hf.guards import (
     refuse_nowhere,
 )
 from lengthwise.model import Decoder, DecoderConfig
-from lengthwise.spec import Spec, SpecError
+from lengthwise.spec import Spec, SpecError, first_mistake
 
 try:
     from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
@@ -80,10 +80,9 @@ class LengthwiseConfig(PreTrainedConfig):
         try:
             config = DecoderConfig.model_validate(self.decoder_config)
         except ValidationError as error:
-            first = error.errors()[0]
-            field = ".".join(str(part) for part in first["loc"])
+            field, value, reason = first_mistake(error)
             raise SpecError(
-                f"decoder_config.{field} in the config of this model cannot be {first['input']!r}: {first['msg']} "
+                f"decoder_config.{field} in the config of this model cannot be {value!r}: {reason} "
                 f"(written by lengthwise {self.lengthwise_version}; this is {__version__})"
             ) from error
         listed = {"encodings": self.encodings, "versions": self.versions, "sources": self.sources}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from lengthwise.reporting.words import format_estimate
-from lengthwise.spec import Spec, SpecError, one_line
+from lengthwise.spec import Spec, SpecError, first_mistake, one_line
 from lengthwise.statistics.aggregates import encoding_differences, mean_scores_over_tasks
 from lengthwise.statistics.estimate import Estimate
 from lengthwise.statistics.ranks import QUARTER, mean_reciprocal_ranks
@@ -115,8 +115,8 @@ def read_claims(path: str | Path | None = None) -> list[Claim]:
     try:
         return [Claim.model_validate(one) for one in content["claims"]]
     except ValidationError as error:
-        first = error.errors()[0]
-        raise SpecError(f"{path}: {'.'.join(map(str, first['loc']))}: {one_line(first['msg'])}") from None
+        field, _, reason = first_mistake(error)
+        raise SpecError(f"{path}: {field}: {one_line(reason)}") from None
 
 
 def read_theory_estimates(path: Path) -> Measured:

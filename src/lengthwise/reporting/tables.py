@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lengthwise.folder import publishable
+from lengthwise.folder import publishable, without_paths
 from lengthwise.publication import published_encoding, published_task
 from lengthwise.publication.accuracy import UNSEEN
 from lengthwise.reporting import figures
@@ -78,7 +78,7 @@ class Tables(Comparisons):
 
     def name_table(self) -> list[Line]:
         """Return the spec of each label in the figures and tables; empty if they are all equal."""
-        lines = [{"name": self.found.label(name), "spec": publishable(name)} for name in self.found.encodings]
+        lines = [{"name": self.found.label(name), "spec": without_paths(name)} for name in self.found.encodings]
         return lines if any(line["name"] != line["spec"] for line in lines) else []
 
     def rank_table(self) -> list[Line]:

@@ -31,7 +31,7 @@ from lengthwise.model import Decoder
 from lengthwise.run.acquire import time_and_last_validation
 from lengthwise.run.identity import Plan
 from lengthwise.run.lease import Lease
-from lengthwise.run.resume import best_checkpoint_steps, load_checkpoint, weights_are_intact
+from lengthwise.run.resume import best_checkpoint_steps, is_usable, load_checkpoint
 from lengthwise.run.run import Run, attempts_of, load_matching_weights
 from lengthwise.run.stop import Stopped, call_when_asked_to_stop
 from lengthwise.spec import SpecError
@@ -114,9 +114,7 @@ class Attempt:
                 decoder, start_run.weights(dict(plan.start)["checkpoint"]), allowed_mismatches, start_run.id
             )
         places = [attempt / "checkpoints" for attempt in attempts_of(self.home)]
-        checkpoint, torn = newest_checkpoint(
-            places, lambda one: weights_are_intact(self.home, one, training.stages.values())
-        )
+        checkpoint, torn = newest_checkpoint(places, lambda one: is_usable(self.home, one, training.stages.values()))
         for name in torn if self.processes.first else ():
             warnings.warn(f"checkpoint {name} is not used: it or weights that it refers to are damaged", stacklevel=2)
         with self._supply(0 if checkpoint is None else checkpoint.step) as supply, call_when_asked_to_stop(self._asked):

@@ -25,7 +25,7 @@ def load_checkpoint(loop: Loop, checkpoint: Checkpoint) -> None:
         ) from error
 
 
-def weights_are_intact(home: Folder, checkpoint: Checkpoint, stages: Iterable[int]) -> bool:
+def is_usable(home: Folder, checkpoint: Checkpoint, stages: Iterable[int]) -> bool:
     """Whether a checkpoint's notes are ones that an attempt writes, and the weights they refer to are intact."""
     notes = checkpoint.notes
     try:

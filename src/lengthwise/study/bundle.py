@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from lengthwise.checksums import FORMAT, Damaged, parsed, read_checked, read_sealed
 from lengthwise.evaluation.rows import OUTCOME_KINDS, PREDICTIONS, read_predictions, read_rows
 from lengthwise.folder import Folder, publishable, without_paths
-from lengthwise.spec import SpecError
+from lengthwise.spec import SpecError, first_mistake
 from lengthwise.training.health import loss_spikes
 
 if TYPE_CHECKING:
@@ -102,9 +102,8 @@ def _validated(kind: type[T], record: dict[str, Any], source: str) -> T:
     try:
         return kind.model_validate(record)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise Damaged(f"{source} is damaged: {where or 'a line'} of a run's record: {first['msg']}") from error
+        where, _, reason = first_mistake(error)
+        raise Damaged(f"{source} is damaged: {where or 'a line'} of a run's record: {reason}") from error
 
 
 def check_record(record: dict[str, Any], source: str) -> dict[str, Any]:
