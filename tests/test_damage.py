@@ -18,6 +18,7 @@ import lengthwise as lw
 from lengthwise import folder
 from lengthwise.checksums import FORMAT, Damaged, _seal, checksum, sealed
 from lengthwise.evaluation.rows import frame_to_parquet, validate
+from lengthwise.run.lease import Lease
 from lengthwise.run.run import Run
 from lengthwise.spec import SpecError
 from lengthwise.study import drive
@@ -465,6 +466,95 @@ def test_a_checkpoint_that_cannot_be_reached_is_not_called_damaged(home, monkeyp
     monkeypatch.undo()
     assert len(list((home / "stopped").glob("runs/*/1/checkpoints/*"))) == 2
     assert not (home / "going-on" / "failed").exists(), "an outage is no failure"
+
+
+@pytest.mark.parametrize(
+    ("error", "where", "kind"),
+    [
+        (OSError(errno.ESTALE, "stale file handle"), "store", folder.Unavailable),
+        (OSError(errno.EHOSTUNREACH, "no route to host"), "store", folder.Unavailable),
+        (ConnectionResetError("reset"), "store", folder.Unavailable),
+        (OSError(errno.EIO, "slow down"), "s3://bucket/store", folder.Unavailable),
+        (OSError(errno.EIO, "bad sector"), "store", SpecError),
+        (OSError(errno.EISDIR, "is a directory"), "s3://bucket/store", SpecError),
+    ],
+)
+def test_only_trouble_that_passes_pauses_a_study(error, where, kind):
+    with pytest.raises(SpecError) as raised, folder.readable_errors("read", where):
+        raise error
+    assert type(raised.value) is kind
+
+
+def test_a_store_that_cannot_be_read_for_a_moment_pauses_the_driver(home, monkeypatch):
+    """The driver reads the store between runs; an outage in that moment must not end the study."""
+    state, calls, said = Store.state, [], []
+
+    def away_once(self):
+        calls.append(None)
+        if len(calls) == 1:
+            raise folder.Unavailable("cannot read the store: the server is away")
+        return state(self)
+
+    monkeypatch.setattr(Store, "state", away_once)
+    monkeypatch.setattr(drive, "_PAUSE", 0.01)
+    tally = Driver(
+        lw.Study.read(home / "tiny.yaml").planned, Store(home / "store"), InProcess(), tell=said.append
+    ).run()
+    assert not tally.failed and len(calls) > 1
+    assert any("paused" in words and "the server is away" in words for words in said)
+
+
+def test_a_lease_that_could_not_be_released_is_released_with_the_next_one(tmp_path, monkeypatch):
+    """Otherwise the attempt would count as one whose process died, and three of those fail the run."""
+    store, write = folder.Folder(tmp_path), folder.Folder.write
+    lease = Lease.take(store, "a")
+    assert lease is not None
+
+    def away(self, name, data):
+        raise folder.Unavailable("cannot write it: the server is away")
+
+    monkeypatch.setattr(folder.Folder, "write", away)
+    with pytest.raises(folder.Unavailable):
+        lease.release("stopped")
+    monkeypatch.setattr(folder.Folder, "write", write)
+    assert json.loads((tmp_path / "leases" / "a" / "1").read_text())["state"] != "stopped"
+    other = Lease.take(store, "b")
+    assert other is not None
+    other.release("stopped")
+    assert json.loads((tmp_path / "leases" / "a" / "1").read_text())["state"] == "stopped"
+
+
+def test_a_table_with_too_many_lines_is_not_read_into_memory(home, monkeypatch):
+    monkeypatch.setattr("lengthwise.evaluation.rows._MOST_ROWS", 3)
+    with pytest.raises(Damaged, match="more than the 3 that are read"):
+        assert Bundle(home / "bundle").rows
+
+
+@pytest.mark.parametrize("shard", ["../victim.safetensors", "/tmp/victim.safetensors", "pytorch_model.bin", 3])
+def test_a_model_folder_names_no_weights_outside_it(home, shard):
+    pytest.importorskip("transformers")
+    index = {"metadata": {}, "weight_map": {"embedding.weight": shard}}
+    (home / "exported" / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(Damaged, match="no safetensors file of this folder"):
+        _logits(home)
+
+
+def test_a_pipe_in_a_model_folder_is_not_waited_for(home):
+    pytest.importorskip("transformers")
+    os.mkfifo(home / "exported" / "extra.safetensors")
+    with pytest.raises(Damaged, match="is not a regular file"):
+        _logits(home)
+
+
+def test_a_report_of_a_foreign_bundle_starts_no_git(home, monkeypatch):
+    """The configuration of a foreign repository can name programs to run."""
+    subprocess.run(["git", "init", "-q", str(home)], check=True)
+    started, run = [], subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda *words, **more: started.append(more["cwd"]) or run(*words, **more))
+    study = lw.Study.read(home / "tiny.yaml", results=home / "bundle")
+    study.report(home / "page", store=str(home / "none"))
+    assert (home / "page" / "index.html").is_file()
+    assert not [folder for folder in started if Path(folder).resolve().is_relative_to(home.resolve())]
 
 
 @pytest.mark.parametrize(
