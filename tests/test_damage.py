@@ -155,6 +155,7 @@ def outcomes(home: Path, below: str, verbs: dict, pairs: int, seed: int) -> Coun
 READ = {"store": READ_STORE, "bundle": READ_BUNDLE, "stopped": READ_CHECKPOINT, "exported": READ_EXPORTED}
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("below", "verbs"), READ.items(), ids=READ)
 @pytest.mark.parametrize("pairs", [16, pytest.param(1500, marks=pytest.mark.evidence)])
 def test_no_accident_becomes_another_number(home, below, verbs, pairs, figure):

@@ -109,7 +109,10 @@ def _with_columns(table: pl.DataFrame, columns: Mapping[str, str], source: str, 
     """The table with these columns alone; raises if one is missing or of another type."""
     import polars as pl
 
-    wrong = [name for name, kind in columns.items() if table.schema.get(name) not in (getattr(pl, kind), pl.Null)]
+    schema, wanted = table.schema, {name: getattr(pl, kind) for name, kind in columns.items()}
+    if list(schema.items()) == list(wanted.items()):
+        return table
+    wrong = [name for name, kind in wanted.items() if schema.get(name) not in (kind, pl.Null)]
     if wrong:
         raise Damaged(f"{source} has no {of}: column {wrong[0]!r} is missing or of another type")
     return table.select(list(columns)).cast({name: getattr(pl, kind) for name, kind in columns.items()})
@@ -135,12 +138,13 @@ def validate(rows: pl.DataFrame, source: str) -> pl.DataFrame:
         "chance is no probability": ~pl.col("chance").is_between(0, 1).fill_null(True),
         "a loss is no number from 0": ~((pl.col("loss") >= 0) & pl.col("loss").is_finite()).fill_null(True),
     }
-    for why, mask in broken.items():
-        if (found := rows.filter(mask)).height:
-            first = found.row(0, named=True)
+    twice = pl.struct(*KEYS, *keyed).is_duplicated()
+    checks = [mask.any().alias(why) for why, mask in broken.items()]
+    failed = rows.select(*checks, twice.any().alias("one is there twice")).row(0, named=True)  # in one pass
+    for why, mask in {**broken, "one is there twice": twice}.items():
+        if failed[why]:
+            first = rows.filter(mask).row(0, named=True)
             raise Damaged(
                 f"{source} has rows that no evaluation writes: {why} (run {first['run']}, length {first['length']})"
             )
-    if rows.select(*KEYS, *keyed).is_duplicated().any():
-        raise Damaged(f"{source} has rows that no evaluation writes: one is there twice")
     return rows

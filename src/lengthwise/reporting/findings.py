@@ -207,7 +207,8 @@ def collect_findings(
     tables = [_of(table, mine) for table in tables]
     if bundle is not None and theirs:
         tables.append(bundle.rows.filter(pl.col("run").is_in(theirs)))
-    items = [item for item in runs if item.key in set(mine) | set(theirs)]
+    finished = {*mine, *theirs}
+    items = [item for item in runs if item.key in finished]
     wanted = [*runs, *planned.runs_at_preset_rate(waiting)]
     records = {key: record for key, record in records.items() if key in here}
     records |= {} if bundle is None else {key: bundle.records[key] for key in theirs}
