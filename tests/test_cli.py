@@ -76,6 +76,25 @@ def test_output_that_goes_nowhere_is_no_traceback(redirection, code, told):
     assert done.returncode == code and told in done.stderr and len(done.stderr.splitlines()) <= 1, done.stderr
 
 
+def test_ctrl_c_while_an_object_is_cleaned_up_still_stops():
+    """Python prints and then ignores an exception there, so that the command would go on."""
+    code = """
+import time
+import lengthwise.cli as cli
+class Cleaned:
+    def __del__(self):
+        raise KeyboardInterrupt
+def app():
+    one = Cleaned()
+    del one
+    time.sleep(20)
+cli.app = app
+cli.main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (130, "lengthwise: stopped\n")
+
+
 @pytest.mark.parametrize("seconds", [0.2, 0.4, 0.7])
 def test_ctrl_c_at_the_beginning_is_no_traceback(seconds):
     process = subprocess.Popen(

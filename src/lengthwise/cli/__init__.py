@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import _thread
 import errno
 import io
 import os
 import sys
+import threading
 import warnings
 from contextlib import suppress
 from typing import Annotated
@@ -27,7 +29,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without − or ≥ shows ?, not a traceback
-    warnings.showwarning = _warn
+    warnings.showwarning, sys.unraisablehook = _warn, _interrupt_again
     try:
         app()
     except SystemExit as left:
@@ -56,6 +58,14 @@ def _drop_output() -> None:
     """Send what is still to be printed nowhere, so that Python does not fail again when it exits."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _interrupt_again(problem: sys.UnraisableHookArgs) -> None:
+    """Repeat a Ctrl-C that came while Python cleaned up an object: there it is printed, and otherwise ignored."""
+    if isinstance(problem.exc_value, KeyboardInterrupt):
+        threading.Timer(0.01, _thread.interrupt_main).start()  # in this function it would be ignored again
+    else:
+        sys.__unraisablehook__(problem)
 
 
 def _warn(message: Warning | str, *where: object, **more: object) -> None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +63,8 @@ class RayExecutor:
         if address is None:
             cores = workers * resources.cpus if workers is not None else max(os.cpu_count() or 1, resources.cpus)
             local: dict[str, Any] = {"num_cpus": int(-(-cores // 1)), "include_dashboard": False}
-            ray.init("local", _node_ip_address="127.0.0.1", object_store_memory=_OBJECTS, **local, **common)
+            with _surviving_hangup():
+                ray.init("local", _node_ip_address="127.0.0.1", object_store_memory=_OBJECTS, **local, **common)
         else:
             try:
                 ray.init(address, **common)
@@ -164,6 +167,19 @@ class RayExecutor:
         finally:
             self._refs.clear()
             ray.shutdown()
+
+
+@contextmanager
+def _surviving_hangup() -> Iterator[None]:
+    """Let Ray's servers survive the end of the terminal, so that running work is saved before they are stopped.
+
+    They inherit that SIGHUP is blocked; one that reaches this process meanwhile is handled afterwards.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _local(address: str) -> bool:
