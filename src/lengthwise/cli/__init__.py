@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import atexit
 import errno
 import io
 import os
@@ -35,6 +36,8 @@ def main() -> None:
     except SystemExit as left:
         if words := getattr(left, "words", ""):  # a run that was stopped says how far it is
             print(words, file=sys.stderr)
+            if "ray" in sys.modules:
+                _exit_without_destructors(int(str(left.code)))
         raise
     except SpecError as error:
         for line in str(error).splitlines() or [""]:
@@ -52,6 +55,14 @@ def main() -> None:
     except KeyboardInterrupt:
         print("lengthwise: stopped", file=sys.stderr)
         sys.exit(130)
+
+
+def _exit_without_destructors(code: int) -> None:
+    """Exit at once: the destructors of Ray's C++ code abort the process if Ray was interrupted while it started."""
+    atexit._run_exitfuncs()  # these stop Ray's servers
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
 
 
 def _drop_output() -> None:
