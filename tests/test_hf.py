@@ -165,6 +165,11 @@ def test_the_dtype_comes_back(dtype, encoding, tmp_path):
     assert torch.get_default_dtype() == torch.float32
 
 
+def test_a_folder_that_cannot_be_made_is_named():
+    with pytest.raises(SpecError, match="cannot write /dev/null/model"):
+        LengthwiseForCausalLM.from_decoder(Decoder(CONFIG, "nope")).save_pretrained("/dev/null/model")
+
+
 def test_another_dtype_can_be_asked_for(tmp_path):
     decoder = unit_scale(Decoder(CONFIG, "t5"))
     LengthwiseForCausalLM.from_decoder(decoder).save_pretrained(tmp_path)

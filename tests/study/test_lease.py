@@ -84,6 +84,12 @@ def test_a_still_counter_is_stale_by_the_observers_clock_alone(store):
     assert BEATS * 0.1 < time.monotonic() - began < BEATS * 0.1 + 30
 
 
+def test_a_file_that_only_looks_like_a_number_is_no_attempt(store):
+    for place in ("leases", "runs"):
+        (store / place / RUN).write("²", "left by somebody")
+    assert Lease.take(store, RUN).number == 1
+
+
 def test_a_counter_that_moves_is_never_stale(store):
     content = elsewhere(store)
     watch, until = StaleLeaseDetector(), time.monotonic() + 3 * BEATS * 0.1

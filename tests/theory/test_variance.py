@@ -175,6 +175,7 @@ def test_the_exact_law_is_a_mean_over_softmaxes():
     [
         (lambda: Initialisation(10, 3, 0.1), "multiple"),
         (lambda: Initialisation(12, 3, 0.0), "above 0"),
+        (lambda: Initialisation(64, 4, 1.0), "give a smaller σ"),
         (lambda: second_moments_at_init(Initialisation(12, 3, 0.1), [0, 4]), "from 1 to 4"),
         (lambda: second_moments_at_init(Initialisation(12, 3, 0.1), [4], draws=1), "two draws"),
         (lambda: powers_of_two_up_to(1), "two positions"),

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from lengthwise import __version__
 from lengthwise.consent import refuse_code
+from lengthwise.folder import readable_errors
 from lengthwise.hf.guards import (
     record_checksums,
     refuse_damaged,
@@ -213,9 +214,10 @@ class LengthwiseForCausalLM(DecoderGenerationMixin, PreTrainedModel):
         refuse_mixed_dtypes(self.decoder)
         refuse_lost_classes(self.decoder)
         self.config.update(_described(self.decoder))  # the decoder may have changed since, e.g. by initialize(seed)
-        super().save_pretrained(save_directory, *more, **named)
-        if named.get("is_main_process", True):
-            record_checksums(save_directory)
+        with readable_errors("write", str(save_directory)):
+            super().save_pretrained(save_directory, *more, **named)
+            if named.get("is_main_process", True):
+                record_checksums(save_directory)
 
     @classmethod
     def from_pretrained(

@@ -122,7 +122,7 @@ class Lease:
         _release_pending()
         leases, stale_lease_detector = store / "leases" / id, stale_lease_detector or StaleLeaseDetector()
         numbers = _numbers(leases)
-        tried = [int(name) for name in (store / "runs" / id).names() if name.isdigit()]
+        tried = [int(name) for name in (store / "runs" / id).names() if name.isdecimal()]
         if numbers:
             content = read_lease(leases, numbers[-1])
             if not stale_lease_detector.can_be_taken(content):
@@ -360,7 +360,7 @@ def process_start_time(process: int) -> str | None:
 
 
 def _numbers(leases: Folder) -> list[int]:
-    return sorted(int(name) for name in leases.names() if name.isdigit())
+    return sorted(int(name) for name in leases.names() if name.isdecimal())
 
 
 def _refuse_failed(store: Folder, id: str, numbers: list[int], again: bool) -> None:

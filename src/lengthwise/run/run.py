@@ -362,4 +362,4 @@ def load_matching_weights(
 
 def attempts_of(run_folder: Folder) -> list[Folder]:
     """Return the folders of a run's attempts, oldest first."""
-    return [run_folder / name for name in sorted((name for name in run_folder.names() if name.isdigit()), key=int)]
+    return [run_folder / name for name in sorted((name for name in run_folder.names() if name.isdecimal()), key=int)]

@@ -94,7 +94,7 @@ def _attempts(store: Store, key: str, repair: bool) -> Iterator[Damage]:
     for attempt in attempts_of(home):
         checkpoints = attempt / "checkpoints"
         for name in checkpoints.names():
-            if not name.isdigit() or not is_complete(checkpoints / name):
+            if not name.isdecimal() or not is_complete(checkpoints / name):
                 if repair:
                     checkpoints.remove(name)
                 where = f"runs/{key}/{attempt.leaf}/checkpoints/{name}"

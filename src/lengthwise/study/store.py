@@ -79,7 +79,7 @@ class Store:
         failed: dict[str, int] = {}
         for name in (self.folder / "failed").names():
             key, _, number = name.rpartition(".")
-            if number.isdigit() and key not in done and (keys is None or key in keys):
+            if number.isdecimal() and key not in done and (keys is None or key in keys):
                 failed[key] = max(failed.get(key, 0), int(number))
         leases: dict[str, Mapping[str, Any]] = {}
         open_keys = [
@@ -87,7 +87,7 @@ class Store:
         ]
         for key in open_keys:
             home = self.folder / "leases" / key
-            numbers = [int(name) for name in home.names() if name.isdigit()]
+            numbers = [int(name) for name in home.names() if name.isdecimal()]
             if not numbers:
                 continue
             newest = max(numbers)

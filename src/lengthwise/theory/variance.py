@@ -42,7 +42,7 @@ LEVEL = 0.99
 
 @dataclass(frozen=True)
 class Initialisation:
-    """An initialisation: `Start(768, 12, 0.02)` is Chi et al.'s, `Start.pytorch(64, 4)` is PyTorch's default."""
+    """An initialisation: `Initialisation(768, 12, 0.02)` is Chi et al.'s, `.pytorch(64, 4)` is PyTorch's default."""
 
     width: int
     heads: int
@@ -56,6 +56,11 @@ class Initialisation:
             raise SpecError(f"{self.heads} heads do not share a width of {self.width}; the width is a multiple of them")
         if self.sigma <= 0 or (self.inputs is not None and self.inputs <= 0):
             raise SpecError(f"σ is above 0, not {self.sigma if self.sigma <= 0 else self.inputs}")
+        if self.logit_variance > 500:
+            raise SpecError(
+                f"with σ = {self.sigma:g} a logit has variance {self.logit_variance:.3g}, and the softmax is beyond "
+                "any number; give a smaller σ"
+            )
 
     @classmethod
     def pytorch(cls, width: int, heads: int) -> Initialisation:

@@ -105,7 +105,7 @@ def save_checkpoint(
             manifest["shards"] = {name: parts for name, _, parts in every}
         manifest["notes"] = dict(metadata)
         here.write(MANIFEST, json.dumps(sealed(manifest), indent=1))
-        for old in sorted(name for name in folder.names() if name.isdigit())[:-KEPT]:
+        for old in sorted(name for name in folder.names() if name.isdecimal())[:-KEPT]:
             folder.remove(old)
     processes.wait()
 
@@ -115,7 +115,7 @@ def newest_checkpoint(
 ) -> tuple[Checkpoint | None, list[str]]:
     """The complete and usable checkpoint with the most steps in any of these folders, and the others after it."""
     torn: list[str] = []
-    there = [(int(name), place / name) for place in folders for name in place.names() if name.isdigit()]
+    there = [(int(name), place / name) for place in folders for name in place.names() if name.isdecimal()]
     for step, folder in sorted(there, key=lambda pair: pair[0], reverse=True):
         manifest = _complete(folder)
         if manifest is not None:
