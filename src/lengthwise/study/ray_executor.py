@@ -11,7 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -63,11 +63,12 @@ class RayExecutor:
         if address is None:
             cores = workers * resources.cpus if workers is not None else max(os.cpu_count() or 1, resources.cpus)
             local: dict[str, Any] = {"num_cpus": int(-(-cores // 1)), "include_dashboard": False}
-            with _surviving_hangup():
+            with _own_signals():
                 ray.init("local", _node_ip_address="127.0.0.1", object_store_memory=_OBJECTS, **local, **common)
         else:
             try:
-                ray.init(address, **common)
+                with _own_signals():
+                    ray.init(address, **common)
             except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
                 raise SpecError(f"no Ray cluster answers at {address!r}: {one_line(str(error))[:300]}") from error
         asked: dict[str, Any] = {"num_cpus": resources.cpus, "max_retries": 0}
@@ -170,16 +171,19 @@ class RayExecutor:
 
 
 @contextmanager
-def _surviving_hangup() -> Iterator[None]:
-    """Let Ray's servers survive the end of the terminal, so that running work is saved before they are stopped.
+def _own_signals() -> Iterator[None]:
+    """Start Ray so that it changes no signal of this process, and its servers survive the end of the terminal.
 
-    They inherit that SIGHUP is blocked; one that reaches this process meanwhile is handled afterwards.
+    The servers inherit that SIGHUP is blocked, so that running work is saved before they are stopped; a SIGHUP that
+    reaches this process meanwhile is handled afterwards. Ray's handler of SIGTERM is replaced by the one before it.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    handler, mask = signal.getsignal(signal.SIGTERM), signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        with suppress(ValueError):  # only the main thread can set signal handlers
+            signal.signal(signal.SIGTERM, handler)
 
 
 def _local(address: str) -> bool:
