@@ -28,6 +28,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 @pytest.mark.docs
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_python_of_the_page_runs(page, tmp_path):
     code = "\n".join(blocks(page, "python"))
@@ -40,6 +41,7 @@ def test_python_of_the_page_runs(page, tmp_path):
 
 
 @pytest.mark.docs
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_of_the_page_print_what_it_shows(page, tmp_path):
     run_page(page, _with_files(page, tmp_path))
@@ -75,6 +77,7 @@ def _with_files(page: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.docs
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("line", "code"),
     [
