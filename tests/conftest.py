@@ -33,7 +33,7 @@ def slowness():
         json.loads(json.dumps([{str(number): [number / 7] * 5} for number in range(50_000)]))
         return time.process_time() - began
 
-    return max(1.0, min(seconds() for _ in range(5)) / 0.3)
+    return max(1.0, min(seconds() for _ in range(5)) / 0.5)
 
 
 @pytest.fixture(scope="session")
