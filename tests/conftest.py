@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import time
 
 import pytest
 import torch
@@ -22,18 +21,6 @@ def figure(request):
         request.node.user_properties.append(("figure", text))
 
     return say
-
-
-@pytest.fixture(scope="session")
-def slowness():
-    """How many times slower this machine is than the one that limits of seconds are meant for; at least 1."""
-
-    def seconds() -> float:
-        began = time.process_time()
-        json.loads(json.dumps([{str(number): [number / 7] * 5} for number in range(50_000)]))
-        return time.process_time() - began
-
-    return max(1.0, min(seconds() for _ in range(5)) / 0.5)
 
 
 @pytest.fixture(scope="session")

@@ -221,7 +221,7 @@ def resolve(kind: str, table: Mapping[str, str], name: str) -> type:
     if where in table and attribute.islower():  # not a class, which has a capital, but an option without its value
         raise SpecError(f"option {attribute!r} of {kind} {where!r} has no value; write {name}=value")
     if where == "__main__":
-        raise SpecError(f"{attribute} was defined in a notebook; define it again and pass the class itself")
+        raise SpecError(f"{attribute} was defined in a notebook or session; define it again and pass the class itself")
     return loading.load_class(where, attribute)
 
 

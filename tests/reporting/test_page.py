@@ -186,7 +186,7 @@ def test_many_encodings_become_bands_and_the_page_stays_small(tmp_path):
 @pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.timeout(240)
-def test_ten_thousand_runs_are_reported_in_a_minute(tmp_path, figure, slowness):
+def test_ten_thousand_runs_are_reported_in_a_minute(tmp_path, figure):
     """10,000 runs × 40 lengths, 40 encodings, 50 tasks, in a process of its own whose memory is looked at."""
     import subprocess
     import sys
@@ -197,7 +197,7 @@ def test_ten_thousand_runs_are_reported_in_a_minute(tmp_path, figure, slowness):
     assert done.returncode == 0, done.stderr[-2000:]
     seconds, memory, size = (float(word) for word in done.stdout.split())
     figure(f"10,000 runs reported in {seconds:.1f} s of a core, {memory / 1e9:.2f} GB, page of {size / 1e6:.1f} MB")
-    assert seconds < 60 * slowness and memory < 2e9
+    assert seconds < 60 and memory < 2e9
 
 
 @pytest.mark.slow

@@ -56,7 +56,7 @@ def test_a_line_says_what_the_reach_of_the_run_is():
 
 @pytest.mark.slow
 @pytest.mark.alone
-def test_a_million_rows_are_summarised_in_two_seconds(figure, slowness):
+def test_a_million_rows_are_summarised_in_two_seconds(figure):
     rows = made(10_000, 34, 3)
     assert rows.height > 1_000_000
     run_scores(rows.head(1000))
@@ -64,4 +64,4 @@ def test_a_million_rows_are_summarised_in_two_seconds(figure, slowness):
     found = run_scores(rows)
     took = time.perf_counter() - began
     figure(f"{rows.height:,} rows of {found.height:,} runs summarised in {took:.2f} s")
-    assert found.height == 10_000 and took < 2 * slowness
+    assert found.height == 10_000 and took < 2

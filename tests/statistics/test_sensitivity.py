@@ -91,7 +91,7 @@ def test_the_order_of_rows_changes_nothing():
 
 @pytest.mark.slow
 @pytest.mark.alone
-def test_ten_thousand_runs_are_worked_out_in_seconds(figure, slowness):
+def test_ten_thousand_runs_are_worked_out_in_seconds(figure):
     """50 tasks, 40 encodings, 5 seeds, 40 lengths, 3 checkpoints: all that a report asks for."""
     dice, lengths = np.random.default_rng(0), 40
     names = ["nope", "t5", "alibi", "rope:fraction=0.25", "sinusoidal", *(f"e{number}" for number in range(35))]
@@ -129,4 +129,4 @@ def test_ten_thousand_runs_are_worked_out_in_seconds(figure, slowness):
     assert len(alternative_rankings(rows, labels)) == 55
     took = time.perf_counter() - began
     figure(f"statistics of {len(keys):,} runs, {rows.height:,} rows, 780 pairs of encodings in {took:.1f} s")
-    assert took < 30 * slowness
+    assert took < 30

@@ -148,7 +148,7 @@ def test_a_small_step_reaches_a_small_share_of_the_peak():
 
 @pytest.mark.slow
 @pytest.mark.alone
-def test_ten_thousand_runs_are_costed_in_seconds(slowness):
+def test_ten_thousand_runs_are_costed_in_seconds():
     kinds = [
         plan(task, encoding, model=f"laptop:layers={layers}")
         for task in ("copy:variant=same", "addition", "sort", "parity", "scan")
@@ -158,7 +158,7 @@ def test_ten_thousand_runs_are_costed_in_seconds(slowness):
     plans = [replace(kind, seed=seed) for kind in kinds for seed in range(100)]
     start = time.process_time()
     costs = [run_cost(one, A100) for one in plans]
-    assert time.process_time() - start < 6 * slowness
+    assert time.process_time() - start < 6
     assert costs[0] == costs[99] != costs[100]
     whole = total_cost(costs, parallel_runs=8)
     assert whole.runs == 10_000 and whole.hours == pytest.approx(8 * whole.wall_hours)

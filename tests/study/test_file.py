@@ -222,7 +222,7 @@ def big(tmp_path_factory):
         ("status", 3.0, "big in lengthwise-store: 9,000 of 10,000 done", False),
     ],
 )
-def test_ten_thousand_runs_are_quick(big, figure, slowness, command, limit, said, torch):
+def test_ten_thousand_runs_are_quick(big, figure, command, limit, said, torch):
     arguments = [sys.executable, "-c", RUN, "study", command, "big.yaml"]
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     done = subprocess.run(arguments, cwd=big, capture_output=True, text=True, check=False)
@@ -232,14 +232,13 @@ def test_ten_thousand_runs_are_quick(big, figure, slowness, command, limit, said
     assert done.returncode == 0, done.stderr
     assert said in done.stdout
     assert done.stderr.strip() == str(torch), "torch is imported for building alone"
-    allowed = limit * slowness
-    figure(f"study {command} of 10,000 runs: {seconds:.2f} s of a core, {wall:.2f} s in all, limit {allowed:.1f} s")
-    assert seconds < allowed
+    figure(f"study {command} of 10,000 runs: {seconds:.2f} s of a core, {wall:.2f} s in all, limit {limit:g} s")
+    assert seconds < limit
 
 
 @pytest.mark.slow
 @pytest.mark.alone
-def test_ten_thousand_runs_with_groups_of_tasks_are_quick(figure, slowness):
+def test_ten_thousand_runs_with_groups_of_tasks_are_quick(figure):
     """Each run's tuning run is found by its labels, not by looking at all runs."""
     tasks = [f"copy:longest={longest}" for longest in range(4, 14)]
     fields = {"base": {}, "vary": {"task": tasks, "encoding": yaml.safe_load(BIG)["vary"]["encoding"]}, "seeds": 100}
@@ -248,7 +247,7 @@ def test_ten_thousand_runs_with_groups_of_tasks_are_quick(figure, slowness):
     items, waiting = planned.items({})
     seconds = time.process_time() - began
     figure(f"items of 10,000 runs that wait for 20 tuning runs: {seconds:.2f} s, limit 3 s")
-    assert (len(items), len(waiting)) == (20, 10_000) and seconds < 3 * slowness
+    assert (len(items), len(waiting)) == (20, 10_000) and seconds < 3
 
 
 def test_a_plan_made_of_anothers_is_the_one_that_is_made_alone():

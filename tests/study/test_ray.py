@@ -19,6 +19,7 @@ from lengthwise.study.drive import Driver
 from lengthwise.study.executors import InProcess
 from lengthwise.study.file import RunResources
 from lengthwise.study.plan import Planned
+from lengthwise.study.ray_executor import _own_signals
 from lengthwise.study.store import Store
 from tests.study.conftest import TINY, lengthwise, tiny
 
@@ -45,6 +46,18 @@ def command_of(process: int) -> str:
     with suppress(OSError):
         return Path(f"/proc/{process}/cmdline").read_text().replace("\0", " ")
     return ""
+
+
+def test_ray_starts_without_changing_our_signals():
+    """Its servers survive a closed terminal, and its handler of SIGTERM, which exits with 15, does not stay."""
+    before = signal.getsignal(signal.SIGTERM)
+    show = "print(next(line for line in open('/proc/self/status') if line.startswith('SigBlk')))"
+    with _own_signals():
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))
+        server = subprocess.run([sys.executable, "-c", show], capture_output=True, text=True, check=True)
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert int(server.stdout.split()[1], 16) & 1 << (signal.SIGHUP - 1)
+    assert signal.SIGHUP not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 class Command:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from io import BytesIO
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lengthwise.checksums import Damaged
 
@@ -109,13 +109,14 @@ def _with_columns(table: pl.DataFrame, columns: Mapping[str, str], source: str, 
     """The table with these columns alone; raises if one is missing or of another type."""
     import polars as pl
 
-    schema, wanted = table.schema, {name: getattr(pl, kind) for name, kind in columns.items()}
+    wanted: dict[Any, Any] = {name: getattr(pl, kind) for name, kind in columns.items()}
+    schema = table.schema
     if list(schema.items()) == list(wanted.items()):
         return table
     wrong = [name for name, kind in wanted.items() if schema.get(name) not in (kind, pl.Null)]
     if wrong:
         raise Damaged(f"{source} has no {of}: column {wrong[0]!r} is missing or of another type")
-    return table.select(list(columns)).cast({name: getattr(pl, kind) for name, kind in columns.items()})
+    return table.select(list(columns)).cast(wanted)
 
 
 def validate(rows: pl.DataFrame, source: str) -> pl.DataFrame:
@@ -137,11 +138,10 @@ def validate(rows: pl.DataFrame, source: str) -> pl.DataFrame:
         "`seen` is missing": pl.col("seen").is_null(),
         "chance is no probability": ~pl.col("chance").is_between(0, 1).fill_null(True),
         "a loss is no number from 0": ~((pl.col("loss") >= 0) & pl.col("loss").is_finite()).fill_null(True),
+        "one is there twice": pl.struct(*KEYS, *keyed).is_duplicated(),
     }
-    twice = pl.struct(*KEYS, *keyed).is_duplicated()
-    checks = [mask.any().alias(why) for why, mask in broken.items()]
-    failed = rows.select(*checks, twice.any().alias("one is there twice")).row(0, named=True)  # in one pass
-    for why, mask in {**broken, "one is there twice": twice}.items():
+    failed = rows.select(mask.any().alias(why) for why, mask in broken.items()).row(0, named=True)  # in one pass
+    for why, mask in broken.items():
         if failed[why]:
             first = rows.filter(mask).row(0, named=True)
             raise Damaged(
