@@ -245,12 +245,12 @@ def attention_sentences() -> list[str]:
     def value(task: str, pairing: str, name: str) -> str:
         return short(estimate_divergence(divergence(), task, pairing, name, "true matching").value or 0.0, 3)
 
-    near = [value(COPY, "record", name) for name in ("t5", "rope:fraction=0.25", "nope")]
-    alibi, t5 = (value(REVERSE, "record", name) for name in ("alibi", "t5"))
+    near = [value(COPY, "record", name) for name in ("t5", "nope", "rope")]
+    alibi, t5, rope = (value(REVERSE, "record", name) for name in ("alibi", "t5", "rope"))
     return [
         f"D(NoPE, T5) − D(NoPE, NoPE′) is {gap(COPY, 't5')} on copy and {gap(REVERSE, 't5')} on reverse",
         f"({', '.join(near)})",
-        f"on reverse ALiBi is nearest ({alibi}), T5 comes after it ({t5})",
+        f"on reverse ALiBi is nearest ({alibi}), T5 comes after it ({t5}), and RoPE is farther ({rope})",
         f"at seen lengths by nothing ({gap(REVERSE, 'alibi', seen=True)})",
         f"ALiBi is at {value(COPY, 'floor', 'alibi')} before training and {value(COPY, 'record', 'alibi')} after",
         f"(reverse: NoPE from itself {value(REVERSE, 'record', 'nope')}, of a possible .693)",

@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "study": {"run", "evaluation", "model", "encoding", "task", "training"},
     "statistics": {"study"},
     "publication": set(),
-    "reporting": {"statistics", "study", "publication", "encoding", "training"},
+    "reporting": {"evaluation", "statistics", "study", "publication", "encoding", "training"},
     "interface": {
         *("run", "study", "reporting", "statistics", "encoding", "task", "conformance", "model", "publication"),
         *("analysis", "theory", "evaluation", "corpora", "hf", "timing", "training"),

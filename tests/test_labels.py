@@ -59,7 +59,7 @@ def test_every_encoding_has_a_label_of_its_own_and_alike_ones_keep_their_spellin
 def test_pages_figures_and_latex_use_labels_and_one_format(tmp_path):
     from lengthwise.reporting.latex import write_latex_tables
 
-    page = Page(findings(study(TASKS[:2], [*FIVE, "rope"])))
+    page = Page(findings(study(TASKS[:2], [*FIVE, "rope:fraction=0.25"])))
     page.write(tmp_path)
     figures = {path.stem: path.read_text() for path in (tmp_path / "figures").glob("*.svg")}
     for text in (*figures.values(), page.verdict, write_latex_tables(page, tmp_path)[0].read_text()):

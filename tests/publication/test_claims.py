@@ -11,15 +11,17 @@ from lengthwise.study.reading import recipes
 
 CLAIMS = yaml.safe_load((Path(__file__).parents[2] / "studies" / "claims.yaml").read_text())["claims"]
 FIELDS = ["id", "claim", "source", "published", "study", "measure", "encodings", "against", "tasks", "rule"]
+OPTIONAL = {"main", "quantity", "settings"}
 RULES = {"above", "below", "within", "order", "not tested here"}
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim["id"])
 def test_a_claim_has_the_fields_of_the_schema(claim):
     told = claim["measure"] == "analysis"
-    assert [field for field in claim if field != "quantity"] == FIELDS
+    assert [field for field in claim if field not in OPTIONAL] == FIELDS
+    assert all(name in recipes() for name in claim.get("settings", []))
     assert ("quantity" in claim) == told
-    assert claim["measure"] in {"mean_unseen", "mrr", "reach", "seen", "analysis"}
+    assert claim["measure"] in {"mean_unseen", "mrr", "reach", "learned", "analysis"}
     ((kind, value),) = claim["rule"].items()
     assert kind in RULES
     if kind in {"above", "below"}:
@@ -48,6 +50,10 @@ def test_every_claim_of_the_seeds_is_there_once():
     ids = [claim["id"] for claim in CLAIMS]
     assert len(ids) == len(set(ids))
     assert {*(f"C{number}" for number in range(1, 8)), "H1", "H2", "V1", "V2", "V3", "V4"} <= set(ids)
+
+
+def test_the_main_claims_are_two_and_were_named_before():
+    assert [claim["id"] for claim in CLAIMS if claim.get("main")] == ["C1", "C1-accuracy"]
 
 
 def test_claims_are_no_recipe():

@@ -240,7 +240,7 @@ def test_our_names_are_theirs():
     assert tuple(TASKS) == PUBLISHED
     for name in ENCODINGS:
         assert str(canonical_encoding(Spec.of(name))) == name
-        assert published_encoding(name) == name
+        assert published_encoding(name, head_width=64) == name
     for task, about in TASKS.items():
         assert published_task(task) == task
         assert about.unit == resolve("task", OURS, Spec.of(task).name).unit
@@ -250,6 +250,9 @@ def test_our_names_are_theirs():
     assert published_task("copy:longest=16:variant=same:protocol=paper") == "copy:variant=same"
     assert published_task("addition:scratchpad=full") is None
     assert published_task("dyck") is None
-    assert published_encoding("rope:fraction=0.25") == ROTARY
-    assert published_encoding("rope") is None
+    # Rotary turns 16 coordinates: all of a head of 16, a quarter of one of 64.
+    assert published_encoding("rope") == published_encoding("rope:interleaved=true") == ROTARY
+    assert published_encoding("rope:fraction=0.25") is None and published_encoding("rope", head_width=64) is None
+    assert published_encoding("rope:fraction=0.25", head_width=64) == ROTARY
+    assert published_encoding("rope:theta=100.0") is None
     assert published_encoding("t5:buckets=64") is None

@@ -14,8 +14,8 @@ from lengthwise.reporting.findings import Findings, run_label_table
 from lengthwise.study.file import StudyFile
 from lengthwise.study.plan import Item, Planned, check_only_encoding_differs
 
-STRENGTH = {"nope": 1.5, "t5": 1.4, "alibi": 1.3, "rope": 1.05, "rope:fraction=0.25": 1.2, "sinusoidal": 1.02}
-FIVE = ["nope", "t5", "alibi", "rope:fraction=0.25", "sinusoidal"]
+STRENGTH = {"nope": 1.5, "t5": 1.4, "alibi": 1.3, "rope": 1.2, "rope:fraction=0.25": 1.05, "sinusoidal": 1.02}
+FIVE = ["nope", "t5", "alibi", "rope", "sinusoidal"]
 TASKS = ["copy:longest=8:variant=same", "sort:longest=6", "parity:longest=8"]
 
 

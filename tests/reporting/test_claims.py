@@ -1,19 +1,38 @@
 """Claims are decided by their committed rule: on planted rows each verdict can be had."""
 
+from dataclasses import replace
+
+import polars as pl
 import pytest
 
-from lengthwise.reporting.claims import Claim, Rule, judge_claim, last_commit_date, read_claims
+from lengthwise.reporting.attention_claims import attention_estimates
+from lengthwise.reporting.claims import Claim, Rule, StudyResults, judge_claim, last_commit_date, read_claims
 from lengthwise.reporting.numbers import compute_numbers
 from lengthwise.spec import SpecError
 from lengthwise.statistics.estimate import Estimate
+from lengthwise.study.add import find_committed_file
 from lengthwise.study.reading import recipes, shipped_file_path
 from tests.reporting.made import FIVE, TASKS, findings, study
 
-FOUND = findings(study(TASKS, FIVE, seeds=5))
-HERE = compute_numbers(FOUND)
+SIX = [*TASKS, "copy:longest=8:variant=random", "copy:longest=8:variant=replace", "reverse:longest=8"]
+FOUND = findings(study(SIX, FIVE, seeds=5))
 
 
-def claim(measure="mean_unseen", encodings=("nope",), against=("sinusoidal",), tasks="all", **rule) -> Claim:
+def results(found) -> dict[str, StudyResults]:
+    return {"made": StudyResults(found, compute_numbers(found))}
+
+
+HERE = results(FOUND)
+
+
+def with_scores(change) -> dict[str, StudyResults]:
+    """The results with other scores; `change` gets the table of scores and returns another one."""
+    return {"made": StudyResults(FOUND, replace(HERE["made"].numbers, scores=change(HERE["made"].numbers.scores)))}
+
+
+def claim(
+    measure="mean_unseen", encodings=("nope",), against=("sinusoidal",), tasks="all", settings=(), **rule
+) -> Claim:
     return Claim.model_validate(
         {
             "id": "X",
@@ -25,6 +44,7 @@ def claim(measure="mean_unseen", encodings=("nope",), against=("sinusoidal",), t
             "encodings": list(encodings),
             "against": list(against),
             "tasks": tasks,
+            "settings": list(settings),
             "rule": rule or {"above": 0},
         }
     )
@@ -38,19 +58,18 @@ def claim(measure="mean_unseen", encodings=("nope",), against=("sinusoidal",), t
         (claim(encodings=["nope"], against=["t5", "sinusoidal"], above=0.3), "does not hold"),
         (claim(measure="mrr", encodings=["nope"], against=["sinusoidal"]), "holds"),
         (claim(measure="mrr", encodings=["sinusoidal"], against=["nope"], above=0), "does not hold"),
-        (claim(measure="seen", against=[], above=0.9), "holds"),
-        (claim(measure="seen", encodings=["sinusoidal"], against=[], above=0.999), "does not hold"),
+        (claim(measure="learned", encodings=["nope", "t5"], against=[]), "holds"),
         (claim(encodings=["nope", "alibi", "sinusoidal"], against=[], order=True), "holds"),
         (claim(encodings=["sinusoidal", "alibi", "nope"], against=[], order=True), "does not hold"),
         (claim(against=["alibi"], within=[-1, 1]), "holds"),
-        (claim(encodings=["rope"]), "not tested here"),
+        (claim(encodings=["fire"]), "not tested here"),
         (claim(tasks=["addition"]), "not tested here"),
         (claim(measure="analysis"), "not tested here"),
         (claim(**{"not tested here": "no time"}), "not tested here"),
     ],
 )
 def test_each_verdict_can_be_had(made, word):
-    found = judge_claim(made, FOUND, HERE)
+    found = judge_claim(made, HERE)
     assert found.word == word, found
     assert found.ours
 
@@ -61,7 +80,7 @@ def test_a_claim_about_all_tasks_is_not_judged_on_some():
     made = study(TASKS, FIVE, seeds=3)
     some = [item for item in Planned(made).items({})[0] if item.point.task != TASKS[0]]
     found = findings(made, some)
-    assert judge_claim(claim(), found, compute_numbers(found)).ours == "only 2 of its 3 tasks are there"
+    assert judge_claim(claim(), results(found)).ours == "only 2 of its 3 tasks are there"
 
 
 def test_an_interval_across_the_bound_settles_nothing():
@@ -70,7 +89,77 @@ def test_an_interval_across_the_bound_settles_nothing():
     alone = Estimate(0.5, None, None, None, 1, "seed", "t", "no seed interval")
     assert Rule(above=0).interval_verdict(alone) == 0
     one = findings(study(TASKS[:1], FIVE, seeds=1))
-    assert judge_claim(claim(), one, compute_numbers(one)).word == "not settled"
+    assert judge_claim(claim(), results(one)).word == "not settled"
+
+
+def test_below_six_tasks_an_interval_settles_nothing():
+    few = findings(study(TASKS, FIVE, seeds=5))
+    assert judge_claim(claim(), results(few)).word == "not settled"
+    assert judge_claim(claim(), HERE).word == "holds"
+
+
+def test_a_claim_that_only_one_weighting_supports_depends_on_it():
+    """Three of six tasks are copies: ahead on them alone, T5 is ahead by tasks, and not by families."""
+    mixed = with_scores(
+        lambda table: table.with_columns(
+            unseen=pl.when(pl.col("encoding") != "t5")
+            .then(0.5)
+            .when(pl.col("task").str.contains("copy"))
+            .then(0.75)
+            .otherwise(0.3)
+        ).with_columns(noise_unseen=pl.lit(1e-6))
+    )
+    made = judge_claim(claim(encodings=["t5"], against=["nope"]), mixed)
+    assert made.word == "depends on the weighting" and "families equal" in made.ours
+
+
+def test_one_pair_of_many_refutes_only_after_holm():
+    """An interval that lies below 0 at 95 % and not at 98.75 %, among four pairs."""
+    border = Estimate(-0.1, -0.19, -0.01, 0.95, 30, "pairs", "t", "words", df=20.0)
+    above = Estimate(0.5, 0.4, 0.6, 0.95, 30, "pairs", "t", "words", df=20.0)
+    alone = judge_claim(claim(measure="analysis"), None, {"X": [("a", border)]})
+    many = judge_claim(claim(measure="analysis"), None, {"X": [("a", border), *(("b", above),) * 3]})
+    assert (alone.word, many.word) == ("does not hold", "not settled")
+
+
+def test_learned_is_judged_task_by_task():
+    some = with_scores(
+        lambda table: table.with_columns(
+            learned=pl.col("learned") & ~((pl.col("encoding") == "t5") & (pl.col("task") == TASKS[1]))
+        )
+    )
+    made = judge_claim(claim(measure="learned", encodings=["nope", "t5"], against=[]), some)
+    assert made.word == "does not hold" and made.ours == "not learned in 1 of 12: T5 on sort"
+    beside = judge_claim(claim(against=["t5"], above=-1), some)
+    assert beside.word == "holds"  # learned or not, every task counts
+    assert beside.more == ["on the 5 of 6 tasks that all of them learned: not settled"]  # fewer than six
+
+
+def test_a_claim_that_turns_at_another_setting_holds_at_this_one_only():
+    varied = study(TASKS[:1], ["nope", "sinusoidal"], seeds=3)
+    varied = varied.model_copy(
+        update={"name": "scale", "base": varied.base.model_copy(update={"model": "laptop:sigma=0.02"})}
+    )
+    found = findings(varied)
+    same = {**HERE, "scale": StudyResults(found, compute_numbers(found))}
+    asked = claim(settings=["scale"])
+    kept = judge_claim(asked, same)
+    assert kept.word == "holds" and kept.more[-1] == "other settings (scale): no sign changes"
+    numbers = compute_numbers(found)
+    flipped = numbers.scores.with_columns(unseen=1 - pl.col("unseen"))
+    turned = judge_claim(asked, {**HERE, "scale": StudyResults(found, replace(numbers, scores=flipped))})
+    assert turned.word == "holds at this setting only" and "laptop:sigma=0.02" in turned.more[-1]
+    assert judge_claim(asked, HERE).more[-1] == "other settings (scale): not run"
+
+
+def test_claims_about_attention_are_judged_from_the_committed_analysis(tmp_path):
+    folder = find_committed_file("attention")
+    made = attention_estimates(folder, read_claims())
+    assert set(made) == {"C4", "C6", "C6-alibi"} and len(made["C4"]) == 2 * 3  # two tasks, three encodings
+    for one in read_claims():
+        if one.id in made:
+            assert judge_claim(one, None, made).word in {"holds", "does not hold", "not settled"}
+    assert attention_estimates(tmp_path, read_claims()) == {}
 
 
 def test_a_task_is_meant_by_its_name_and_the_options_that_are_written():
@@ -84,7 +173,7 @@ def test_the_claims_that_ship_are_sound():
     assert {f"C{n}" for n in range(1, 8)} <= {one.id for one in made} and len({one.id for one in made}) == len(made)
     for one in made:
         assert one.study is None or one.study in recipes()
-        assert judge_claim(one, None, None).word == "not tested here"
+        assert judge_claim(one).word == "not tested here"
 
 
 def test_a_rule_is_one_rule(tmp_path):

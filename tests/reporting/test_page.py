@@ -4,8 +4,10 @@ import os
 import re
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from lengthwise.reporting.page import Page
@@ -152,11 +154,35 @@ def test_planned_runs_that_are_not_there_are_counted_as_missing():
     assert any("In no mean" in words and "copy same" in words for words in told)
 
 
+def test_what_was_learned_by_heart_and_older_test_sets_are_said():
+    found = findings(study(TASKS[:2], ["nope", "rope"]))
+    assert "trained on" not in Page(found).task_summary_table(TASKS[0])[0]
+    assert not [line for line in Page(found).warnings() if "by heart" in line or "test sets" in line]
+    shares = {"nope": 1.0, "rope": 0.5}
+    own = pl.col("encoding").replace_strict(shares) * pl.col("examples")
+    seen = found.rows.filter(pl.col("split") == "test_seen")
+    # RoPE answers half of the others and all that it was trained on; NoPE all of both.
+    tested = seen.with_columns(correct=own.cast(pl.Int64))
+    trained = seen.with_columns(pl.lit("train").alias("split"), correct=pl.col("examples"))
+    rows = pl.concat([found.rows.filter(pl.col("split") != "test_seen"), tested, trained])
+    records = {
+        item.key: {"run": {"recorded": {"sets": 3} if number else {}}, "done": {}}
+        for number, item in enumerate(found.items)
+    }
+    page = Page(replace(found, rows=rows, records=records))
+    lines = {line["encoding"]: line for line in page.task_summary_table(TASKS[0])}
+    assert (lines["RoPE"]["trained on"], lines["RoPE"]["seen"]) == ("1.000", "0.500")
+    (told,) = [line for line in page.warnings() if "by heart" in line]
+    assert "RoPE on copy same 1.00 and 0.50" in told and "NoPE" not in told
+    (older,) = [line for line in page.warnings() if "different test sets" in line]
+    assert "versions 2, 3" in older
+
+
 def test_the_rank_table_has_one_ranking():
-    page = Page(findings(study(TASKS, [*FIVE, "rope"])))
+    page = Page(findings(study(TASKS, [*FIVE, "rope:fraction=0.25"])))
     shown = {line["encoding"]: line["MRR"] for line in page.rank_table()}
     ours = next(one for words, one in page.numbers.mrr.items() if words.startswith("ours"))
-    assert shown["ALiBi"] == f"{ours.values['ALiBi']:.3f}" and shown["RoPE"] == "–"
+    assert shown["ALiBi"] == f"{ours.values['ALiBi']:.3f}" and shown["RoPE ¼"] == "–"
     assert abs(sum(float(value) for value in shown.values() if value != "–") - 2.2833) < 0.003
 
 
@@ -204,7 +230,7 @@ def test_ten_thousand_runs_are_reported_in_a_minute(tmp_path, figure):
 def test_five_hundred_runs_fit_in_three_megabytes(figure):
     tasks = [f"copy:longest={n}:variant=same" for n in range(8, 25)]
     began = time.perf_counter()
-    page = Page(findings(study(tasks, [*FIVE, "rope"], seeds=5)))
+    page = Page(findings(study(tasks, [*FIVE, "rope:fraction=0.25"], seeds=5)))
     size = len(page.html().encode())
     figure(f"510 runs: page of {size / 1e6:.2f} MB in {time.perf_counter() - began:.1f} s")
     assert len(page.found.items) == 510 and size < 3_000_000

@@ -15,11 +15,13 @@ import polars as pl
 import pytest
 import torch
 
+from lengthwise.evaluation.cases import trained_cases
 from lengthwise.folder import Folder
 from lengthwise.run import STOPPED, Plan, Run, train
 from lengthwise.run.resume import best_checkpoint_steps
 from lengthwise.run.run import attempts_of
 from lengthwise.spec import SpecError
+from lengthwise.task.sets import instances, training_lengths_and_indices
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "ids.json"
 TASK = "copy:variant=same:alphabet=40:longest=4"
@@ -59,10 +61,26 @@ def test_every_label_is_evaluated_at_every_length(run):
     rows = run.rows()
     assert set(rows["checkpoint"]) == {"last", "best", "earliest_best", "25%", "50%", "75%"}
     assert set(rows["run"]) == {run.id} and set(rows["evaluation"]) == {"as trained"}
-    last = rows.filter(pl.col("checkpoint") == "last")
+    last = rows.filter((pl.col("checkpoint") == "last") & (pl.col("split") != "train"))
     assert last["length"].to_list() == [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16]
     assert last["seen"].sum() == 4
     assert run.checkpoints["50%"] == 30
+
+
+def test_examples_that_were_trained_on_are_evaluated_beside_the_others(run):
+    """64 of each length, or all that there are; the first ones of the run's own training set."""
+    rows = run.rows().filter(pl.col("split") == "train")
+    assert set(rows["checkpoint"]) == {"last", "best", "earliest_best"}  # not the stages, which have few examples
+    last = rows.filter(pl.col("checkpoint") == "last")
+    assert last["length"].to_list() == [1, 2, 3, 4] and last["seen"].all()
+    training, task = run.plan.training, run.task
+    drawn = list(zip(*training_lengths_and_indices(task, 0, training.steps * training.batch_size, 0), strict=True))
+    for length, examples in last.select("length", "examples").iter_rows():
+        mine = [index for n, index in drawn if n == length]
+        trained = set(instances(task, "train", [length] * len(mine), mine, 0))
+        assert examples == min(64, len(trained))
+        cases = [case for case in trained_cases(task, len(drawn), 0) if case.length == length]
+        assert len(cases) == examples and {case.instance for case in cases} <= trained
 
 
 def test_no_split_but_validation_is_seen_in_training(tmp_path, monkeypatch):
@@ -252,7 +270,8 @@ def test_stored_weights_are_evaluated_with_another_encoding_without_training(run
     assert set(anew.rows["evaluation"]) == {"encoding=nope temperature=log-n:trained=10"}
     assert anew.rows["split"].to_list() == ["test_seen", "test_unseen", "test_far"]
     as_trained = run.evaluate([3, 5])
-    stored = run.rows().filter((pl.col("checkpoint") == "last") & pl.col("length").is_in([3, 5]))
+    last = (pl.col("checkpoint") == "last") & (pl.col("split") != "train")
+    stored = run.rows().filter(last & pl.col("length").is_in([3, 5]))
     # In another batch the loss differs in its last digits; what is counted does not.
     assert as_trained.rows.drop("loss").equals(stored.drop("loss"))
     assert as_trained.rows["loss"].to_list() == pytest.approx(stored["loss"].to_list(), rel=1e-5)

@@ -14,7 +14,7 @@ from lengthwise.spec import SpecError
 from lengthwise.statistics.aggregates import encoding_differences, mean_scores_over_tasks, task_difference
 from lengthwise.statistics.estimate import OTHER_TASKS, THESE_TASKS
 from lengthwise.statistics.flips import _VALUES, EXACT, _signs, holm_correction, sign_flip_tests
-from lengthwise.statistics.intervals import mean_over_families, mean_over_tasks, task_family
+from lengthwise.statistics.intervals import at_level, mean_over_families, mean_over_tasks, task_family
 from lengthwise.statistics.outcomes import example_variance, read_outcomes
 from lengthwise.statistics.table import score_table
 from lengthwise.task import PUBLISHED
@@ -38,7 +38,10 @@ def table(values: dict[tuple[str, str, int], float | None]) -> pl.DataFrame:
 
 def test_these_tasks_by_hand():
     one = mean_over_tasks({"a": [0.4, 0.6], "b": [0.5, 0.7]})
-    assert one.value == pytest.approx(0.55) and one.df == pytest.approx(2) and one.words == THESE_TASKS
+    assert one.value == pytest.approx(0.55) and one.df == pytest.approx(2)
+    assert one.level is None and one.words.startswith(THESE_TASKS) and "fewer than 6 tasks" in one.words
+    six = mean_over_tasks({name: [0.4, 0.6] for name in "abcdef"})
+    assert six.level == 0.95 and six.words == THESE_TASKS
     assert one.half == pytest.approx(stats.t.ppf(0.975, 2) * math.sqrt(0.005)) and (one.n, one.unit) == (
         4,
         "(task, seed) pairs",
@@ -70,12 +73,38 @@ def test_seeds_that_all_agree_say_so():
 
 def test_other_tasks_are_families():
     values = {"copy:variant=same": 0.9, "copy:variant=random": 0.7, "sort:variant=single": 0.4, "parity": 0.6}
+    values |= {"scan": 0.5, "reverse": 0.7}
     one = mean_over_families(values)
-    means = [0.8, 0.4, 0.6]
-    assert one.value == pytest.approx(0.6) and (one.n, one.unit, one.words) == (3, "task families", OTHER_TASKS)
-    assert one.half == pytest.approx(stats.t.ppf(0.975, 2) * np.std(means, ddof=1) / math.sqrt(3))
-    assert mean_over_families(values, family_of=str).n == 4
-    assert mean_over_families({"copy:variant=same": 0.1, "copy": 0.2}).low is None
+    means = [0.8, 0.4, 0.6, 0.5, 0.7]
+    assert one.value == pytest.approx(0.6) and (one.n, one.unit, one.words) == (5, "task families", OTHER_TASKS)
+    assert one.half == pytest.approx(stats.t.ppf(0.975, 4) * np.std(means, ddof=1) / math.sqrt(5))
+    assert mean_over_families(values, family_of=str).n == 6
+    del values["scan"]
+    few = mean_over_families(values)
+    assert few.low is None and few.n == 4 and "fewer than 5 task families" in few.words
+
+
+def test_families_may_have_equal_weights():
+    """Two copies and a sort: a half for sort, a quarter for each copy; the variance has the squares of these."""
+    values = {"copy:variant=same": [0.4, 0.6], "copy:variant=random": [0.8, 0.8], "sort": [0.1, 0.3]}
+    one = mean_over_tasks(
+        values, {"copy:variant=same": 0.0, "copy:variant=random": 0.0, "sort": 0.004}, family_of=task_family
+    )
+    assert one.value == pytest.approx(0.25 * 0.5 + 0.25 * 0.8 + 0.5 * 0.2)
+    seeds, total = (0.01 / 16, 0.0, 0.01 / 4), 0.01 / 16 + 0.01 / 4 + 0.004 / 4
+    df = total**2 / sum(part**2 for part in seeds)
+    assert one.df == pytest.approx(df) and one.half == pytest.approx(stats.t.ppf(0.975, df) * math.sqrt(total))
+    equal = mean_over_tasks(values, family_of=str)
+    assert equal == mean_over_tasks(values)
+
+
+def test_an_interval_at_another_level():
+    one = mean_over_tasks({name: [0.4, 0.6, 0.5] for name in "abcdef"})
+    wider = at_level(one, 0.99)
+    assert wider.value == one.value and wider.level == 0.99
+    assert wider.half == pytest.approx(one.half * stats.t.ppf(0.995, one.df) / stats.t.ppf(0.975, one.df))
+    none = mean_over_tasks({"a": [0.4]})
+    assert at_level(none, 0.99) == none
 
 
 def test_the_published_variants_are_of_ten_families():

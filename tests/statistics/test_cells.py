@@ -136,6 +136,18 @@ def test_cells_of_a_study():
     assert str(half.median) == str(L + 3)
 
 
+def test_the_ends_of_a_reach_allow_for_the_test_set():
+    """Of 200 examples, .92 and .88 may be .9: seeds agree on L + 2, another test set may give L + 1 to L + 3."""
+    planted = {("copy", "nope", seed): [1.0, 0.92, 0.88, 0.5] for seed in range(5)}
+    lines = run_scores(made(planted))
+    assert set(lines["reach"]) == {L + 2} and set(lines["reach_low"]) == {L + 1} and set(lines["reach_high"]) == {L + 3}
+    found = reach_cells(lines, named(planted))["copy", "nope"]
+    assert (str(found.low), str(found.median), str(found.high)) == (str(L + 1), str(L + 2), str(L + 3))
+    sure = {key: [1.0, 1.0, 0.5, 0.5] for key in planted}
+    certain = reach_cells(run_scores(made(sure)), named(sure))["copy", "nope"]
+    assert str(certain.low) == str(certain.median) == str(certain.high) == str(L + 2)
+
+
 def test_the_order_of_rows_changes_no_cell():
     planted = {("copy", "nope", seed): random.Random(seed).random() for seed in range(5)}
     rows, labels = made(planted), named(planted)

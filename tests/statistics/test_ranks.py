@@ -11,7 +11,7 @@ from scipy import stats
 
 from lengthwise.spec import SpecError
 from lengthwise.statistics.ranks import (
-    FULL,
+    FIVE,
     QUARTER,
     ROW_ORDER,
     above_chance,
@@ -27,7 +27,7 @@ from lengthwise.statistics.table import score_table
 from tests.statistics.planted import made, named
 
 HARMONIC = 1 + 1 / 2 + 1 / 3 + 1 / 4 + 1 / 5
-FIVE = list(QUARTER.values())
+NAMES = list(FIVE.values())
 
 
 def told(planted, **options) -> pl.DataFrame:
@@ -60,17 +60,17 @@ def test_ties_share_the_expected_reciprocal_rank():
 
 
 def test_a_task_where_all_tie_gives_everybody_the_average():
-    found = mean_reciprocal_ranks(told(study({name: [0.0, 0.0, 0.0] for name in FIVE})))
+    found = mean_reciprocal_ranks(told(study({name: [0.0, 0.0, 0.0] for name in NAMES})))
     assert list(found.values.values()) == pytest.approx([HARMONIC / 5] * 5)
     assert [
-        one.value for one in rank_statistics(told(study({name: [1.0] * 3 for name in FIVE}))).mean_rank.values()
+        one.value for one in rank_statistics(told(study({name: [1.0] * 3 for name in NAMES}))).mean_rank.values()
     ] == [3.0] * 5
 
 
 def test_scores_are_rounded_to_half_a_percent():
     assert [round_score(one) for one in (0.0024, 0.0025, 0.0074, 0.998)] == pytest.approx([0, 0.005, 0.005, 1.0])
     assert round_score(0.1 + 0.2) == round_score(0.3) and round_score(0.0625) == round_score(0.0625 - 1e-16)
-    near = dict(zip(FIVE, ([0.501], [0.5], [0.499], [0.4], [0.3]), strict=True))
+    near = dict(zip(NAMES, ([0.501], [0.5], [0.499], [0.4], [0.3]), strict=True))
     found = mean_reciprocal_ranks(told(study(near), examples=1000)).values
     assert found["NoPE"] == found["T5"] == found["ALiBi"] == pytest.approx((1 + 1 / 2 + 1 / 3) / 3)
 
@@ -86,10 +86,10 @@ def test_above_chance_is_the_binomial_tail():
 
 def test_what_is_not_above_chance_is_chance():
     """.51 of 800 coins is luck, 0 is as good as that, .6 is not luck: only the last is ahead."""
-    values = dict(zip(FIVE, ([0.51], [0.6], [0.0], [0.49], [0.5]), strict=True))
+    values = dict(zip(NAMES, ([0.51], [0.6], [0.0], [0.49], [0.5]), strict=True))
     asked = task_seed_scores(told(study(values, "parity"), chance=0.5))
     scored = dict(zip(asked.encodings, asked.scores_QE[0], strict=True))
-    assert scored["t5"] == pytest.approx(0.6) and {scored[name] for name in FIVE if name != "t5"} == {0.5}
+    assert scored["t5"] == pytest.approx(0.6) and {scored[name] for name in NAMES if name != "t5"} == {0.5}
     assert mean_reciprocal_ranks(told(study(values, "parity"), chance=0.5)).values["T5"] == 1.0
     plain = task_seed_scores(told(study(values, "parity"), chance=0.5), unrounded=True)
     assert 0.0 in plain.scores_QE
@@ -101,7 +101,7 @@ SCORES = st.fixed_dictionaries(
     {
         (task, name, seed): st.one_of(st.sampled_from([0.0, 0.1, 0.5, 1.0]), st.floats(0, 1))
         for task in ("copy", "sort", "parity")
-        for name in FIVE
+        for name in NAMES
         for seed in range(2)
     }
 )
@@ -129,30 +129,31 @@ def test_the_five_add_up_and_the_listing_changes_nothing(planted, seed):
 
 
 def test_the_papers_recipe_breaks_ties_by_its_row_order():
-    found = paper_mean_reciprocal_ranks(told(study({name: [0.0] for name in FIVE})))
+    found = paper_mean_reciprocal_ranks(told(study({name: [0.0] for name in NAMES})))
     assert [found.values[name] for name in ROW_ORDER] == pytest.approx([1, 1 / 2, 1 / 3, 1 / 4, 1 / 5])
-    assert found.recipe != mean_reciprocal_ranks(told(study({name: [0.0] for name in FIVE}))).recipe
+    assert found.recipe != mean_reciprocal_ranks(told(study({name: [0.0] for name in NAMES}))).recipe
 
 
 def test_rotary_is_a_quarter_or_the_whole_and_never_both():
-    values = dict(zip(FIVE, ([0.5], [0.4], [0.3], [0.2], [0.1]), strict=True)) | {"rope": [0.9], "kerple": [1.0]}
+    values = dict(zip(NAMES, ([0.5], [0.4], [0.3], [0.2], [0.1]), strict=True))
+    values |= {"rope:fraction=0.25": [0.9], "kerple": [1.0]}
     table = told(study(values))
-    quarter, full = mean_reciprocal_ranks(table), mean_reciprocal_ranks(table, FULL)
+    full, quarter = mean_reciprocal_ranks(table), mean_reciprocal_ranks(table, QUARTER)
     assert (quarter.rotary, full.rotary) == ("rope:fraction=0.25", "rope")
-    assert quarter.values["Rotary"] == 1 / 4 and full.values["Rotary"] == 1.0 and set(full.values) == set(QUARTER)
-    assert sum(full.values.values()) == pytest.approx(HARMONIC)  # a sixth encoding is not ranked
+    assert full.values["Rotary"] == 1 / 4 and quarter.values["Rotary"] == 1.0 and set(quarter.values) == set(FIVE)
+    assert sum(quarter.values.values()) == pytest.approx(HARMONIC)  # a sixth encoding is not ranked
     lacking = told({**study(values), ("copy", "kerple", 0): None})
     assert (
-        mean_reciprocal_ranks(lacking).queries == 1 and mean_reciprocal_ranks(lacking).values == quarter.values
+        mean_reciprocal_ranks(lacking).queries == 1 and mean_reciprocal_ranks(lacking).values == full.values
     )  # nor does it cost a query
-    without = mean_reciprocal_ranks(table.filter(pl.col("encoding") != "rope"), FULL)
+    without = mean_reciprocal_ranks(table.filter(pl.col("encoding") != "rope"))
     assert without.missing == ("rope",) and without.values == {} and without.queries == 0
     with pytest.raises(SpecError, match="the five"):
         mean_reciprocal_ranks(table, {"NoPE": "nope"})
 
 
 def test_a_query_that_lacks_an_encoding_is_dropped_and_listed():
-    planted = study(dict(zip(FIVE, ([0.5, 0.1], [0.4, 0.2], [0.3, 0.3], [0.2, 0.4], [0.1, 0.5]), strict=True)))
+    planted = study(dict(zip(NAMES, ([0.5, 0.1], [0.4, 0.2], [0.3, 0.3], [0.2, 0.4], [0.1, 0.5]), strict=True)))
     planted["copy", "t5", 1] = None
     found = mean_reciprocal_ranks(told(planted))
     assert found.queries == 1 and found.dropped == (("copy", 1),) and found.values["NoPE"] == 1.0
@@ -164,7 +165,7 @@ def test_a_query_that_lacks_an_encoding_is_dropped_and_listed():
 
 def test_it_carries_both_intervals():
     dice = np.random.default_rng(0)
-    planted = {(t, e, s): float(dice.random()) for t in ("copy", "sort", "lego") for e in FIVE for s in range(3)}
+    planted = {(t, e, s): float(dice.random()) for t in ("copy", "sort", "lego") for e in NAMES for s in range(3)}
     found = mean_reciprocal_ranks(told(planted))
     nope = found.means["NoPE"]
     assert nope.seeds.n == 9 and nope.seeds.low < nope.value < nope.seeds.high and nope.tasks.n == 3

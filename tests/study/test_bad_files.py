@@ -151,7 +151,7 @@ CASES = {
     "too many seeds": (with_(seeds=1001), ["seeds: write how many, 1 to 1000"]),
     "too many listed seeds": (with_(seeds=list(range(1001))), ["seeds: write how many, 1 to 1000"]),
     "an enormous seed": (with_(seeds=[2**31]), ["whole numbers from 0, not '[2147483648]'"]),
-    "the tuning seed": (with_(seeds=[0, 1000], lr={}), ["seeds: 1000 is the tuning seed, which no run may use"]),
+    "the tuning seed": (with_(seeds=[0, 1000], lr={}), ["seeds: 1000 is a tuning seed, which no run may use"]),
     "more seeds in a pair": (
         with_(linked=[{"training": "laptop:steps=3", "seeds": 5}]),
         ["linked.0.seeds: the study has 2 seeds, not 5; write fewer"],
@@ -376,7 +376,7 @@ CASES = {
             quick=["parity"],
             evaluations=[{"examples": 1}, {"examples": 1}],
         ),
-        ["seeds: 1 is listed", "seeds: 1000 is the", "lr.groups: 'sort'", "quick: 'parity'", "evaluations.1"],
+        ["seeds: 1 is listed", "seeds: 1000 is a", "lr.groups: 'sort'", "quick: 'parity'", "evaluations.1"],
     ),
     "many names": (
         with_(
@@ -597,7 +597,7 @@ VALID = [
         "base": {"model": {"name": "laptop", "layers": 2}, "training": "laptop:steps=20"},
         "vary": {"encoding": ["rope:fraction=0.5", {"name": "t5"}, ["nope", "rope"]]},
         "linked": [{"task": COPY}, {"task": "sort:longest=4", "seeds": 1, "positions": "randomized:limit=256"}],
-        "lr": {"choose": [0.001, 0.002], "groups": [[COPY]], "seed": 99},
+        "lr": {"choose": [0.001, 0.002], "groups": [[COPY]], "seeds": [99]},
         "evaluations": [{"lengths": "5-8,12"}, {"temperature": "log-n", "checkpoint": "best"}, {"encoding": "alibi"}],
         "resources": {"cpus": 1, "gpus": 0, "memory": "2 GiB", "threads": 2, "custom": {"a100": 1}},
         "deviations": ["none"],

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import chain
 from pathlib import Path
 
 import polars as pl
@@ -14,6 +15,7 @@ import pytest
 
 import lengthwise as lw
 from lengthwise.run import Run
+from lengthwise.spec import SpecError
 from lengthwise.study.add import chosen_tasks, with_added_encodings
 from lengthwise.study.bundle import Bundle
 from lengthwise.study.drive import Driver
@@ -140,7 +142,7 @@ def test_a_study_file_that_is_edited_in_mid_run_is_read_at_the_next_start(writte
     first = sorted(path.name.split("-s")[0] for path in (tmp_path / "store" / "done").iterdir())
     assert told and first == ["copy-alibi", "copy-alibi", "copy-nope", "copy-nope"]
     again = lw.Study.read(file).run(str(tmp_path / "store"), executor="inline")
-    assert again.tally.here == 2 and again.tally.done == {item.key for item in again.study.items()[0]}
+    assert again.tally.here == 2 and again.tally.done == {item.key for item in again.study.items()}
     assert len(list((tmp_path / "store" / "done").iterdir())) == 6, "nothing of the first start is lost"
 
 
@@ -264,19 +266,26 @@ def summary(correct: int, loss: float) -> dict:
     return {"attempt": 1, "validation": {"step": 1, "correct": correct, "examples": 1000, "loss": loss, "targets": 1}}
 
 
+def tuning_scores(planned: Planned, *by_point: list[list[int]]) -> dict:
+    """Records of all tuning runs; for each tuned point, the right answers of 1,000, rate by rate and seed by seed."""
+    found = {}
+    for items, rates in zip(planned.tuning.values(), by_point, strict=True):
+        found |= {item.key: summary(right, 1) for item, right in zip(items, chain(*rates), strict=True)}
+    return found
+
+
 def test_the_rate_is_chosen_by_rule_and_equally_for_every_encoding():
     study = tiny(lr={"choose": [1e-3, 2e-3, 4e-3]})
     planned = Planned(study)
-    assert planned.item_counts() == {"tuning": 6, "runs": 4, "evaluations": 0}
+    assert planned.item_counts() == {"tuning": 12, "runs": 4, "evaluations": 0}
     tried = [item for items in planned.tuning.values() for item in items]
-    assert {item.plan.seed for item in tried} == {1000} and {item.plan.training.steps for item in tried} == {2}
+    assert {item.plan.seed for item in tried} == {1000, 1001} and {item.plan.training.steps for item in tried} == {2}
     for items in planned.tuning.values():  # T50: the same grid and budget
-        assert [item.plan.training.lr for item in items] == [1e-3, 2e-3, 4e-3]
+        assert [item.plan.training.lr for item in items] == [1e-3, 1e-3, 2e-3, 2e-3, 4e-3, 4e-3]
     items, waiting = planned.items({})
-    assert [item.kind for item in items] == ["tuning"] * 6 and len(waiting) == 4
-    first, second = planned.tuning.values()
-    scores = dict(zip([item.key for item in first], [summary(900, 3), summary(996, 2), summary(1000, 5)], strict=True))
-    scores |= dict(zip([item.key for item in second], [summary(990, 3), summary(100, 1), summary(984, 0)], strict=True))
+    assert [item.kind for item in items] == ["tuning"] * 12 and len(waiting) == 4
+    # Means .995, .98 and .99: within .02 of the best, the middle one. Means .97, .94 and .9: the best.
+    scores = tuning_scores(planned, [[1000, 990], [970, 990], [980, 1000]], [[990, 950], [1000, 880], [900, 900]])
     items, waiting = planned.items(scores)
     assert not waiting
     assert {item.plan.training.lr for item in items if item.point.encoding == "nope" and item.kind == "run"} == {2e-3}
@@ -285,6 +294,18 @@ def test_the_rate_is_chosen_by_rule_and_equally_for_every_encoding():
     assert not nope.lr_at_edge and alibi.lr_at_edge
     proof = check_only_encoding_differs(items)
     assert not proof.holds and list(proof.differs) == ["training.lr"]
+
+
+def test_a_tuning_run_that_diverged_counts_as_nothing_right():
+    planned = Planned(tiny(vary={"encoding": ["nope"]}, lr={"choose": [1e-3, 2e-3, 4e-3]}))
+    scores = tuning_scores(planned, [[900, 900], [1000, 1000], [1000, 1000]])
+    (items,) = planned.tuning.values()
+    scores[items[2].key] = {"diverged": {"step": 7}}
+    (choice,) = planned.learning_rate_choices(scores).values()
+    assert choice.scores == (0.9, 0.5, 1.0) and choice.lr == 4e-3
+    del scores[items[5].key]
+    (choice,) = planned.learning_rate_choices(scores).values()
+    assert choice.scores == (0.9, 0.5, None) and choice.lr is None
 
 
 def test_tasks_of_a_group_share_the_rate_of_the_first():
@@ -296,8 +317,7 @@ def test_tasks_of_a_group_share_the_rate_of_the_first():
     )
     planned = Planned(study)
     assert [point.task for point in planned.tuning] == ["copy:longest=3:variant=same", "sort"]
-    scores = {items[1].key: summary(999, 1) for items in planned.tuning.values()}
-    scores |= {items[n].key: summary(1, 1) for items in planned.tuning.values() for n in (0, 2)}
+    scores = tuning_scores(planned, *([[[1, 1], [999, 999], [1, 1]]] * 2))
     items, _ = planned.items(scores)
     assert {item.plan.training.lr for item in items if item.kind == "run"} == {2e-3}
     # Chosen for some tasks alone, the rate still comes from the first of the group.
@@ -308,7 +328,7 @@ def test_tasks_of_a_group_share_the_rate_of_the_first():
 
 
 def test_a_tuned_study_runs_from_end_to_end(tmp_path):
-    planned, store, tally = driven(tiny(seeds=1, lr={"choose": [1e-3, 2e-3]}), tmp_path)
+    planned, store, tally = driven(tiny(seeds=1, lr={"choose": [1e-3, 2e-3], "seeds": [1000]}), tmp_path)
     assert len(tally.done) == tally.total == 6 and not tally.waiting
     found = status(planned, store)
     assert found.all_done and all(choice.lr in {1e-3, 2e-3} for choice in found.choices)
@@ -321,9 +341,36 @@ def test_runs_whose_tuning_failed_wait_and_the_study_ends(tmp_path):
     def do(job, watch):
         return Outcome(job.key, "failed", "no") if "-s1000-" in job.key and "alibi" in job.key else do_job(job, watch)
 
-    planned = Planned(tiny(seeds=1, lr={"choose": [1e-3, 2e-3]}))
+    planned = Planned(tiny(seeds=1, lr={"choose": [1e-3, 2e-3], "seeds": [1000]}))
     tally = Driver(planned, Store(tmp_path), InProcess(do)).run()
     assert tally.waiting == 1 and len(tally.failed) == 2 and len(tally.done) == 3
+
+
+def test_runs_do_not_wait_for_a_tuning_run_that_diverged(tmp_path):
+    """One of the rates is far too high: it counts as 0, and the study goes on with the other."""
+    study = tiny(vary={"encoding": ["nope"]}, seeds=1, lr={"choose": [1e-3, 1e30], "seeds": [1000]})
+    planned, store, tally = driven(study, tmp_path)
+    (choice,) = status(planned, store).choices
+    assert store.diverged(item.key for item in choice.tried) and choice.lr == 1e-3
+    assert tally.waiting == 0 and len(tally.done) == 2 and len(tally.failed) == 1
+
+
+# --- blind -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_blind_study_shows_seen_lengths_alone_until_its_last_run_has_ended(tmp_path):
+    driven(tiny(seeds=1), tmp_path)  # half of the runs
+    written = tmp_path / "blind.yaml"
+    content = {**tiny(seeds=2, blind=True).model_dump(exclude_defaults=True), "name": "tiny"}
+    written.write_text(json.dumps(content))
+    study = lw.Study.read(written)
+    for look in (lambda: study.report(store=str(tmp_path), write=False), lambda: study.rows(str(tmp_path))):
+        with pytest.raises(SpecError, match=r"blind until its last run has ended, and 2 are left.*--learned"):
+            look()
+    lines = study.status(str(tmp_path), learned=True).learned
+    assert len(lines) == 1 and set(lines[0]) == {"task", "nope", "alibi"} and lines[0]["nope"].endswith("of 1 learned")
+    study.run(store=str(tmp_path), executor="inline")
+    assert study.rows(str(tmp_path)).height and study.report(store=str(tmp_path), write=False).verdict
 
 
 # --- the proof, the order --------------------------------------------------------------------------------------------
@@ -412,6 +459,11 @@ def test_a_bundle_is_checked_against_its_study_and_some_of_its_runs_are_executed
     assert missing.plain()["against"] == str(tmp_path / "rows")
 
     runs = (tmp_path / "bundle" / "runs.jsonl").read_text()
+    assert '"sets": 3' in runs
+    (tmp_path / "bundle" / "runs.jsonl").write_text(runs.replace('"sets": 3, ', ""))  # as before it was recorded
+    reseal_bundle(tmp_path / "bundle")
+    with pytest.raises(SpecError, match="test sets of version 2, and this lengthwise has version 3"):
+        study.check(tmp_path / "bundle", rerun=1, store=str(tmp_path / "s"), executor="inline")
     (tmp_path / "bundle" / "runs.jsonl").write_text(runs.replace('"lr": ', '"lr": 1', 1))
     reseal_bundle(tmp_path / "bundle")
     (mistake,) = study.check(tmp_path / "bundle").errors

@@ -144,7 +144,7 @@ def test_a_report_and_a_cost_say_what_they_are_doing():
     study.report(write=False, say=told.append)
     assert "computing intervals and drawing" in told
     study.cost("a100", say=told.append)
-    assert any(words.startswith("counting copy:") for words in told)
+    assert any(words.startswith("counting sort:") for words in told)
 
 
 def test_one_seed_is_one_group_of_runs():

@@ -12,7 +12,7 @@ from lengthwise.task import build_task
 from lengthwise.task.audit import audit
 from lengthwise.task.block import training_block
 from lengthwise.task.export import write_task_dataset
-from lengthwise.task.sets import BUCKETS, evaluation_instances, instance_factory, lengths_of
+from lengthwise.task.sets import BUCKETS, buckets, evaluation_instances, instance_factory, lengths_of
 from lengthwise.task.vocabulary import join_symbols
 
 
@@ -108,7 +108,7 @@ def split_of(task, length, instance):
     owners = [
         split
         for split in BUCKETS
-        if length in lengths_of(task, split) and task.bucket(length, instance) in BUCKETS[split]
+        if length in lengths_of(task, split) and task.bucket(length, instance) in buckets(task, split)
     ]
     assert len(owners) <= 1
     return owners[0] if owners else None

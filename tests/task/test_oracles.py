@@ -654,7 +654,7 @@ def test_a_sample_of_the_original_corpus_repeats_no_string():
     no_string_comes_twice(100)
 
 
-@pytest.mark.slow
+@pytest.mark.evidence
 def test_the_whole_original_corpus_repeats_no_string():
     no_string_comes_twice(1)
 

@@ -176,7 +176,7 @@ def test_an_example_of_pcfg_repeats_no_argument_string():
         assert len(set(strings)) == len(strings)
 
 
-@pytest.mark.slow
+@pytest.mark.evidence
 def test_the_pcfg_joint_is_the_published_one(figure):
     """300,000 draws: depth and tokens against the published histogram; the histogram itself is a sample of 14,581."""
     from lengthwise.task.random_source import RandomSource

@@ -61,7 +61,7 @@ def test_no_example_is_in_two_splits(name):
     assert overlaps(task, all_lengths(task)[:: max(1, len(all_lengths(task)) // 4)], 40) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.evidence
 @pytest.mark.parametrize("name", OURS)
 def test_no_example_is_in_two_splits_at_any_length(name, figure):
     task = build_task(name)
@@ -86,9 +86,31 @@ def test_a_split_that_ignores_the_content_is_caught(monkeypatch):
 def test_splits_get_their_shares():
     task = build_task("parity")
     everyone = Counter(task.bucket(12, instance) for instance in all_instances(task, 12))
-    for split, share in (("train", 0.8), ("validation", 0.05), ("dev_unseen", 0.05), ("test_unseen", 0.1)):
+    for split, share in (
+        ("train", 0.8),
+        ("validation", 0.05),
+        ("dev_unseen", 0.05),
+        ("test_seen", 0.1),
+        ("test_unseen", 0.95),
+    ):
         mine = sum(everyone[bucket] for bucket in BUCKETS[split]) / 4096
         assert abs(mine - share) < 5 * (share * (1 - share) / 4096) ** 0.5
+
+
+def test_unseen_lengths_are_tested_on_everything_but_dev():
+    """SCAN's long lengths have few commands: all but one in twenty are tested; at seen lengths, one in ten is."""
+    task = build_task("scan")
+    for length in lengths_of(task, "test_unseen"):
+        whole, dev, test = (
+            len(there)
+            for there in (
+                all_instances(task, length),
+                *(split_instances(task, split, length) for split in ("dev_unseen", "test_unseen")),
+            )
+        )
+        assert dev + test == whole
+    seen = lengths_of(task, "test_seen")[-1]
+    assert len(split_instances(task, "test_seen", seen)) < 0.2 * len(all_instances(task, seen))
 
 
 def test_lengths_of_the_splits():

@@ -30,7 +30,7 @@ def test_a_small_measurement_already_tells_the_factor_and_the_theorems(small, tm
     (tmp_path / "claims.json").write_text(json.dumps({"claims": small}))
     values = read_theory_estimates(tmp_path / "claims.json")
     assert values == claim_estimates(small)
-    words = {name: judge_claim(CLAIMS[name], None, None, values).word for name in ("C3", "H2", "V2")}
+    words = {name: judge_claim(CLAIMS[name], None, values).word for name in ("C3", "H2", "V2")}
     assert words == {name: WORDS[name] for name in words}
     assert values["V2"][0][1].value == pytest.approx(12, rel=0.1)
     assert small["V4"][0]["value"] < 0.8  # of the noise, with so few inputs
@@ -43,13 +43,13 @@ def test_a_broken_construction_loses_its_claim(monkeypatch):
     apart = claims._masks(0)
     assert apart > 1e-3
     found = {"H2": [claims._exact("masks apart", apart, 4, "sequences")]}
-    made = judge_claim(CLAIMS["H2"], None, None, claim_estimates(found))
+    made = judge_claim(CLAIMS["H2"], None, claim_estimates(found))
     assert made.word == "does not hold"
 
 
 def test_an_interval_across_the_bound_settles_nothing():
     found = {"V3": [claims._mean("measured / published", np.array([0.9, 1.0, 1.1]))]}
-    made = judge_claim(CLAIMS["V3"], None, None, claim_estimates(found))
+    made = judge_claim(CLAIMS["V3"], None, claim_estimates(found))
     assert made.word == "not settled" and "[" in made.ours
 
 
@@ -57,7 +57,7 @@ def test_what_is_committed_decides_as_the_docs_say():
     there = find_committed_file("theory/claims.json")
     assert there is not None
     values = read_theory_estimates(there)
-    assert {name: judge_claim(CLAIMS[name], None, None, values).word for name in values} == WORDS
+    assert {name: judge_claim(CLAIMS[name], None, values).word for name in values} == WORDS
 
 
 def test_another_file_is_told(tmp_path):

@@ -146,7 +146,7 @@ def shares(rows):
     return {pair: sum(each) / len(each) for pair, each in found.items()}, sum(guess) / len(guess)
 
 
-@pytest.mark.slow
+@pytest.mark.evidence
 def test_a_small_prefix_model_sorts_and_does_not_copy(tmp_path, figure):
     rows = train_order_models(str(tmp_path), alphabet=10, longest=4, steps=400, model="laptop:layers=2")
     found, guess = shares(rows)

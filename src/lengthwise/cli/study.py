@@ -190,12 +190,13 @@ def status(
     tasks: Tasks = None,
     allow_code: AllowCode = False,
     watch: Annotated[bool, typer.Option("--watch", help="look again every two seconds, until it is complete")] = False,
+    learned: Annotated[bool, typer.Option("--learned", help="also which tasks are learned, at seen lengths")] = False,
     as_json: Json = False,
 ) -> None:
     """Print which runs are done, running, failed or missing."""
     asked = _read(file, add, tasks, with_, allow_code)
     while True:
-        found = asked.status(store)
+        found = asked.status(store, learned)
         if watch and as_json:
             print(json.dumps(found.plain()))
         else:

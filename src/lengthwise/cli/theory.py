@@ -33,7 +33,7 @@ def theorem1(
     width: Width = 64,
     norm: Norm = "none,rms,layer",
     dtype: Dtype = "fp64,fp32,bf16",
-    sequences: Annotated[int, typer.Option(min=1, help="random token sequences to try")] = 20,
+    sequences: Annotated[int, typer.Option(min=1, max=100_000, help="random token sequences to try")] = 20,
     seed: Seed = 0,
     to: To = None,
     as_json: Json = False,

@@ -11,9 +11,12 @@ from functools import lru_cache
 from lengthwise.encoding.positions import Consecutive, Positions
 from lengthwise.spec import SpecError, digest
 from lengthwise.task.base import Instance, Task
-from lengthwise.task.sets import evaluation_instances, lengths_of
+from lengthwise.task.sets import evaluation_instances, instances, lengths_of, training_lengths_and_indices
 
+TRAINED = 64
+"""The number of trained examples of each length that are evaluated too."""
 _LENGTHS = 10_000  # the most lengths of an evaluation
+_LOOKED = 65_536  # the most training examples among which they are looked for
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,18 +62,41 @@ def evaluation_cases(task: Task, split: str, length: int, examples: int | None =
 
 @lru_cache(maxsize=1024)
 def _cases(task: Task, split: str, length: int) -> list[Case]:
-    made, limit = [], task.answer_limit(length)
-    for index, instance in enumerate(evaluation_instances(task, split, length)):
-        example = task.to_example(instance)
-        ids, prompt = task.vocabulary.sequence(example.prompt, example.target, task.starts)
-        if len(ids) - prompt > limit:
-            raise SpecError(
-                f"example {index} of {task.name}, {split}, length {length}: its answer has {len(ids) - prompt} tokens, "
-                f"answer_limit({length}) is {limit}: a right answer would be cut"
-            )
-        key = digest("positions", "evaluation", split, length, index)
-        made.append(Case(split, length, index, instance, ids, prompt, limit, key))
-    return made
+    found = evaluation_instances(task, split, length)
+    return [_case(task, split, length, index, instance) for index, instance in enumerate(found)]
+
+
+def _case(task: Task, split: str, length: int, index: int, instance: Instance) -> Case:
+    example, limit = task.to_example(instance), task.answer_limit(length)
+    ids, prompt = task.vocabulary.sequence(example.prompt, example.target, task.starts)
+    if len(ids) - prompt > limit:
+        raise SpecError(
+            f"example {index} of {task.name}, {split}, length {length}: its answer has {len(ids) - prompt} tokens, "
+            f"answer_limit({length}) is {limit}: a right answer would be cut"
+        )
+    return Case(
+        split, length, index, instance, ids, prompt, limit, digest("positions", "evaluation", split, length, index)
+    )
+
+
+def trained_cases(task: Task, trained_examples: int, data_seed: int) -> list[Case]:
+    """Return up to 64 distinct examples of each length that a run was trained on, in the order it saw them.
+
+    Beside `test_seen` they show what a model has learned by heart. `trained_examples` is steps × batch size.
+    """
+    length_N, index_N = training_lengths_and_indices(task, 0, min(trained_examples, _LOOKED), data_seed)
+    made: dict[int, dict[Instance, None]] = {length: {} for length in sorted(set(length_N.tolist()))}
+    for length, there in made.items():
+        mine = index_N[length_N == length].tolist()
+        for instance in instances(task, "train", [length] * len(mine), mine, data_seed):
+            there.setdefault(instance)
+            if len(there) == TRAINED:
+                break
+    return [
+        _case(task, "train", length, index, instance)
+        for length, there in made.items()
+        for index, instance in enumerate(there)
+    ]
 
 
 def splits_and_lengths(task: Task, lengths: Sequence[int] | str | None = None) -> list[tuple[str, int]]:

@@ -105,6 +105,7 @@ def evaluate_decoder(
     *,
     splits: Iterable[tuple[str, int]] | None = None,
     examples: int | None = None,
+    further_cases: Iterable[Case] = (),
     positions: Positions | str | None = None,
     decoding: str = "checked",
     labels: dict[str, str | None] | None = None,
@@ -115,7 +116,8 @@ def evaluate_decoder(
     """Evaluate a model on a task.
 
     `decoding` is `checked` (one pass, a decoded sample, decoded failures), `real` (decode everything) or `none` (one
-    pass only, which does not distinguish kinds of failures but is enough to choose a checkpoint).
+    pass only, which does not distinguish kinds of failures but is enough to choose a checkpoint). `further_cases` are
+    evaluated beside the examples of `splits`, such as those of `trained_cases`.
     """
     task = build_task(task) if isinstance(task, str) else task
     if decoding not in {"checked", "real", "none"}:
@@ -126,6 +128,7 @@ def evaluate_decoder(
     if not asked:
         named = ", ".join(str(length) for _, length in places) or "any"
         raise SpecError(f"{task.name} has no test examples of length {named}: all are in other splits")
+    asked += further_cases
     tell = on_progress or (lambda _: None)
     tell(f"{len(asked):,} examples in one pass")
     seen = predict_in_one_pass(

@@ -115,7 +115,7 @@ def export_bundle(
         raise SpecError(f"there is no store {store!r}; give the folder that --store named")
     if study is not None:
         asked = Study.read(study, results=results, allow_code=allow_code)
-        keys, name = [item.key for item in asked.items(store)[0]], asked.name
+        keys, name = [item.key for item in asked.items(store)], asked.name
     with progress(say) as tell:
         many = kept.export(to, keys, name, tell, None if results is None else Bundle(results))
     return WrittenFiles(f"{many:,} runs in {to}; study run --with {to} takes them as done", runs=many, folder=str(to))

@@ -138,7 +138,14 @@ def claims(store: str = STORE, results: str | Path | None = None) -> Claims:
 
     >>> claims()
     """
-    from lengthwise.reporting.claims import judge_claim, last_commit_date, read_claims, read_theory_estimates
+    from lengthwise.reporting.attention_claims import attention_estimates
+    from lengthwise.reporting.claims import (
+        StudyResults,
+        judge_claim,
+        last_commit_date,
+        read_claims,
+        read_theory_estimates,
+    )
     from lengthwise.reporting.findings import collect_findings
     from lengthwise.reporting.numbers import compute_numbers
     from lengthwise.study.add import committed_results_folder, find_committed_file
@@ -148,25 +155,26 @@ def claims(store: str = STORE, results: str | Path | None = None) -> Claims:
     from lengthwise.study.reading import recipes, shipped_file_path
     from lengthwise.study.store import Store
 
-    listed, rows = read_claims(), dict[str, Any]()
+    listed, rows = read_claims(), dict[str, StudyResults]()
     dates = {"claims": last_commit_date(shipped_file_path("claims.yaml"))}
-    for name in dict.fromkeys(claim.study for claim in listed if claim.study in recipes()):
+    named = [name for claim in listed for name in (claim.study, *claim.settings)]
+    for name in dict.fromkeys(name for name in named if name in recipes()):
         study = StudyFile.read(str(name))
         where = results or committed_results_folder(study)
         try:
             found = collect_findings(Planned(study), Store(store), None if where is None else Bundle(where))
         except SpecError:
             continue  # nothing of it is done: its claims are not tested
-        rows[str(name)] = (found, compute_numbers(found))
+        rows[str(name)] = StudyResults(found, compute_numbers(found))
         dates[f"rows of {name}"] = None if where is None else last_commit_date(Path(where) / "rows.parquet")
-    theory = find_committed_file("theory/claims.json")
-    measured = None if theory is None else read_theory_estimates(theory)
+    theory, attention = (find_committed_file(name) for name in ("theory/claims.json", "attention"))
+    measured = {} if theory is None else dict(read_theory_estimates(theory))
     if theory is not None:
         dates["measurements of theory"] = last_commit_date(theory)
-    made = [
-        judge_claim(claim, *rows.get(claim.study or "", (None, None)), theory_estimates=measured) for claim in listed
-    ]
-    return Claims(made, dates)
+    if attention is not None:
+        measured |= attention_estimates(attention, listed)
+        dates["measurements of attention"] = last_commit_date(attention / "divergence.parquet")
+    return Claims([judge_claim(claim, rows, measured) for claim in listed], dates)
 
 
 # --- citations -------------------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ def train_order_models(
 
     from lengthwise.evaluation.cases import evaluation_cases
     from lengthwise.run import train
+    from lengthwise.statistics.learned import scored_rows_filter
     from lengthwise.theory.order import best_guess_accuracy_from_multiset, permuted_prompt_effect
 
     rows = []
@@ -43,9 +44,9 @@ def train_order_models(
             store=store,
             quiet=True,
         )
-        found = run.rows()
+        found = run.rows().filter(scored_rows_filter())
         decoder = run.evaluation_inputs()[0].eval()
-        for row in found.filter((found["checkpoint"] == "last") & found["subgroup"].is_null()).iter_rows(named=True):
+        for row in found.filter(found["subgroup"].is_null()).iter_rows(named=True):
             copying, loss = run.task.name == "copy", None
             if row["seen"] and row["length"] > 1:
                 asked = evaluation_cases(run.task, row["split"], row["length"], examples=32)

@@ -206,15 +206,20 @@ class StudyStatus(Display):
     """The bundle whose runs count as done."""
     guard: Status | None = None
     """The committed runs that are rerun as a check, if encodings are added."""
+    learned: list[dict[str, str]] = field(default_factory=list)
+    """By task, each encoding's accuracy at seen lengths and how many of its runs learned them, if asked for."""
 
     @property
     def ended(self) -> bool:
         """Whether nothing runs or is missing."""
-        return not (self.runs.running or self.runs.missing or self.runs.waiting)
+        return self.runs.ended
 
     def parts(self, width: int = 80) -> Iterator[Part]:
         """Counts, a table by encoding, what is running and what failed."""
         yield from self._parts(self.runs, self.store, self.results)
+        if self.learned:
+            yield Part("accuracy at seen lengths, and how many runs learned them:")
+            yield Part(self.learned)
         if self.guard is not None and not self.guard.all_done:
             yield Part("committed runs that are made again first, as a guard:")
             yield from self._parts(self.guard, f"{self.store}/guard", None)
@@ -243,6 +248,7 @@ class StudyStatus(Display):
         found = self.runs
         told = {"study": self.name, **_counted(found), "missing": len(found.missing) + found.waiting}
         told |= {"seconds left": found.seconds_left, "encodings": found.table}
+        told |= {"learned": self.learned} if self.learned else {}
         return told | ({} if self.guard is None else {"guard": _counted(self.guard)})
 
 

@@ -281,17 +281,18 @@ class Study:
         """Return the bundle whose runs count as done, if there is one."""
         return bundle_with_done_runs(self.file, self.results, self.add)
 
-    def items(self, store: str | None = None) -> tuple[list[Item], list[Any]]:
-        """Return all known items, and the points whose learning rate waits for tuning runs."""
-        bundle = self._bundle()
-        keys = [item.key for tried in self.planned.tuning.values() for item in tried]
-        there = {} if bundle is None else bundle.summaries
-        return self.planned.items({**Store(store or self.store).summaries(keys), **there})
+    def items(self, store: str | None = None) -> list[Item]:
+        """Return all known items; runs whose learning rate waits for tuning runs are not known yet."""
+        return self._status(store).items
 
-    def status(self, store: str | None = None) -> StudyStatus:
-        """Return which runs are done, running, failed or missing in a store."""
-        where = store or self.store
-        return StudyStatus(self.name, where, self._status(store), self.counted(), self._guard_status(store))
+    def status(self, store: str | None = None, learned: bool = False) -> StudyStatus:
+        """Return which runs are done, running, failed or missing; with `learned`, also how well at seen lengths."""
+        where, found, lines = store or self.store, self._status(store), list[dict[str, str]]()
+        if learned:
+            from lengthwise.reporting.findings import learned_table  # reads rows, which a status does not need
+
+            lines = learned_table(found.done, Store(where), self._bundle())
+        return StudyStatus(self.name, where, found, self.counted(), self._guard_status(store), lines)
 
     def _status(self, store: str | None) -> Status:
         bundle = self._bundle()
@@ -314,13 +315,12 @@ class Study:
 
     def rows(self, store: str | None = None, say: Say | None = None) -> pl.DataFrame:
         """Return the rows of all finished runs and evaluations, in the store and in the bundle."""
-        import polars as pl
+        from lengthwise.reporting.findings import refuse_if_blind, rows_of
 
-        items, bundle = [item for item in self.items(store)[0] if item.kind != "tuning"], self._bundle()
-        found = Store(store or self.store).rows([item.key for item in items], say)
-        if bundle is not None:
-            wanted = {item.run_id for item in items} - set(found["run"].to_list())
-            found = pl.concat([found, bundle.rows.filter(pl.col("run").is_in(list(wanted)))])
+        known = self._status(store)
+        refuse_if_blind(self.file, len(known.missing) + len(known.running) + known.waiting)
+        items = [item for item in known.items if item.kind != "tuning"]
+        found = rows_of(items, Store(store or self.store), self._bundle(), say)
         if not found.height:
             raise self._nothing_done(store)
         return found

@@ -241,7 +241,7 @@ class TheoryClaims(Display):
         from lengthwise.reporting.claims import claim_estimates, judge_claim, read_claims
 
         values = claim_estimates(self.rows)
-        return [judge_claim(claim, None, None, values).line() for claim in read_claims() if claim.id in values]
+        return [judge_claim(claim, None, values).line() for claim in read_claims() if claim.id in values]
 
     def parts(self, width: int = 80) -> list[Part]:
         """A line for each claim."""

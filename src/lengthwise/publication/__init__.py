@@ -140,11 +140,16 @@ def published_task(spec: str | Spec) -> str | None:
     return spec.name if spec.name in TASKS else None
 
 
-def published_encoding(spec: str | Spec) -> str | None:
-    """Return the published encoding that equals one of ours, or None: only `rope` with fraction 0.25 is Rotary."""
+def published_encoding(spec: str | Spec, head_width: int = 16) -> str | None:
+    """Return the published encoding that equals one of ours, or None.
+
+    Rotary turns 16 coordinates of a head: all of a head of 16, as in the laptop preset, or a quarter of one of 64.
+    """
     spec = Spec.of(spec)
     options = dict(spec.options)
     if spec.name == "rope":
         options.pop("interleaved", None)  # which dimensions form a pair only permutes the trained weights
-        return ROTARY if options == {"fraction": 0.25} else None
+        turned = options.pop("fraction", 1.0)
+        same = not options and isinstance(turned, float | int) and round(turned * head_width) == 16
+        return ROTARY if same else None
     return spec.name if spec.name in ENCODINGS and not options else None

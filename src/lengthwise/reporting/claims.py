@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -15,7 +15,9 @@ from lengthwise.reporting.words import format_estimate
 from lengthwise.spec import Spec, SpecError, first_mistake, one_line
 from lengthwise.statistics.aggregates import encoding_differences, mean_scores_over_tasks
 from lengthwise.statistics.estimate import Estimate
-from lengthwise.statistics.ranks import QUARTER, mean_reciprocal_ranks
+from lengthwise.statistics.intervals import LEVEL, at_level
+from lengthwise.statistics.ranks import FIVE, mean_reciprocal_ranks
+from lengthwise.statistics.table import learned_cells
 from lengthwise.study.reading import load_yaml, shipped_file_path
 
 if TYPE_CHECKING:
@@ -25,9 +27,33 @@ if TYPE_CHECKING:
     from lengthwise.reporting.numbers import Numbers
 
 Measured = Mapping[str, list[tuple[str, Estimate]]]
-"""Id of each claim that needs no study → the named estimates that decide it."""
-Word = Literal["holds", "does not hold", "not settled", "not tested here"]
-_COLUMN = {"mean_unseen": "unseen", "seen": "seen"}
+"""Id of each claim that another command measures → the named estimates that decide it."""
+Word = Literal[
+    "holds",
+    "holds at this setting only",
+    "depends on the weighting",
+    "does not hold",
+    "not settled",
+    "not tested here",
+]
+OPPOSITE = 0.05
+"""The mean difference at another setting that counts as a change of sign, if all seeds agree."""
+_COLUMN = {"mean_unseen": "unseen"}
+
+
+class StudyResults(NamedTuple):
+    """A study's findings and the numbers computed from them."""
+
+    findings: Findings
+    numbers: Numbers
+
+
+class WeightedEstimates(NamedTuple):
+    """An estimate with equal weights for tasks, and one with equal weights for families of tasks."""
+
+    name: str
+    tasks: Estimate
+    families: Estimate
 
 
 class Rule(BaseModel):
@@ -48,8 +74,11 @@ class Rule(BaseModel):
         return self
 
     def interval_verdict(self, estimate: Estimate) -> int:
-        """Return 1 if the whole interval satisfies the rule, −1 if all of it violates the rule, else 0."""
-        if estimate.low is None or estimate.high is None:
+        """Return 1 if the whole interval satisfies the rule, −1 if all of it violates the rule, else 0.
+
+        An interval without a known level settles nothing, unless the value is deterministic.
+        """
+        if estimate.low is None or estimate.high is None or (estimate.level is None and estimate.low < estimate.high):
             return 0
         low, high = self._bounds()
         if estimate.low > low and estimate.high < high:
@@ -74,12 +103,23 @@ class Claim(BaseModel):
     source: str
     published: str
     study: str | None
-    measure: Literal["mean_unseen", "mrr", "reach", "seen", "analysis"]
+    measure: Literal["mean_unseen", "mrr", "reach", "learned", "analysis"]
     quantity: str | None = None
+    main: bool = False
+    """Whether it is one of the main claims; the others are secondary."""
+    settings: list[str] = []
+    """Studies that repeat some tasks at other initial scales or rates; a change of sign there is said."""
     encodings: list[str]
     against: list[str]
     tasks: Literal["all"] | list[str]
     rule: Rule
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """The pairs of encodings whose differences decide the claim; none if values decide it."""
+        if self.rule.order:
+            return list(zip(self.encodings, self.encodings[1:], strict=False))
+        return [(one, other) for one in self.encodings for other in self.against]
 
     def about(self, task: str) -> bool:
         """Return whether the claim covers a task of a study: `sort` covers both of its variants."""
@@ -99,11 +139,14 @@ class ClaimVerdict:
     word: Word
     ours: str
     """The intervals that decided it, or the reason why it was not tested."""
+    more: list[str] = field(default_factory=list)
+    """What is said beside it and decides nothing: learned tasks alone, other settings."""
 
     def line(self) -> dict[str, Any]:
         """Return the verdict as a line of a table."""
-        one = self.claim
-        return {"id": one.id, "claim": one.claim, "published": one.published, "ours": self.ours, "verdict": self.word}
+        one, ours = self.claim, "; ".join([self.ours, *self.more])
+        name = f"{one.id} (main)" if one.main else one.id
+        return {"id": name, "claim": one.claim, "published": one.published, "ours": ours, "verdict": self.word}
 
 
 def read_claims(path: str | Path | None = None) -> list[Claim]:
@@ -141,29 +184,66 @@ def _estimate(row: Mapping[str, Any]) -> Estimate:
 
 
 def judge_claim(
-    claim: Claim,
-    findings: Findings | None,
-    numbers: Numbers | None,
-    theory_estimates: Measured | None = None,
+    claim: Claim, studies: Mapping[str, StudyResults] | None = None, measured_estimates: Measured | None = None
 ) -> ClaimVerdict:
-    """Decide a claim by our rows or by the measurements of theory; without them it is not tested."""
+    """Decide a claim by our rows, or by what other commands measured; without them it is not tested.
+
+    `studies` has the results of the claim's study and of those that vary its settings, by name.
+    """
     if claim.rule.not_tested is not None:
         return ClaimVerdict(claim, "not tested here", claim.rule.not_tested)
     if claim.measure == "analysis":
-        estimates = (theory_estimates or {}).get(claim.id) or claim.quantity or "another command measures it"
-    elif findings is None or numbers is None:
-        estimates = f"no rows of the study {claim.study!r} are here"
-    else:
-        estimates = _estimates(claim, findings, numbers)
+        known = (measured_estimates or {}).get(claim.id)
+        if not known:
+            return ClaimVerdict(claim, "not tested here", claim.quantity or "another command measures it")
+        made = [WeightedEstimates(name, one, one) for name, one in known]
+        return ClaimVerdict(claim, _word(claim.rule, made), _said_all(made))
+    here = (studies or {}).get(claim.study or "")
+    if here is None:
+        return ClaimVerdict(claim, "not tested here", f"no rows of the study {claim.study!r} are here")
+    tasks = _tasks(claim, here.findings)
+    if isinstance(tasks, str):
+        return ClaimVerdict(claim, "not tested here", tasks)
+    if claim.measure == "learned":
+        return _judge_learned(claim, here, tasks)
+    estimates = _estimates(claim, here, tasks)
     if isinstance(estimates, str):
         return ClaimVerdict(claim, "not tested here", estimates)
-    sides = [claim.rule.interval_verdict(one) for _, one in estimates]
-    word: Word = "not settled"
-    if all(interval_verdict == 1 for interval_verdict in sides):
-        word = "holds"
-    elif -1 in sides:
-        word = "does not hold"
-    return ClaimVerdict(claim, word, "; ".join(f"{name} {_said(one)}" for name, one in estimates))
+    word, more = _word(claim.rule, estimates), [_on_learned_tasks(claim, here, tasks)]
+    for name in claim.settings:
+        other = (studies or {}).get(name)
+        changes = None if other is None else sign_changes(claim, here, other)
+        if changes and word == "holds":
+            word = "holds at this setting only"
+        told = "not run" if changes is None else "; ".join(changes) or "no sign changes"
+        more.append(f"other settings ({name}): {told}")
+    return ClaimVerdict(claim, word, _said_all(estimates), more)
+
+
+def _word(rule: Rule, estimates: Sequence[WeightedEstimates]) -> Word:
+    """Decide by both weightings; if they disagree, the verdict depends on the weighting."""
+    by_task, by_family = (
+        decide(rule, ends) for ends in ([one.tasks for one in estimates], [one.families for one in estimates])
+    )
+    return by_task if by_task == by_family else "depends on the weighting"
+
+
+def decide(rule: Rule, estimates: Sequence[Estimate]) -> Word:
+    """Decide a rule by several estimates: it holds if all satisfy it, and not if one violates it after Holm."""
+    if all(rule.interval_verdict(one) == 1 for one in estimates):
+        return "holds"
+    # Holm's first step: one of several pairs refutes the claim if it does at the level divided by their number.
+    level = 1 - (1 - LEVEL) / len(estimates)
+    refuted = any(rule.interval_verdict(at_level(one, level)) == -1 for one in estimates)
+    return "does not hold" if refuted else "not settled"
+
+
+def _said_all(estimates: Sequence[WeightedEstimates]) -> str:
+    return "; ".join(
+        f"{one.name} {_said(one.tasks)}"
+        + ("" if one.families == one.tasks else f" (families equal {_said(one.families)})")
+        for one in estimates
+    )
 
 
 def _said(one: Estimate) -> str:
@@ -173,10 +253,8 @@ def _said(one: Estimate) -> str:
     return format_estimate(one, 3)
 
 
-def _estimates(claim: Claim, found: Findings, here: Numbers) -> list[tuple[str, Estimate]] | str:
-    """Return the estimates that decide the claim, or the reason why there are none."""
-    import polars as pl
-
+def _tasks(claim: Claim, found: Findings) -> list[str] | str:
+    """Return the tasks of the study that the claim is about, or the reason why it cannot be judged."""
     missing = [name for name in (*claim.encodings, *claim.against) if name not in found.encodings]
     if missing:
         return f"the study has no {missing[0]}"
@@ -186,42 +264,109 @@ def _estimates(claim: Claim, found: Findings, here: Numbers) -> list[tuple[str, 
         return "the study has none of its tasks"
     if len(tasks) < len(meant):
         return f"only {len(tasks)} of its {len(meant)} tasks are there"
-    table = here.scores.filter(pl.col("task").is_in(tasks))
+    return tasks
+
+
+def _judge_learned(claim: Claim, here: StudyResults, tasks: Sequence[str]) -> ClaimVerdict:
+    """Decide task by task whether every encoding learned the seen lengths."""
+    found, cells = here.findings, _learned(claim, here)
+    failed = [
+        f"{found.label(name)} on {found.short(task)}"
+        for (task, name), got in cells.items()
+        if task in tasks and not got
+    ]
+    many = sum(task in tasks for task, _ in cells)
+    if failed:
+        return ClaimVerdict(claim, "does not hold", f"not learned in {len(failed)} of {many}: {', '.join(failed)}")
+    return ClaimVerdict(claim, "holds", f"learned in {many} of {many} pairs of task and encoding")
+
+
+def _learned(claim: Claim, here: StudyResults) -> dict[tuple[str, str], bool]:
+    """(task, encoding) → whether enough runs learned it, for the encodings of the claim."""
+    about = {*claim.encodings, *claim.against}
+    cells = learned_cells(here.numbers.scores).select("task", "encoding", "learned").iter_rows()
+    return {(task, name): bool(learned) for task, name, learned in cells if name in about}
+
+
+def _on_learned_tasks(claim: Claim, here: StudyResults, tasks: Sequence[str]) -> str:
+    """Judge the claim again on the tasks that all encodings it is about learned; this decides nothing."""
+    lacking = {task for (task, _), got in _learned(claim, here).items() if not got}
+    learned = [task for task in tasks if task not in lacking]
+    if len(learned) == len(tasks):
+        return "every encoding learned every task"
+    estimates = _estimates(claim, here, learned) if learned else "no task was learned by all"
+    word = estimates if isinstance(estimates, str) else _word(claim.rule, estimates)
+    return f"on the {len(learned)} of {len(tasks)} tasks that all of them learned: {word}"
+
+
+def _estimates(claim: Claim, here: StudyResults, tasks: Sequence[str]) -> list[WeightedEstimates] | str:
+    """Return the estimates that decide the claim, or the reason why there are none."""
+    table = here.numbers.scores.filter(here.numbers.scores["task"].is_in(list(tasks)))
     if claim.measure == "reach":
         return "reach has no mean, and so no interval over tasks"
     if claim.measure == "mrr":
         return _by_rank(claim, table)
-    column = _COLUMN[claim.measure]
-    if claim.rule.order:
-        pairs = list(zip(claim.encodings, claim.encodings[1:], strict=False))
-    else:
-        pairs = [(one, other) for one in claim.encodings for other in claim.against]
+    column, pairs = _COLUMN[claim.measure], claim.pairs
     if pairs:
         made = encoding_differences(table, column, pairs=pairs)
-        return [(f"{one.one} − {one.other}", one.seeds) for one in made]
+        return [WeightedEstimates(f"{one.one} − {one.other}", one.seeds, one.families) for one in made]
     means = mean_scores_over_tasks(table, column, claim.encodings)
-    return [(name, means[name].seeds) for name in claim.encodings]
+    return [WeightedEstimates(name, means[name].seeds, means[name].families) for name in claim.encodings]
 
 
-def _by_rank(claim: Claim, table: pl.DataFrame) -> list[tuple[str, Estimate]] | str:
-    made = mean_reciprocal_ranks(table, QUARTER)
+def _by_rank(claim: Claim, table: pl.DataFrame) -> list[WeightedEstimates] | str:
+    made = mean_reciprocal_ranks(table)
     if made.missing:
         return f"the study has no {made.missing[0]}, and ranks are over exactly the five"
     if not made.means:
         return "no task and seed has all five encodings yet"
-    named = {spec: name for name, spec in QUARTER.items()}
-    if claim.rule.order:
-        pairs = list(zip(claim.encodings, claim.encodings[1:], strict=False))
-    else:
-        pairs = [(one, other) for one in claim.encodings for other in claim.against]
-    if not pairs:
-        return [(name, made.means[named[name]].seeds) for name in claim.encodings]
+    named = {spec: name for name, spec in FIVE.items()}
+    if not claim.pairs:
+        means = {name: made.means[named[name]] for name in claim.encodings}
+        return [WeightedEstimates(name, one.seeds, one.families) for name, one in means.items()]
     both = {frozenset((one.one, one.other)): one for one in made.differences}
     found = []
-    for one, other in pairs:
+    for one, other in claim.pairs:
         pair = both[frozenset((named[one], named[other]))]
-        found.append((f"{one} − {other}", pair.seeds if pair.one == named[one] else pair.seeds.negated()))
+        ends = (pair.seeds, pair.families)
+        turned = ends if pair.one == named[one] else tuple(end.negated() for end in ends)
+        found.append(WeightedEstimates(f"{one} − {other}", *turned))
     return found
+
+
+def sign_changes(claim: Claim, main: StudyResults, other: StudyResults) -> list[str]:
+    """Return where a difference has the opposite sign at another setting: a sentence for each.
+
+    It has if on a task the main study has the claim's sign, and at another model or training of the other study every
+    seed has the opposite sign and the mean difference is at least .05.
+    """
+    sign = -1 if claim.rule.below is not None else 1
+    ours, theirs = _by_setting(main), _by_setting(other)
+    found = []
+    for (task, model, training), values in theirs.items():
+        reference = next((own for (name, *_), own in ours.items() if name == task), {})
+        for one, ahead in claim.pairs if claim.about(task) else ():
+            before, gaps = _gaps(reference, one, ahead, sign), _gaps(values, one, ahead, sign)
+            if before and gaps and sum(before) > 0 and max(gaps) < 0 and sum(gaps) / len(gaps) <= -OPPOSITE:
+                mean = f"{sign * sum(gaps) / len(gaps):+.2f}"
+                found.append(f"{one} − {ahead} is {mean} on {other.findings.short(task)} with {model}, {training}")
+    return found
+
+
+def _by_setting(here: StudyResults) -> dict[tuple[str, str, str], dict[tuple[str, int], float]]:
+    """(task, model, training) → (encoding, seed) → mean accuracy at unseen lengths."""
+    points = {item.key: item.point for item in here.findings.items}
+    found: dict[tuple[str, str, str], dict[tuple[str, int], float]] = {}
+    for run, value in here.numbers.scores.select("run", "unseen").iter_rows():
+        if run in points and value is not None:
+            point = points[run]
+            found.setdefault((point.task, point.model, point.training), {})[point.encoding, point.seed] = value
+    return found
+
+
+def _gaps(values: Mapping[tuple[str, int], float], one: str, other: str, sign: int) -> list[float]:
+    seeds = sorted({seed for name, seed in values if name == one} & {seed for name, seed in values if name == other})
+    return [sign * (values[one, seed] - values[other, seed]) for seed in seeds]
 
 
 _CHECKOUT = Path(__file__).resolve().parents[3]

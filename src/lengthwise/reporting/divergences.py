@@ -73,7 +73,7 @@ def encodings_of(rows: Rows, task: str) -> list[str]:
 
 
 def published_divergence(encoding: str, pairing: str = "record", reference: str = "nope") -> float | None:
-    """Return the published divergence from NoPE of one of our encodings; RoPE on a quarter of a head is Rotary.
+    """Return the published divergence from NoPE of one of our encodings; full RoPE in heads of 16 is Rotary.
 
     It is None for pairs that were not published: another reference, two named runs, untrained models.
     """

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import polars as pl
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.transforms import Bbox
 
     from lengthwise.reporting.findings import Findings
 
@@ -117,6 +118,22 @@ def _map(data: pl.DataFrame, labels: Mapping[str, str], trained: int, unit: str,
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     figure.colorbar(image, ax=axes, label="exact match", fraction=0.03, pad=0.01)
+    return _with_known_layout(figure, (width, *sorted(labels[name] for name in names)))
+
+
+_LAYOUTS: dict[tuple[object, ...], list[Bbox]] = {}
+
+
+def _with_known_layout(figure: Figure, labels: tuple[object, ...]) -> Figure:
+    """Lay out a map, or reuse the places of an earlier one with the same labels: layout is half of drawing it."""
+    engine = figure.get_layout_engine()
+    if labels in _LAYOUTS:
+        for axes, place in zip(figure.axes, _LAYOUTS[labels], strict=True):
+            axes.set_position(place)
+    elif engine is not None:
+        engine.execute(figure)
+        _LAYOUTS[labels] = [axes.get_position() for axes in figure.axes]
+    figure.set_layout_engine(None)
     return figure
 
 
@@ -124,12 +141,12 @@ def _said(data: pl.DataFrame, labels: Mapping[str, str]) -> str:
     """Describe the curves in words: where the median seed of each encoding first falls below one half."""
     import polars as pl
 
+    by = data.group_by("encoding", "length").agg(pl.col("accuracy").median()).filter(pl.col("accuracy") < 0.5)
+    below = dict(by.group_by("encoding").agg(pl.col("length").min()).iter_rows())
     parts = []
     for name, label in list(labels.items())[:MANY]:
-        own = data.filter(pl.col("encoding") == name)
-        by = own.group_by("length").agg(pl.col("accuracy").median()).sort("length")
-        below = [length for length, middle in by.iter_rows() if middle < 0.5]
-        parts.append(f"{label} falls below one half at {below[0]}" if below else f"{label} stays above one half")
+        falls = f"{label} falls below one half at {below.get(name)}"
+        parts.append(falls if name in below else f"{label} stays above one half")
     return "; ".join(parts) + "."
 
 

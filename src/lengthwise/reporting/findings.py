@@ -12,6 +12,7 @@ from lengthwise.checksums import Damaged
 from lengthwise.encoding.labels import unique_labels
 from lengthwise.spec import Spec, SpecError, format_value
 from lengthwise.statistics.learned import scored_rows_filter
+from lengthwise.statistics.table import score_table
 from lengthwise.study.bundle import Bundle
 from lengthwise.study.plan import (
     Item,
@@ -103,6 +104,14 @@ class Findings:
         """Return the label of an encoding of the report."""
         return self.labels.get(name, name)
 
+    def head_width(self, name: str) -> int:
+        """Return the width of a head in the runs of an encoding of the report."""
+        return self._head_widths[name]
+
+    @cached_property
+    def _head_widths(self) -> dict[str, int]:
+        return {self.names[item.key]: item.plan.model.head_width for item in self.wanted or self.items}
+
     def short(self, task: str) -> str:
         """Return a task's short name, or its full name if the short one is ambiguous: `copy same`, `sort multi`."""
         mine = short_task_name(task)
@@ -178,7 +187,11 @@ def collect_findings(
 
     given = {} if bundle is None else bundle.summaries
     tuned = [item.key for tried in planned.tuning.values() for item in tried]
-    summaries = {**({} if store is None else store.summaries(tuned)), **given}
+    summaries = {
+        **({} if bundle is None else bundle.tuning_records),
+        **({} if store is None else store.tuning_records(tuned)),
+        **given,
+    }
     everything, waiting = planned.items(summaries)
     runs = [item for item in everything if item.kind == "run"]
     tables, records, wrong, kinds = [], dict[str, Any](), [], []
@@ -197,6 +210,8 @@ def collect_findings(
     keys = [item.key for item in runs]
     diverged = {} if bundle is None else {key: told for key, told in bundle.diverged.items() if key in set(keys)}
     diverged |= {} if store is None else store.diverged(keys)
+    left = len(runs) + len(waiting) - len({*mine, *theirs, *diverged})
+    refuse_if_blind(planned.study, left)
     if not mine and not theirs:
         if diverged:
             first = Diverged.read(next(iter(diverged.values())))
@@ -236,6 +251,46 @@ def collect_findings(
         **({} if more_seeds_advice is None else {"more": more_seeds_advice}),
         sources={str(one): len(own) for one, own in ((store, mine), (bundle and bundle.folder, theirs)) if own},
     )
+
+
+def refuse_if_blind(study: StudyFile, left: int) -> None:
+    """Raise if a study hides its unseen lengths until its last run has ended, and `left` runs have not."""
+    if study.blind and left:
+        raise SpecError(
+            f"{study.name} is blind until its last run has ended, and {left} are left: its results at unseen lengths "
+            f"are not shown before. lengthwise study status {study.name} --learned shows the seen lengths"
+        )
+
+
+def rows_of(
+    items: Sequence[Item], store: Store, bundle: Bundle | None, on_progress: Callable[[str], None] | None = None
+) -> pl.DataFrame:
+    """Return the rows of finished runs and evaluations: those of the store, and what it lacks from the bundle."""
+    import polars as pl
+
+    found = store.rows([item.key for item in items], on_progress)
+    if bundle is None:
+        return found
+    wanted = {item.run_id for item in items} - set(found["run"].to_list())
+    return pl.concat([found, bundle.rows.filter(pl.col("run").is_in(list(wanted)))])
+
+
+def learned_table(items: Sequence[Item], store: Store, bundle: Bundle | None) -> list[dict[str, str]]:
+    """Return a line per task: each encoding's mean accuracy at seen lengths, and how many of its runs learned.
+
+    Unseen lengths are not looked at. e.g. `{"task": "sort", "nope": ".998, 3 of 3 learned"}`.
+    """
+    import polars as pl
+
+    runs = [item for item in items if item.kind == "run"]
+    scores = score_table(rows_of(runs, store, bundle).filter("seen"), run_label_table(runs))
+    cells = scores.group_by("task", "encoding", maintain_order=True).agg(
+        pl.col("seen").mean(), pl.col("learned").sum().alias("runs"), pl.col("learned").count().alias("all")
+    )
+    lines: dict[str, dict[str, str]] = {item.point.task: {"task": item.point.task} for item in runs}
+    for task, encoding, mean, learned, many in cells.iter_rows():
+        lines[task][encoding] = f"{mean:.3f}, {learned} of {many} learned" if many else "-"
+    return list(lines.values())
 
 
 def _with_labels(rows: pl.DataFrame, items: Sequence[Item], finished: set[str]) -> pl.DataFrame:

@@ -18,7 +18,7 @@ from lengthwise.statistics.aggregates import (
 from lengthwise.statistics.cells import Cell, Reaches, reach_cells, score_cells
 from lengthwise.statistics.outcomes import Outcomes, read_outcomes
 from lengthwise.statistics.ranks import (
-    FULL,
+    FIVE,
     MRR,
     QUARTER,
     RankStatistics,
@@ -28,7 +28,7 @@ from lengthwise.statistics.ranks import (
 )
 from lengthwise.statistics.reach import run_scores
 from lengthwise.statistics.sensitivity import AlternativeRanking, alternative_rankings, saturated_tasks
-from lengthwise.statistics.table import score_table, tasks_learned_by_all
+from lengthwise.statistics.table import score_table, tasks_learned_by_all, trained_cells
 from lengthwise.training.health import Diverged, is_on_plateau, loss_spikes
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ class Numbers:
     cells: Mapping[tuple[str, str], Cell]
     """(task, encoding) → the seeds' accuracy at unseen lengths."""
     seen: Mapping[tuple[str, str], Cell]
+    trained: Mapping[tuple[str, str], float]
+    """(task, encoding) → the median run's accuracy on examples that it was trained on; older runs have none."""
     reach: Mapping[tuple[str, str], Reaches]
     halfway: Mapping[tuple[str, str], Reaches]
     """Reach at the threshold .5."""
@@ -115,7 +117,7 @@ def compute_numbers(findings: Findings) -> Numbers:
     each = _outcomes(findings)
     names = findings.encodings
     five: dict[str, MRR] = {}
-    for words, kind in (("a quarter of each head, as published", _quarter(names)), ("full", FULL)):
+    for words, kind in (("all of each head", FIVE), ("a quarter of each head", _quarter(names))):
         if kind is not None and set(kind.values()) <= set(names):
             five[f"ours, Rotary: {words}"] = mean_reciprocal_ranks(table, kind)
             five[f"the paper's recipe, Rotary: {words}"] = paper_mean_reciprocal_ranks(table, kind)
@@ -127,6 +129,7 @@ def compute_numbers(findings: Findings) -> Numbers:
         scores=table,
         cells=score_cells(table, "unseen"),
         seen=score_cells(table, "seen"),
+        trained=trained_cells(findings.rows, named),
         reach=reach_cells(lines, named),
         halfway=reach_cells(half, named),
         means=mean_scores_over_tasks(table, "unseen", names, each),

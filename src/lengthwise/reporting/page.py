@@ -13,7 +13,7 @@ from lengthwise.display import Part
 from lengthwise.folder import Folder
 from lengthwise.reporting import figures, overview
 from lengthwise.reporting.bars import accuracy_bars
-from lengthwise.reporting.claims import judge_claim, last_commit_date, read_claims
+from lengthwise.reporting.claims import StudyResults, judge_claim, last_commit_date, read_claims
 from lengthwise.reporting.comparisons import PAIRS, Line
 from lengthwise.reporting.drawing import Drawing
 from lengthwise.reporting.findings import Findings
@@ -26,7 +26,7 @@ from lengthwise.study.reading import shipped_file_path
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-ANATOMIES = 20
+ANATOMIES = 15
 """The number of tasks whose failures are drawn."""
 OPEN = 3
 """The number of tasks whose sections are open at first."""
@@ -42,7 +42,8 @@ class Page(Tables):
     def claims(self) -> list[Line]:
         """Return the verdicts on the published claims that this study tests."""
         about = [claim for claim in read_claims() if claim.study == self.found.study.name]
-        return [judge_claim(claim, self.found, self.numbers).line() for claim in about]
+        here = {self.found.study.name: StudyResults(self.found, self.numbers)}
+        return [judge_claim(claim, here).line() for claim in about]
 
     # --- what is on it -----------------------------------------------------------------------------------------------
 
@@ -325,6 +326,6 @@ _MAP = (
     "The median seed's exact match at each length, best encodings on top. White line: the end of the trained lengths."
 )
 _MEANS = (
-    "Dot: mean over tasks. Thick: 95 % interval for these tasks and other seeds. Thin: for other tasks like these, "
+    "Dot: mean over tasks. Thick: interval for these tasks and other seeds. Thin: for other tasks like these, "
     "over families of tasks."
 )

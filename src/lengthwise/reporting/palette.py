@@ -14,9 +14,9 @@ _FIXED: dict[str, tuple[str, str, Dash]] = {
     "nope": ("#0072B2", "o", "-"),
     "t5": ("#E69F00", "s", "-"),
     "alibi": ("#009E73", "^", "-"),
-    ROTARY: ("#D55E00", "D", "-"),
+    "rope": ("#D55E00", "D", "-"),
     "sinusoidal": ("#CC79A7", "v", "-"),
-    "rope": ("#7F2A1D", "P", (0, (5, 1.5))),
+    ROTARY: ("#7F2A1D", "P", (0, (5, 1.5))),
     "learned": ("#56B4E9", "X", (0, (5, 1.5))),
     # These have fixed colours too; with so many colours, markers and dashes tell the encodings apart.
     "kerple": ("#332288", "<", (0, (3, 1))),
@@ -54,7 +54,7 @@ def marker(encoding: str) -> str:
 
 
 def dash(encoding: str) -> Dash:
-    """Return the line style of an encoding for matplotlib; the published five are solid."""
+    """Return the line style of an encoding for matplotlib; NoPE, T5, ALiBi, RoPE and sinusoids are solid."""
     return _look(encoding)[2]
 
 

@@ -16,10 +16,14 @@ from lengthwise.statistics.estimate import Estimate
 from lengthwise.statistics.learned import RULE, WEAK
 from lengthwise.statistics.reach import WORDS as REACH
 from lengthwise.statistics.seeds import seeds_needed
+from lengthwise.study.add import sets_version
 
 ANSWERS = 6
 """The number of wrong answers shown for each task."""
 _LONG = 240
+
+BY_HEART = 0.05
+"""A gap between trained and other examples of the same lengths that is larger than this is reported."""
 
 
 class Tables(Comparisons):
@@ -30,6 +34,11 @@ class Tables(Comparisons):
         found, told = self.found, []
         if missing := found.planned - len(found.ended_runs):
             told.append(f"{missing} of {found.planned} runs are not done; they are missing, not 0.")
+        if len(versions := {sets_version(record) for record in found.records.values()}) > 1:
+            told.append(
+                f"The runs were tested on different test sets (versions {', '.join(map(str, sorted(versions)))}): "
+                "their numbers at unseen lengths are not of the same examples."
+            )
         if found.failed:
             told.append(f"{len(found.failed)} runs failed: {next(iter(found.failed.values()))}")
         if found.diverged:
@@ -39,6 +48,11 @@ class Tables(Comparisons):
         for task, lengths in self.numbers.weak.items():
             few = f"{self.found.short(task)} {_ranges(lengths)}"
             told.append(f"Seen lengths with fewer than {WEAK} test examples, which say little: {few}.")
+        if learned_by_heart := self._learned_by_heart():
+            told.append(
+                "Partly learned by heart (accuracy on examples that were trained on, and on others of the same "
+                f"lengths): {learned_by_heart}."
+            )
         if found.seeds == 1:
             told.append("There is one seed: no seed interval.")
         edge = [choice for choice in found.choices if choice.lr is not None and choice.lr_at_edge]
@@ -52,6 +66,16 @@ class Tables(Comparisons):
             if flat:
                 told.append(f"At the {kind} for every encoding, and so telling nothing: {', '.join(flat)}.")
         return told
+
+    def _learned_by_heart(self) -> str:
+        """List where examples that were trained on are answered better than others: `T5 on copy same .86 and .73`."""
+        parts = []
+        for (task, name), trained in self.numbers.trained.items():
+            seen = self.numbers.seen[task, name].median.value if (task, name) in self.numbers.seen else None
+            if seen is not None and trained - seen > BY_HEART:
+                where = f"{self.found.label(name)} on {self.found.short(task)}"
+                parts.append(f"{where} {format_number(trained, 2)} and {format_number(seen, 2)}")
+        return ", ".join(sorted(parts)[:8]) + (", ..." if len(parts) > 8 else "")
 
     def _lost(self) -> str:
         """List the diverged runs by encoding and task: `Mine on copy same (2 of 3 seeds)`."""
@@ -106,6 +130,7 @@ class Tables(Comparisons):
             line: Line = {
                 "encoding": found.label(name),
                 "unseen": format_estimate(one.seeds),
+                "families equal": format_estimate(one.families),
                 "other tasks": format_estimate(one.tasks) if one.tasks.low is not None else "–",
                 "mean rank": format_number(None if rank is None else rank.value, 2),
                 "middle half": _value(here.rank_statistics.interquartile.get(name)),
@@ -156,8 +181,10 @@ class Tables(Comparisons):
         one = here.means[self.encodings_best_first()[0]]
         noise = {"crossed": "each example's outcomes", "binomial": "p(1 − p)/m", "not counted": "not counted"}
         return (
-            f"unseen: mean accuracy over lengths L+1..2L, then over tasks, with the 95 % interval “{one.seeds.words}” "
-            f"(n = {one.seeds.n} {one.seeds.unit}; test-set noise by {noise[one.seeds.examples]}); other tasks: "
+            f"unseen: mean accuracy over lengths L+1..2L, then over tasks, with the {_level(one.seeds)}interval "
+            f"“{one.seeds.words}” "
+            f"(n = {one.seeds.n} {one.seeds.unit}; test-set noise by {noise[one.seeds.examples]}); families equal: the "
+            "same with equal weights for families of tasks; other tasks: "
             f"“{one.tasks.words}”, over families (n = {one.tasks.n}). Mean rank over "
             f"{here.rank_statistics.queries} (task, seed) queries, ties shared; middle half: their interquartile mean. "
             "MRR is over exactly the five published encodings, scores rounded to .005, those not above chance set to "
@@ -175,9 +202,11 @@ class Tables(Comparisons):
             told = [format_number(value, 2) for value in unseen.seeds] + [
                 f"diverged ({step:,})" for step in unseen.diverged
             ]
+            by_heart = {"trained on": format_number(here.trained[task, name])} if (task, name) in here.trained else {}
             lines.append(
                 {
                     "encoding": self.found.label(name),
+                    **by_heart,
                     "seen": format_number(seen.median.value),
                     "unseen, median": format_estimate(unseen.median),
                     "every seed": ", ".join(told),
@@ -196,7 +225,7 @@ class Tables(Comparisons):
             theirs = UNSEEN.get(published_task(task) or "", {})
             line: Line = {"task": self.found.short(task)}
             for name in self.found.encodings:
-                known = published_encoding(name)
+                known = published_encoding(name, self.found.head_width(name))
                 if known is not None and known in theirs and (task, name) in self.numbers.cells:
                     ours = self.numbers.cells[task, name].mean.value
                     line[self.found.label(name)] = f"{format_number(theirs[known], 2)} / {format_number(ours, 2)}"
@@ -240,7 +269,7 @@ class Tables(Comparisons):
                 "chosen on": ", ".join([self.found.short(one.group), *(one.rest if several else ())]),
                 "lr": "waits" if one.lr is None else f"{one.lr:g}",
                 "exact match of each": ", ".join(
-                    f"{rate:g}: {'missing' if score is None else format_number(score[0])}"
+                    f"{rate:g}: {'missing' if score is None else format_number(score)}"
                     for rate, score in zip(one.rates, one.scores, strict=True)
                 ),
                 "": "at the edge" if one.lr is not None and one.lr_at_edge else "",
@@ -280,6 +309,10 @@ class Tables(Comparisons):
             {"what": "rows", "value": f"{found.rows.height:,} from {' and '.join(sources)}"},
         ]
         return lines
+
+
+def _level(estimate: Estimate) -> str:
+    return "" if estimate.level is None else f"{100 * estimate.level:.4g} % "
 
 
 def _more(seeds: Sequence[float]) -> str:

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lengthwise.checksums import checksum, sealed
+from lengthwise.evaluation.cases import trained_cases
 from lengthwise.evaluation.result import EvaluationResult, evaluate_decoder
 from lengthwise.evaluation.rows import frame_to_parquet
 from lengthwise.folder import Folder
@@ -293,6 +294,8 @@ class Attempt:
     def _examined(self, last: Decoder, labels: Mapping[str, int]) -> Iterator[tuple[str, EvaluationResult]]:
         """Yield the evaluation of each labelled checkpoint; a step with several labels is evaluated once."""
         plan, known = self.plan, dict[tuple[int, int | None], EvaluationResult]()
+        training = plan.training
+        trained = trained_cases(plan.task, training.steps * training.batch_size, plan.seeds.data)
         for label, step in labels.items():
             examples = STAGE_EXAMPLES if label in plan.training.stages else None
             if (step, examples) not in known:
@@ -302,7 +305,12 @@ class Attempt:
                     decoder = plan.decoder()
                     decoder.load_state_dict(unpack(self.home.read(self.kept[str(step)])))
                 known[step, examples] = evaluate_decoder(
-                    decoder, plan.task, examples=examples, positions=plan.positions, on_progress=self.progress.say
+                    decoder,
+                    plan.task,
+                    examples=examples,
+                    further_cases=trained if examples is None else (),
+                    positions=plan.positions,
+                    on_progress=self.progress.say,
                 )
             yield label, known[step, examples]
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from lengthwise import __version__
 from lengthwise.folder import publishable
+from lengthwise.task.sets import VERSION
 
 
 def machine_record(processes: int, shard: bool, checkpoint_every: int | None) -> dict[str, Any]:
@@ -20,6 +21,7 @@ def machine_record(processes: int, shard: bool, checkpoint_every: int | None) ->
 
     return {
         "lengthwise": __version__,
+        "sets": VERSION,
         "git": _git(),
         "python": platform.python_version(),
         **{name: _version(name) for name in ("torch", "numpy", "polars")},

@@ -34,6 +34,8 @@ class Aggregate:
     measure: str
     seeds: Estimate
     """Mean with the interval for the same tasks and other seeds."""
+    families: Estimate
+    """The same, but with equal weights for families of tasks in place of tasks."""
     tasks: Estimate
     """Mean over task families with the interval for other, similar tasks."""
     by_task: Mapping[str, float]
@@ -58,6 +60,7 @@ class Difference:
     other: str
     measure: str
     seeds: Estimate
+    families: Estimate
     tasks: Estimate
     by_task: Mapping[str, float]
     test: SignFlips | None
@@ -161,6 +164,7 @@ def mean_scores_over_tasks(
             name,
             measure,
             mean_over_tasks(lists, noise, kind, measure),
+            mean_over_tasks(lists, noise, kind, measure, family_of=family_of),
             mean_over_families(means, family_of, measure),
             means,
             board.missing(name),
@@ -196,9 +200,11 @@ def encoding_differences(
         noise, kind = board.noise({task: list(own) for task, own in values.items()}, one, other)
         means = {task: mean(own) for task, own in lists.items()}
         missing = tuple(sorted({*board.missing(one), *board.missing(other)}))
-        seeds, tasks = mean_over_tasks(lists, noise, kind, measure), mean_over_families(means, family_of, measure)
+        seeds = mean_over_tasks(lists, noise, kind, measure)
+        families = mean_over_tasks(lists, noise, kind, measure, family_of=family_of)
+        tasks = mean_over_families(means, family_of, measure)
         lost = len(board.diverged(one)) + len(board.diverged(other))
-        said = (seeds, tasks, means, test.get(number), corrected.get(number), missing, lost)
+        said = (seeds, families, tasks, means, test.get(number), corrected.get(number), missing, lost)
         found.append(Difference(one, other, measure, *said))
     return found
 

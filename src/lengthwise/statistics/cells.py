@@ -198,48 +198,62 @@ class Reaches:
         return f"{self.median} [{self.low}, {self.high}] ({100 * self.level:.4g} %; n = {self.n} seeds)"
 
 
-def summarize_reaches(run_reaches: Iterable[Reach]) -> Reaches:
+def summarize_reaches(
+    run_reaches: Iterable[Reach],
+    low_reaches: Sequence[Reach] | None = None,
+    high_reaches: Sequence[Reach] | None = None,
+) -> Reaches:
     """Return median and interval of censored reaches: 20, 24 and ≥ 48 have the median 24, from 20 to ≥ 48, at 75 %.
 
     For an even number of seeds the median is the lower of the middle two, so that it is a tested length. If a seed is
-    only known to reach at least x, then all later order statistics are lower bounds too.
+    only known to reach at least x, then all later order statistics are lower bounds too. `low_reaches` and
+    `high_reaches` are what each run may reach on another test set: the ends of the interval are of these.
     """
-    ordered = sorted(run_reaches, key=lambda one: (-1 if one.length is None else one.length, one.beyond))
+    ordered = _ordered(run_reaches)
     n = len(ordered)
     if n == 0:
         return Reaches((), Reach(None), None, None, None, "no seed")
-
-    def order(k: int) -> Reach:
-        one = ordered[k - 1]
-        return replace(one, beyond=one.length is not None and any(other.beyond for other in ordered[:k]))
-
-    median = order((n + 1) // 2)
+    median = _order_statistic(ordered, (n + 1) // 2)
     if n == 1:
         return Reaches(tuple(ordered), median, None, None, None, NO_SEEDS)
     k, level = median_interval_rank(n)
-    return Reaches(tuple(ordered), median, order(k), order(n + 1 - k), level, "median seed on this test set")
+    low = _order_statistic(ordered if low_reaches is None else _ordered(low_reaches), k)
+    high = _order_statistic(ordered if high_reaches is None else _ordered(high_reaches), n + 1 - k)
+    words = "median seed on this test set" if low_reaches is None else "median seed, on other test sets too"
+    return Reaches(tuple(ordered), median, low, high, level, words)
 
 
-def reach_cells(
-    run_score_rows: pl.DataFrame, run_labels: pl.DataFrame, reach_column: str = "reach"
-) -> Mapping[tuple[str, str], Reaches]:
+def _ordered(reaches: Iterable[Reach]) -> list[Reach]:
+    return sorted(reaches, key=lambda one: (-1 if one.length is None else one.length, one.beyond))
+
+
+def _order_statistic(ordered: Sequence[Reach], k: int) -> Reach:
+    one = ordered[k - 1]
+    return replace(one, beyond=one.length is not None and any(other.beyond for other in ordered[:k]))
+
+
+def reach_cells(run_score_rows: pl.DataFrame, run_labels: pl.DataFrame) -> Mapping[tuple[str, str], Reaches]:
     """Return (task, encoding) → its reaches, from `run_scores(rows, threshold=...)` and labels.
 
     Runs without rows are left out, except diverged ones (`run_labels` has the step), which count as not learned.
     """
     joined = run_score_rows.join(run_labels.select("run", "task", "encoding", "seed"), on="run", how="inner")
-    found: dict[tuple[str, str], list[Reach]] = {}
+    found: dict[tuple[str, str], list[tuple[Reach, Reach, Reach]]] = {}
     for line in joined.sort("task", "encoding", "seed").iter_rows(named=True):
-        one = Reach(line[reach_column], bool(line["beyond"]) and line[reach_column] is not None)
-        found.setdefault((line["task"], line["encoding"]), []).append(one)
+        own = [
+            Reach(line[f"reach{end}"], bool(line[f"beyond{end}"]) and line[f"reach{end}"] is not None)
+            for end in ("", "_low", "_high")
+        ]
+        found.setdefault((line["task"], line["encoding"]), []).append((own[0], own[1], own[2]))
     lost = (
         run_labels.filter(run_labels["diverged"].is_not_null())
         if "diverged" in run_labels.columns
         else run_labels.clear()
     )
     for line in lost.iter_rows(named=True):
-        found.setdefault((line["task"], line["encoding"]), []).append(Reach(None, diverged=line["diverged"]))
-    return {key: summarize_reaches(value) for key, value in sorted(found.items())}
+        none = Reach(None, diverged=line["diverged"])
+        found.setdefault((line["task"], line["encoding"]), []).append((none, none, none))
+    return {key: summarize_reaches(*map(list, zip(*own, strict=True))) for key, own in sorted(found.items())}
 
 
 def _th(k: int) -> str:

@@ -18,7 +18,8 @@ class Estimate:
     """A value with its confidence interval from `low` to `high` at confidence level `level`.
 
     e.g. `Estimate(.54, .50, .58, .95, 51, "(task, seed) pairs", "t stratified by task", THESE_TASKS)`. `value` is None
-    if there are no data, `low` and `high` are None if there is no interval; `words` says why.
+    if there are no data, `low` and `high` are None if there is no interval, and `level` is None if its level is not
+    known or nothing is random; `words` says why.
     """
 
     value: float | None
@@ -50,9 +51,10 @@ class Estimate:
     def __str__(self) -> str:
         if self.value is None:
             return f"missing ({self.words})"
-        if self.low is None or self.high is None or self.level is None:
+        if self.low is None or self.high is None:
             return f"{self.value:.3f} ({self.words}; n = {self.n} {self.unit})"
-        told = f"{100 * self.level:.4g} %, {self.words}; n = {self.n} {self.unit}"
+        level = "" if self.level is None else f"{100 * self.level:.4g} %, "
+        told = f"{level}{self.words}; n = {self.n} {self.unit}"
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}] ({told})"
 
     def negated(self) -> Estimate:

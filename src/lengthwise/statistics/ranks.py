@@ -26,10 +26,14 @@ STEP = 0.005
 """Scores are rounded to this step, so that close scores tie."""
 ABOVE = 0.01
 """A score is above chance if guessing gets at least as many right with at most this probability."""
-QUARTER = {"NoPE": "nope", "T5": "t5", "ALiBi": "alibi", "Rotary": "rope:fraction=0.25", "APE": "sinusoidal"}
-"""The five published encodings by the paper's names; its Rotary rotates a quarter of each head."""
-FULL = {**QUARTER, "Rotary": "rope"}
-"""The same five with Rotary on all dimensions of a head."""
+FIVE = {"NoPE": "nope", "T5": "t5", "ALiBi": "alibi", "Rotary": "rope", "APE": "sinusoidal"}
+"""The five published encodings by the paper's names, for heads of 16.
+
+The paper's Rotary turns 16 of 64 coordinates of a head; `rope` in heads of 16 has the same eight frequencies, and a
+quarter of 16 would have only two.
+"""
+QUARTER = {**FIVE, "Rotary": "rope:fraction=0.25"}
+"""The same five with Rotary on a quarter of each head: the published one in heads of 64."""
 DIVERGED = -1.0
 """The score that ranks a diverged run below all others."""
 ROW_ORDER = ("Rotary", "ALiBi", "T5", "APE", "NoPE")
@@ -148,13 +152,13 @@ class MRR:
         return {name: one.value for name, one in self.means.items() if one.value is not None}
 
 
-def mean_reciprocal_ranks(scores: pl.DataFrame, published_to_encoding: Mapping[str, str] = QUARTER) -> MRR:
-    """Return mean reciprocal ranks by our recipe, over exactly five encodings: `QUARTER` or `FULL`."""
+def mean_reciprocal_ranks(scores: pl.DataFrame, published_to_encoding: Mapping[str, str] = FIVE) -> MRR:
+    """Return mean reciprocal ranks by our recipe, over exactly five encodings: `FIVE` or `QUARTER`."""
     return _mrr(scores, published_to_encoding, OURS, "unseen", "share")
 
 
 def paper_mean_reciprocal_ranks(
-    scores: pl.DataFrame, published_to_encoding: Mapping[str, str] = QUARTER, measure: str = "micro"
+    scores: pl.DataFrame, published_to_encoding: Mapping[str, str] = FIVE, measure: str = "micro"
 ) -> MRR:
     """Return mean reciprocal ranks by the paper's recipe: ties go to the first of Rotary, ALiBi, T5, APE, NoPE."""
     return _mrr(scores, published_to_encoding, PAPERS, measure, "first")
@@ -164,9 +168,9 @@ def _mrr(scores: pl.DataFrame, five: Mapping[str, str], recipe: str, measure: st
     import polars as pl
 
     if set(five) != set(ROW_ORDER):
-        raise SpecError(f"the five are {', '.join(QUARTER)}; not {', '.join(five)}")
+        raise SpecError(f"the five are {', '.join(FIVE)}; not {', '.join(five)}")
     there = set(scores["encoding"].to_list())
-    missing = tuple(five[name] for name in QUARTER if five[name] not in there)
+    missing = tuple(five[name] for name in FIVE if five[name] not in there)
     if missing:
         return MRR(recipe, five["Rotary"], {}, (), 0, (), missing)
     asked = task_seed_scores(scores, five.values(), measure, unrounded=ties == "first")
@@ -182,7 +186,7 @@ def _mrr(scores: pl.DataFrame, five: Mapping[str, str], recipe: str, measure: st
     schema = {"task": pl.String, "seed": pl.Int64, "encoding": pl.String, "mrr": pl.Float64}
     table = pl.DataFrame(lines, schema=schema)
     found = mean_scores_over_tasks(table, "mrr")
-    means = {name: found[name] for name in QUARTER}
+    means = {name: found[name] for name in FIVE}
     return MRR(
         recipe, five["Rotary"], means, tuple(encoding_differences(table, "mrr")), len(asked.queries), asked.dropped, ()
     )

@@ -159,6 +159,28 @@ def score_table(
     )
 
 
+def trained_cells(rows: pl.DataFrame, run_labels: pl.DataFrame) -> dict[tuple[str, str], float]:
+    """Return (task, encoding) → the median run's mean accuracy on examples that it was trained on.
+
+    Above the accuracy at seen lengths, it shows how much was learned by heart. Rows without such examples give nothing.
+    """
+    import polars as pl
+
+    here = (pl.col("checkpoint") == "last") & (pl.col("evaluation") == "as trained") & (pl.col("split") == "train")
+    return {
+        (task, encoding): value
+        for task, encoding, value in rows.filter(here)
+        .group_by("run", "length")
+        .agg((pl.col("correct").sum() / pl.col("examples").sum()).alias("accuracy"))
+        .group_by("run")
+        .agg(pl.col("accuracy").mean())
+        .join(run_labels.select("run", *AXES), on="run", how="inner")
+        .group_by("task", "encoding")
+        .agg(pl.col("accuracy").median())
+        .iter_rows()
+    }
+
+
 def learned_cells(scores: pl.DataFrame) -> pl.DataFrame:
     """Return `task, encoding, seeds, learned`: whether enough runs of each cell learned the seen lengths.
 

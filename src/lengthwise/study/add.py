@@ -13,6 +13,7 @@ from lengthwise.study.bundle import Bundle
 from lengthwise.study.file import StudyFile
 from lengthwise.study.plan import Item, Planned
 from lengthwise.study.store import Store
+from lengthwise.task.sets import VERSION
 
 if TYPE_CHECKING:
     import polars as pl
@@ -81,7 +82,7 @@ def rerun_store(store: Store) -> Store:
 
 def choose_runs_to_rerun(planned: Planned, bundle: Bundle, count: int = GUARDS) -> list[Item]:
     """Choose committed runs to rerun, deterministically, of different encodings and tasks where possible."""
-    items, _ = planned.items(bundle.summaries)
+    items, _ = planned.items(bundle.tuning_records)
     there = [item for item in items if item.kind == "run" and item.key in bundle.records]
     there.sort(key=lambda item: digest("guard", item.key))
     picked: list[Item] = []
@@ -132,11 +133,21 @@ class RerunComparison:
             )
 
 
+def sets_version(record: Mapping[str, Any]) -> int:
+    """Return the version of the test sets of a run, by its record in a bundle; it was not recorded before 3."""
+    return record["run"].get("recorded", {}).get("sets", 2)
+
+
 def compare_reruns(items: list[Item], bundle: Bundle, store: Store) -> RerunComparison:
     """Compare the rows of the reruns with the committed rows."""
     import polars as pl
 
     keys = [item.key for item in items]
+    if older := {sets_version(bundle.records[key]) for key in keys} - {VERSION}:
+        raise SpecError(
+            f"the committed runs were tested on test sets of version {min(older)}, and this lengthwise has version "
+            f"{VERSION}, so they cannot be compared; run the whole study here (without --with)"
+        )
     ours, theirs = store.rows(keys), bundle.rows.filter(pl.col("run").is_in(keys))
     theirs = theirs.filter(pl.col("evaluation") == "as trained")
     order = ["run", "evaluation", "checkpoint", "split", "length", "subgroup"]
@@ -183,7 +194,7 @@ class ResultsCheck:
 
 def find_bundle_mistakes(planned: Planned, bundle: Bundle) -> list[str]:
     """Return what is wrong with a bundle: ids that do not follow from the options, foreign runs, missing rows."""
-    known = {item.key: item for item in planned.items(bundle.summaries)[0]}
+    known = {item.key: item for item in planned.items(bundle.tuning_records)[0]}
     found, with_rows = [], set(bundle.rows["run"].unique().to_list())
     for key, record in bundle.records.items():
         if key not in known:
@@ -219,7 +230,7 @@ def _mean(rows: pl.DataFrame, key: str, seen: bool) -> float:
         & (pl.col("checkpoint") == "last")
         & (pl.col("evaluation") == "as trained")
         & (pl.col("seen") == seen)
-        & (pl.col("split") != "test_far")
+        & ~pl.col("split").is_in(["test_far", "train"])
     )
     by = kept.group_by("length").agg((pl.col("correct").sum() / pl.col("examples").sum()).alias("share"))
     found: Any = by["share"].mean()

@@ -198,6 +198,11 @@ class Bundle:
         """Key of each finished run → its done record."""
         return {key: record["done"] for key, record in self.records.items()}
 
+    @property
+    def tuning_records(self) -> dict[str, dict[str, Any]]:
+        """Key of each run → its done record, or that it diverged."""
+        return {**self.summaries, **{key: {"diverged": told} for key, told in self.diverged.items()}}
+
     @cached_property
     def rows(self) -> pl.DataFrame:
         """All rows of the bundle."""

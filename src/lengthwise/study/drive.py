@@ -173,12 +173,13 @@ class Driver:
             except Unavailable as error:
                 why = str(error)
 
-    def _items(self, done: frozenset[str]) -> tuple[list[Item], int]:
+    def _items(self, state: StoreState) -> tuple[list[Item], int]:
         """Return all known items and the number of waiting points; recomputed only when a tuning run has ended."""
         tuned = [item.key for tried in self.planned.tuning.values() for item in tried]
-        ready = sum(key in done or key in self.given for key in tuned)
+        ended = state.done | state.failed.keys() | self.given.keys()
+        ready = sum(key in ended for key in tuned)
         if self._known is None or self._known[0] != ready:
-            summaries = {**self.store.summaries(key for key in tuned if key in done), **self.given}
+            summaries = {**self.store.tuning_records(key for key in tuned if key in ended), **self.given}
             items, waiting = self.planned.items(summaries)
             # A bundle has no weights, so its runs cannot be evaluated again.
             items = [item for item in items if item.kind != "evaluation" or item.run_id not in self.given]
@@ -188,7 +189,7 @@ class Driver:
     def _look(self) -> list[Item]:
         """Read the store and return the items that can start now."""
         state = self.store.state()
-        items, waiting = self._items(state.done)
+        items, waiting = self._items(state)
         done = {item.key for item in items if item.key in state.done or item.key in self.given}
         self.tally.done, self.tally.total, self.tally.waiting = done, len(items) + waiting, waiting
         if self._retry:  # retry the items that had failed when the command started

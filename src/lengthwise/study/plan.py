@@ -6,9 +6,10 @@ No torch is imported: ten thousand runs are planned in about a second.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import log
 from typing import Any, Literal
 
 from lengthwise.encoding import ENCODINGS, POSITIONS
@@ -20,8 +21,8 @@ from lengthwise.task import TASKS
 from lengthwise.task.sets import lengths_of
 
 Kind = Literal["tuning", "run", "evaluation"]
-TIE = 0.005
-"""Exact matches within this of the best count as equal, and the loss decides."""
+TIE = 0.02
+"""Exact matches within this of the best count as equal, and the rate nearest the middle is taken."""
 
 
 @dataclass(frozen=True)
@@ -73,19 +74,21 @@ class LearningRateChoice:
     """Positions, model and training."""
     tried: tuple[Item, ...]
     rates: tuple[float, ...]
-    scores: tuple[tuple[float, float] | None, ...]
-    """Exact match and loss of each tuning run; None if it is not done."""
+    scores: tuple[float | None, ...]
+    """Mean exact match of each rate's tuning runs; None if one of them is not done."""
 
     @property
     def lr(self) -> float | None:
-        """The best rate at seen lengths; None until all tuning runs are done."""
-        if any(score is None for score in self.scores):
-            return None
+        """Of the rates within .02 of the best at seen lengths, the most central; None until all tuning runs are done.
+
+        `.001: .985, .002: .97, .004: .99` gives .002.
+        """
         there = [score for score in self.scores if score is not None]
-        best = max(match for match, _ in there)
-        scored = zip(there, self.rates, strict=True)
-        near = [(loss, rate) for (match, loss), rate in scored if match > best - TIE - 1e-12]
-        return min(near)[1]
+        if len(there) < len(self.scores):
+            return None
+        near = [rate for score, rate in zip(there, self.rates, strict=True) if score > max(there) - TIE - 1e-12]
+        middle = log(sorted(self.rates)[(len(self.rates) - 1) // 2])
+        return min(near, key=lambda rate: (round(abs(log(rate) - middle), 9), rate))
 
     @property
     def lr_at_edge(self) -> bool:
@@ -157,7 +160,7 @@ class Planned:
     # --- the learning rate -------------------------------------------------------------------------------------------
 
     def _tuned_on(self, point: GridPoint) -> GridPoint:
-        """Return the point whose tuning runs choose this point's rate: first task of its group, tuning seed."""
+        """Return the point whose tuning runs choose this point's rate: first task of its group, first tuning seed."""
         rule = self.study.lr
         assert rule is not None
         head = self._heads.get(point.task, point.task)
@@ -167,7 +170,7 @@ class Planned:
                 f"lr.groups: the rate of {point.task!r} is chosen on {head!r}, which has no run with encoding "
                 f"{point.encoding!r} and positions {point.positions!r}; put them into different groups"
             )
-        return replace(first, seed=rule.seed)
+        return replace(first, seed=rule.seeds[0])
 
     @cached_property
     def _heads(self) -> dict[str, str]:
@@ -191,18 +194,19 @@ class Planned:
 
     @cached_property
     def tuning(self) -> dict[GridPoint, tuple[Item, ...]]:
-        """For each tuned point, one run of half the steps per rate."""
+        """For each tuned point, a run of half the steps per rate and tuning seed, rate by rate."""
         rule, found = self.study.lr, dict[GridPoint, tuple[Item, ...]]()
         if rule is None:
             return found
         for point in dict.fromkeys(self._tuned_on(point) for point in self.points):
             steps = max(1, self.plan(point).training.steps // 2)
-            plans = [self.plan(point, steps=steps, lr=rate) for rate in rule.choose]
-            found[point] = tuple(Item(plan.id, "tuning", point, plan) for plan in plans)
+            tried = [(replace(point, seed=seed), rate) for rate in rule.choose for seed in rule.seeds]
+            plans = [(one, self.plan(one, steps=steps, lr=rate)) for one, rate in tried]
+            found[point] = tuple(Item(plan.id, "tuning", one, plan) for one, plan in plans)
         return found
 
     def learning_rate_choices(self, summaries: Mapping[str, Mapping[str, Any]]) -> dict[GridPoint, LearningRateChoice]:
-        """Return the choice for each tuned point, from the summaries of the finished tuning runs."""
+        """Return the choice for each tuned point, from the records of the tuning runs that ended."""
         rule = self.study.lr
         if rule is None:
             return {}
@@ -213,7 +217,10 @@ class Planned:
                 (point.positions, point.model, point.training),
                 tried,
                 tuple(rule.choose),
-                tuple(_score(summaries.get(item.key)) for item in tried),
+                tuple(
+                    _mean([_score(summaries.get(item.key)) for item in own])
+                    for own in _in_groups(tried, len(rule.seeds))
+                ),
             )
             for point, tried in self.tuning.items()
         }
@@ -353,13 +360,23 @@ def _counted(points: Iterable[GridPoint]) -> dict[GridPoint, int]:
     return counts
 
 
-def _score(summary: Mapping[str, Any] | None) -> tuple[float, float] | None:
-    """Exact match and loss of a tuning run's last validation."""
-    told = None if summary is None else summary.get("validation")
-    if not told:
+def _score(record: Mapping[str, Any] | None) -> float | None:
+    """Return the exact match of a tuning run's last validation; 0 if it diverged, None if it has not ended."""
+    if record is None:
         return None
-    loss = float("inf") if told["loss"] is None else told["loss"] / max(told["targets"], 1)
-    return told["correct"] / told["examples"], loss
+    if "diverged" in record:
+        return 0.0
+    told = record.get("validation")
+    return told["correct"] / told["examples"] if told else None
+
+
+def _in_groups(items: Sequence[Item], size: int) -> list[Sequence[Item]]:
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def _mean(scores: Sequence[float | None]) -> float | None:
+    known = [score for score in scores if score is not None]
+    return sum(known) / len(known) if len(known) == len(scores) else None
 
 
 def _mark(evaluation: Evaluation) -> int:

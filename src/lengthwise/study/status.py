@@ -33,6 +33,11 @@ class Status:
     """All known items."""
 
     @property
+    def ended(self) -> bool:
+        """Whether nothing runs, waits or is missing."""
+        return not (self.running or self.missing or self.waiting)
+
+    @property
     def all_done(self) -> bool:
         """Whether every item is done."""
         return len(self.done) == self.total
@@ -51,9 +56,9 @@ _SAMPLED = 64
 
 def status(planned: Planned, store: Store, bundle_summaries: Mapping[str, Mapping[str, Any]] | None = None) -> Status:
     """Return the status of a study in a store; `bundle_summaries` are summaries of runs of a bundle."""
-    bundle_summaries, done = bundle_summaries or {}, store.done()
+    bundle_summaries = bundle_summaries or {}
     tuned = [item.key for tried in planned.tuning.values() for item in tried]
-    summaries = {**store.summaries(key for key in tuned if key in done), **bundle_summaries}
+    summaries = {**store.tuning_records(tuned), **bundle_summaries}
     items, waiting = planned.items(summaries)
     store.summaries(item.key for item in items)  # a damaged record counts as not done
     state = store.state(item.key for item in items)

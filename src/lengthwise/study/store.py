@@ -154,6 +154,13 @@ class Store:
             key: {**told["diverged"], "attempt": told["attempt"]} for key, told in found.items() if "diverged" in told
         }
 
+    def tuning_records(self, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """Return the records of those tuning runs that are done, and of those that diverged."""
+        wanted = list(keys)
+        found = self.summaries(wanted)
+        lost = self.diverged(key for key in wanted if key not in found) if len(found) < len(wanted) else {}
+        return {**found, **{key: {"diverged": told} for key, told in lost.items()}}
+
     def _failures(self, failed: Mapping[str, int]) -> dict[str, dict[str, Any]]:
         found = self._read_many("failed", [f"{key}.{number}" for key, number in failed.items()])
         told: dict[str, dict[str, Any]] = {}

@@ -12,8 +12,8 @@ from lengthwise.spec import SpecError
 from lengthwise.task.base import Instance, Task
 from lengthwise.task.random_source import RandomSource
 from lengthwise.task.sets import (
-    BUCKETS,
     EXHAUSTED,
+    buckets,
     evaluation_instances,
     instance_factory,
     lengths_of,
@@ -164,7 +164,7 @@ def _unused(task: Task) -> int:
     unused = 0
     # Only a task that lists its instances is counted: the lengths of other tasks have no end.
     for length in task.lengths if task.listed(task.lengths[0]) is not None else ():
-        used = {bucket for split, lengths in there.items() if length in lengths for bucket in BUCKETS[split]}
+        used = {bucket for split, lengths in there.items() if length in lengths for bucket in buckets(task, split)}
         unused += sum(task.bucket(length, one) not in used for one in task.listed(length) or ())
     return unused
 

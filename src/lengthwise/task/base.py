@@ -75,6 +75,8 @@ class Task:
     """The unit in which a length counts."""
     shown: ClassVar[tuple[str, ...]] = ("bos", "tokenizer", "longest")
     """Options that change how an instance is rendered or which split a length is in, but not what `draw` returns."""
+    content_at_several_lengths: ClassVar[bool] = False
+    """Whether a prompt may have several lengths; then it is in one split at all of them, see `bucket`."""
 
     def __post_init__(self) -> None:
         if self.protocol == "paper":

@@ -39,6 +39,7 @@ class File(Task):
     version: ClassVar[int] = 2
     unit: ClassVar[str] = "as the file says"
     shown: ClassVar[tuple[str, ...]] = (*Task.shown, "path", "by")
+    content_at_several_lengths: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.longest == 0:

@@ -182,11 +182,11 @@ class Pcfg(Task):
             return {}
         lengths = range(1, 36)
         bounds = list(accumulate(self.weight(length) for length in lengths))
-        words, drawn = RandomSource(self.key("joint")), 20_000
+        words, drawn, free = RandomSource(self.key("joint")), 20_000, Pcfg()
         joint: dict[tuple[int, int], int] = {}
         for index in range(drawn):
             length = lengths[words.seek(index).weighted(bounds)]
-            source = Pcfg().draw(words, length)
+            source = free.draw(words, length)
             cell = depth(source), source.count(" ") + 1
             joint[cell] = joint.get(cell, 0) + 1
         there = published_depth_token_counts()

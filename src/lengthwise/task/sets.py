@@ -2,12 +2,12 @@
 
 The split of an instance is given by its content, `hash(task, variant, length, instance) mod 100`. For each index, a
 split draws again (the next attempt) until the instance is its own. So overlap is 0 at every length, also in small
-spaces.
+spaces. At lengths that are not trained on, the tests have all instances but those of `dev_unseen`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
 
@@ -17,13 +17,14 @@ from lengthwise.spec import SpecError, did_you_mean
 from lengthwise.task.base import Instance, Task
 from lengthwise.task.random_source import RandomSource, TooManyChoices, enumerate_draws
 
-BUCKETS = {
+_BEYOND = (*range(85), *range(90, 100))
+BUCKETS: dict[str, Sequence[int]] = {
     "train": range(0, 80),
     "validation": range(80, 85),
     "dev_unseen": range(85, 90),
     "test_seen": range(90, 100),
-    "test_unseen": range(90, 100),
-    "test_far": range(90, 100),
+    "test_unseen": _BEYOND,
+    "test_far": _BEYOND,
 }
 PAPER_SPLITS = ("train", "validation", "test_unseen")
 EXAMPLES = 256
@@ -35,7 +36,7 @@ SMALL = 8192
 BLOCK = 65_536
 _ATTEMPTS = 10_000
 _PATIENCE, _SMALL_PATIENCE = 1000, 5
-VERSION = 2
+VERSION = 3
 """Increased when the choice of evaluation sets changes but `draw` does not; training does not depend on it."""
 PAPER_TRAIN, PAPER_POOL, PAPER_TEST = 100_000, 115_000, 10_000
 
@@ -43,6 +44,12 @@ PAPER_TRAIN, PAPER_POOL, PAPER_TEST = 100_000, 115_000, 10_000
 def splits(task: Task) -> tuple[str, ...]:
     """Return the splits of the task's protocol."""
     return PAPER_SPLITS if task.protocol == "paper" else tuple(BUCKETS)
+
+
+def buckets(task: Task, split: str) -> Sequence[int]:
+    """Return the buckets of a split; if a prompt may have several lengths, all tests have those of `test_seen`."""
+    tests = split.startswith("test") and task.content_at_several_lengths
+    return BUCKETS["test_seen" if tests else split]
 
 
 def lengths_of(task: Task, split: str) -> list[int]:
@@ -92,12 +99,13 @@ def check_split_length(task: Task, split: str, length: int) -> None:
 @lru_cache(maxsize=4096)
 def split_instances(task: Task, split: str, length: int) -> tuple[Instance, ...] | None:
     """Return all instances of a split and length in a keyed random order, or None if the space is not small."""
-    there = all_instances(task, length)
-    if there is None:
+    listed = all_instances(task, length)
+    if listed is None:
         return None
-    mine = [(instance, task.bucket(length, instance)) for instance in there]
+    mine = [(instance, task.bucket(length, instance)) for instance in listed]
     order = np.random.Philox(key=task.key("order", length)).random_raw(len(mine))
-    own = [(word, one) for (one, bucket), word in zip(mine, order.tolist(), strict=True) if bucket in BUCKETS[split]]
+    there = frozenset(buckets(task, split))
+    own = [(word, one) for (one, bucket), word in zip(mine, order.tolist(), strict=True) if bucket in there]
     return tuple(one for _, one in sorted(own, key=lambda pair: pair[0]))
 
 
@@ -190,7 +198,7 @@ def _bounded(
 
 def _by_rejection(task: Task, split: str, length: int, seed: int) -> Callable[[int], Instance]:
     words = RandomSource(task.key(split, length, seed=seed))
-    seek, draw, bucket, mine = words.seek, task.draw, task.bucket, frozenset(BUCKETS[split])
+    seek, draw, bucket, mine = words.seek, task.draw, task.bucket, frozenset(buckets(task, split))
 
     def make(index: int) -> Instance:
         for attempt in range(_ATTEMPTS):
