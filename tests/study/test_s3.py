@@ -109,8 +109,9 @@ def attempts(store):
 # --- one primitive ---------------------------------------------------------------------------------------------------
 
 
-def test_one_of_four_processes_creates_each_name_on_s3(bucket, figure):
-    holds(bucket, 300, figure)
+@pytest.mark.parametrize("names", [60, pytest.param(300, marks=pytest.mark.evidence)])
+def test_one_of_four_processes_creates_each_name_on_s3(bucket, names, figure):
+    holds(bucket, names, figure)
 
 
 def test_the_race_on_s3_would_tell_a_create_without_its_flag(bucket):

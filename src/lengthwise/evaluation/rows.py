@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from lengthwise.checksums import Damaged
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ PREDICTIONS = {
 """The columns of predictions: one line per wrong answer; right ones are ranges of indices, first to last."""
 OUTCOME_KINDS = {"run": "String", **{name: PREDICTIONS[name] for name in ("split", "length", "first", "last", "kind")}}
 """The columns of a bundle's outcomes, which have no texts."""
-_MOST_EXAMPLES, _MOST_ROWS = 10_000_000, 20_000_000
+_MOST_EXAMPLES, _MOST_ROWS, _FEW_ROWS = 10_000_000, 20_000_000, 10_000
 
 KEYS = ("run", "evaluation", "checkpoint", "split", "length", "subgroup")
 """What a row is of; there is one for each."""
@@ -72,6 +74,9 @@ def frame_from_parquet(data: bytes, source: str = "a table") -> pl.DataFrame:
     import polars as pl
 
     try:
+        table = pl.read_parquet(BytesIO(data), n_rows=_FEW_ROWS + 1)  # a small file can say that it has billions
+        if table.height <= _FEW_ROWS:
+            return table
         rows = pl.scan_parquet(BytesIO(data)).select(pl.len()).collect().item()  # from the metadata, without reading
         if rows > _MOST_ROWS:
             raise Damaged(f"{source} has {rows:,} lines, more than the {_MOST_ROWS:,} that are read")
@@ -117,6 +122,21 @@ def _with_columns(table: pl.DataFrame, columns: Mapping[str, str], source: str, 
     if wrong:
         raise Damaged(f"{source} has no {of}: column {wrong[0]!r} is missing or of another type")
     return table.select(list(columns)).cast(wanted)
+
+
+def validate_runs(tables: Mapping[str, pl.DataFrame], source: str) -> pl.DataFrame:
+    """Return the rows of several runs, checked together, with the run's key in the column `key`.
+
+    Raises for rows that no evaluation can have written, and for rows of another run.
+    """
+    import polars as pl
+
+    own = [rows_to_frame([]), *(_with_columns(table, COLUMNS, source, "rows of results") for table in tables.values())]
+    keys = np.repeat(np.array(["", *tables], dtype=object), [table.height for table in own])
+    rows = validate(pl.concat(own).with_columns(pl.Series("key", keys, dtype=pl.String)), source)
+    if rows.filter(pl.col("run").ne_missing(pl.col("key").str.extract("^([^~]*)"))).height:
+        raise Damaged(f"{source} has rows of another run")
+    return rows
 
 
 def validate(rows: pl.DataFrame, source: str) -> pl.DataFrame:

@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from lengthwise.checksums import Damaged, check_seal, checksum, compare, parsed, read_checked, read_sealed, sealed
-from lengthwise.evaluation.rows import frame_to_parquet, read_predictions, read_rows, rows_to_frame
+from lengthwise.evaluation.rows import (
+    KEYS,
+    frame_from_parquet,
+    frame_to_parquet,
+    read_predictions,
+    read_rows,
+    rows_to_frame,
+    validate_runs,
+)
 from lengthwise.folder import Folder, Missing, readable_errors
 from lengthwise.run.lease import STORE, check_done_record, read_lease
 from lengthwise.spec import SpecError, digest
@@ -203,15 +211,6 @@ class Store:
         # A run that was deleted and rerun has a new token, so its old cached rows are not used.
         same = {key for key, told in done.items() if kept.get(key, ("", ""))[1] == told.get("token")}
         missing = {key: told for key, told in done.items() if key not in same}
-        fresh = []
-        for number, (key, summary) in enumerate(missing.items()):
-            if on_progress is not None and number % 100 == 0:
-                on_progress(f"reading rows: {number} of {len(missing)} runs")
-            with self._leaving_out(key):
-                rows = read_rows(self.read_file(key, summary, "rows.parquet"), f"{self.folder}/runs/{key}")
-                if rows.filter(pl.col("run") != key.partition("~")[0]).height:
-                    raise Damaged(f"{self.folder}/runs/{key} has rows of another run")
-                fresh.append(rows.with_columns(pl.lit(key).alias("key")))
         files: dict[str, list[str]] = {}
         for key in same:
             files.setdefault(kept[key][0], []).append(key)
@@ -219,15 +218,35 @@ class Store:
             read_rows((self.folder / "rows").read(name), f"{self}/rows/{name}").filter(pl.col("key").is_in(own))
             for name, own in files.items()
         ]
-        if fresh:
-            new = pl.concat(fresh)
-            if len(fresh) >= _COMPACT:
-                read = set(new["key"])  # not those that were found damaged: they may be restored
+        if missing:
+            new = self._read_rows(missing, on_progress)
+            read = set(new["key"])
+            if len(read) >= _COMPACT:  # not those that were found damaged: they may be restored
                 self._keep(new, {key: told.get("token", "") for key, told in missing.items() if key in read})
             tables.append(new)
         if not tables:
             return rows_to_frame([])
-        return pl.concat(tables).unique(subset=_KEYS, keep="first", maintain_order=True).drop("key")
+        return pl.concat(tables).unique(subset=KEYS, keep="first", maintain_order=True).drop("key")
+
+    def _read_rows(
+        self, summaries: Mapping[str, Mapping[str, Any]], on_progress: Callable[[str], None] | None
+    ) -> pl.DataFrame:
+        """Return the rows of these runs with their keys; a damaged run is named and left out."""
+        tables: dict[str, pl.DataFrame] = {}
+        for number, (key, summary) in enumerate(summaries.items()):
+            if on_progress is not None and number % 100 == 0:
+                on_progress(f"reading rows: {number} of {len(summaries)} runs")
+            with self._leaving_out(key):
+                data = self.read_file(key, summary, "rows.parquet")
+                tables[key] = frame_from_parquet(data, f"{self.folder}/runs/{key}")
+        with suppress(Damaged):
+            return validate_runs(tables, str(self))
+        whole: dict[str, pl.DataFrame] = {}
+        for key, table in tables.items():
+            with self._leaving_out(key):
+                validate_runs({key: table}, f"{self.folder}/runs/{key}")
+                whole[key] = table
+        return validate_runs(whole, str(self))
 
     def _record(self, key: str, summary: Mapping[str, Any]) -> dict[str, Any]:
         attempt = self.folder / "runs" / key / str(summary["attempt"])
@@ -319,7 +338,7 @@ class Store:
             lines += map(json.dumps, theirs.values())
             many += sum("done" in line for line in theirs.values())
             rows = pl.concat([rows, bundle.rows.filter(pl.col("run").is_in({key.partition("~")[0] for key in theirs}))])
-            rows = rows.unique(_KEYS, keep="first", maintain_order=True)
+            rows = rows.unique(KEYS, keep="first", maintain_order=True)
             for tables, more in zip((wrong, kinds), bundle.wrong_answers_and_outcomes(), strict=True):
                 tables += [more.filter(pl.col("run").is_in(list(theirs)))] if more.width else []
         files = {"rows.parquet": frame_to_parquet(rows), "runs.jsonl": ("\n".join(lines) + "\n").encode()}
@@ -335,4 +354,3 @@ class Store:
 
 _COMPACT = 32
 """The smallest number of newly read runs whose rows are cached together in a file."""
-_KEYS = ["run", "evaluation", "checkpoint", "split", "length", "subgroup"]
