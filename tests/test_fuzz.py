@@ -181,7 +181,9 @@ class Grammar:
             "logger": lambda: self.pick("tensorboard", "wandb", "zzz"),
             "address": lambda: self.pick("zzz", "127.0.0.1:1"),
             "norm": lambda: self.pick("none", "rms", "layer", "zzz"),
-            "draws": lambda: "2",  # the theory verbs measure, and say that more takes minutes
+            # The theory verbs measure as many as they are asked for, and say how far they are.
+            "draws": lambda: "2",
+            "sequences": lambda: "2",
             "dtype": lambda: self.pick("float32", "float64", "bfloat16", "zzz"),
         }
         return made[name]() if name in made else self.pick(*NUMBERS)
@@ -191,7 +193,7 @@ class Grammar:
         line = list(names)
         for one in command.params:
             argument = one.param_type_name == "argument"
-            needed = argument or one.required or one.name == "draws"
+            needed = argument or one.required or one.name in {"draws", "sequences"}
             if one.name == "help" or not (needed or self.rng.random() < 0.25):
                 continue
             if one.name in {"watch", "shard", "train"}:  # they wait, or want a team, or train

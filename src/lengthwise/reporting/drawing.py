@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from io import BytesIO, StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -74,7 +75,11 @@ class Drawing:
         return made
 
     def svg(self) -> str:
-        """Return the figure as SVG."""
+        """Return the figure as SVG; it is drawn once."""
+        return self._svg
+
+    @cached_property
+    def _svg(self) -> str:
         import matplotlib
 
         matplotlib.use("Agg")

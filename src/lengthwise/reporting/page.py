@@ -142,8 +142,9 @@ class Page(Tables):
         """The main figure and the overview figures, cached."""
         return [self.main_figure(), *self.overview()]
 
+    @cached_property
     def drawings(self) -> list[Drawing]:
-        """Return every figure of the page."""
+        """Every figure of the page."""
         found = self.found
         listed = [*self._first]
         listed += [figures.study_accuracy_curves(found, task) for task in found.tasks if len(found.tasks) > 1]
@@ -161,7 +162,7 @@ class Page(Tables):
         source = (Path(__file__).parent / "page.html").read_text(encoding="utf-8")
         template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(source)
         found, here = self.found, self.numbers
-        made = {drawing.name: drawing for drawing in self.drawings()}
+        made = {drawing.name: drawing for drawing in self.drawings}
         tasks = [self._task(number, task, made) for number, task in enumerate(found.tasks)]
         main_figure, *rest = self._first
         return template.render(
@@ -247,7 +248,7 @@ class Page(Tables):
         folder, paths = Folder(to), [Path(to) / "index.html"]
         folder.write("index.html", self.html())
         if with_figures:
-            for drawing in self.drawings():
+            for drawing in self.drawings:
                 paths += drawing.write(Path(to) / "figures", ("svg", "pdf") if pdf else ("svg",))
         folder.write("report.json", json.dumps(self.plain(), indent=1))
         return [*paths, Path(to) / "report.json"]

@@ -22,8 +22,11 @@ from lengthwise.task.sets import (
     splits,
 )
 
-TRAINED = 2000
-"""The number of training examples drawn per length to count overlap with the other splits."""
+AUDITED = {"train": 500, "validation": 32, "dev_unseen": 32}
+"""How many examples of each length are looked at; of the tests, which reports show, all are.
+
+Validation and dev have one prompt in twenty each, so that each of their examples takes about twenty draws.
+"""
 AGAIN = 8
 """How many indices of the shortest and of the longest length are drawn twice, to check that `draw` is deterministic."""
 
@@ -36,7 +39,7 @@ class AuditRow(NamedTuple):
     space: int
     """Distinct instances of this length, of all splits together."""
     examples: int
-    """The size of the evaluation set; for training, the number of examples drawn here (under `paper`, all rows)."""
+    """The size of the test set; for the other splits, how many were looked at (see `AUDITED`; under `paper`, all)."""
     distinct: int
     exhausted: bool
     """Whether there are fewer than 8 distinct examples; such a length is left out of the seen-length score."""
@@ -182,13 +185,15 @@ def _shared(one: Sequence[Instance], other: Sequence[Instance]) -> int:
 
 
 def _chosen(task: Task, split: str, length: int) -> Sequence[Instance]:
-    if split != "train" or task.protocol == "paper":
+    if task.protocol == "paper":
         return evaluation_instances(task, split, length)
+    if split != "train":
+        return evaluation_instances(task, split, length, AUDITED.get(split))
     small = split_instances(task, split, length)
     if small is not None:
         return small
     make = instance_factory(task, split, length)
-    return [make(index) for index in range(TRAINED)]
+    return [make(index) for index in range(AUDITED["train"])]
 
 
 def _line(task: Task, split: str, length: int, chosen: Sequence[Instance], problems: list[str]) -> AuditRow:

@@ -76,7 +76,7 @@ class Pcfg(Task):
     # --- drawing -----------------------------------------------------------------------------------------------------
 
     def draw(self, rng: RandomSource, length: int) -> str:
-        sizes = list(accumulate(list(STRINGS.values())[: self.strings - 1]))
+        sizes = _sizes(self.strings)
         weights = _weights(length) if self._default and length in MEANS else None
         tables = _tables(length)
         while True:
@@ -85,8 +85,10 @@ class Pcfg(Task):
                 continue
             if weights is None or rng.below(2**32) < weights.get((depth, tokens), 0.0) * 2**32:
                 break
-        row = sum(count for other, count in _paper_counts().items() if other < length) + rng.index
-        return " ".join(self._filled(rng, source, row if self.protocol == "paper" else None))
+        row = None
+        if self.protocol == "paper":
+            row = sum(count for other, count in _paper_counts().items() if other < length) + rng.index
+        return " ".join(self._filled(rng, source, row))
 
     def _filled(self, rng: RandomSource, source: list[str | int], row: int | None) -> list[str]:
         """Return the tree with symbols in place of the sizes of its argument strings."""
@@ -177,12 +179,12 @@ class Pcfg(Task):
         return STRINGS[2] / 100 * self.alphabet**-2.0 if self._default else float(self.alphabet) ** -2
 
     def facts(self) -> dict[str, object]:
-        """Return the total variation distance of (depth, tokens) between 20,000 draws and the published corpus."""
+        """Return the total variation distance of (depth, tokens) between 4,000 draws and the published corpus."""
         if not self._default:
             return {}
         lengths = range(1, 36)
         bounds = list(accumulate(self.weight(length) for length in lengths))
-        words, drawn, free = RandomSource(self.key("joint")), 20_000, Pcfg()
+        words, drawn, free = RandomSource(self.key("joint")), 4_000, Pcfg()
         joint: dict[tuple[int, int], int] = {}
         for index in range(drawn):
             length = lengths[words.seek(index).weighted(bounds)]
@@ -269,6 +271,12 @@ def _evaluated(source: list[str], at: int) -> tuple[list[str], int]:
 # --- free draws of PCFG SET, conditional on the number of functions --------------------------------------------------
 
 
+@lru_cache(maxsize=8)
+def _sizes(longest: int) -> list[int]:
+    """Return the running sums of the weights of argument strings of 2, ..., `longest` symbols."""
+    return list(accumulate(list(STRINGS.values())[: longest - 1]))
+
+
 @lru_cache(maxsize=64)
 def _tables(length: int) -> tuple[list[float], list[tuple[list[float], list[list[float]]]]]:
     """Return, for each pair of the generator's two probabilities, P(`length` functions) and the ways to reach it.
@@ -300,23 +308,24 @@ def _tree(
     """Draw a tree of `length` functions; return its source (sizes for strings), depth, tokens and answer length."""
     splits = tables[1][rng.weighted(tables[0])][1]
     source: list[str | int] = []
+    weighted, below, add = rng.weighted, rng.below, source.append
 
     def grow(n: int) -> tuple[int, int, int]:
         if n == 0:
-            size = 2 + rng.weighted(sizes)
-            source.append(size)
+            size = 2 + weighted(sizes)
+            add(size)
             return 0, size, size
-        way = rng.weighted(splits[n])
+        way = weighted(splits[n])
         if way == 0:
-            name = UNARY[rng.below(6)]
-            source.append(name)
+            name = UNARY[below(6)]
+            add(name)
             deep, tokens, answer = grow(n - 1)
             answer = answer + 1 if name == "echo" else 2 * answer if name == "repeat" else answer
             return deep + 1, tokens + 1, answer
-        name = BINARY[rng.below(4)]
-        source.append(name)
+        name = BINARY[below(4)]
+        add(name)
         a = grow(way - 1)
-        source.append(",")
+        add(",")
         b = grow(n - way)
         answer = b[2] if name == "remove_first" else a[2] if name == "remove_second" else a[2] + b[2]
         return max(a[0], b[0]) + 1, a[1] + b[1] + 2, answer

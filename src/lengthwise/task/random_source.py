@@ -15,6 +15,7 @@ import numpy as np
 Item = TypeVar("Item")
 _AHEAD = 32
 _DEEPEST = 100_000
+_53_BITS = 2**53 - 1
 
 
 class RandomSource:
@@ -84,7 +85,12 @@ class RandomSource:
 
     def weighted(self, cumulative_weights: Sequence[float]) -> int:
         """Draw an index in proportion to weights, given as their running sums: `[8, 9, 10]` for 8 : 1 : 1."""
-        return bisect_right(cumulative_weights, self.below(2**53) / 2**53 * cumulative_weights[-1])
+        if self._next == len(self._words):
+            self._words, self._next = self._philox.random_raw(_AHEAD).tolist(), 0
+        self._next += 1  # not by `below`, because a call costs more than the rest
+        return bisect_right(
+            cumulative_weights, (self._words[self._next - 1] & _53_BITS) / 2**53 * cumulative_weights[-1]
+        )
 
 
 class TooManyChoices(Exception):
