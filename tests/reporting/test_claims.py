@@ -5,12 +5,13 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from lengthwise.reporting.attention_claims import attention_estimates
+from lengthwise.reporting.analysis_claims import attention_estimates, scratchpad_estimates
 from lengthwise.reporting.claims import Claim, Rule, StudyResults, judge_claim, last_commit_date, read_claims
 from lengthwise.reporting.numbers import compute_numbers
 from lengthwise.spec import SpecError
 from lengthwise.statistics.estimate import Estimate
 from lengthwise.study.add import find_committed_file
+from lengthwise.study.file import StudyFile
 from lengthwise.study.reading import recipes, shipped_file_path
 from tests.reporting.made import FIVE, TASKS, findings, study
 
@@ -190,3 +191,32 @@ def test_the_day_of_a_rule_is_known_in_a_checkout(tmp_path):
     assert last_commit_date(shipped_file_path("claims.yaml")) is None or last_commit_date(
         shipped_file_path("claims.yaml")
     ).startswith("20")
+
+
+@pytest.fixture(scope="module")
+def pads() -> StudyResults:
+    return results(findings(StudyFile.read("laptop-scratchpads")))["made"]
+
+
+@pytest.mark.parametrize(
+    ("full", "none", "addition", "parity"),
+    [
+        (0.5, 0.2, "holds", "does not hold"),
+        (0.2, 0.5, "does not hold", "holds"),
+        (0.09, 0.01, "not tested here", "not tested here"),
+    ],
+)
+def test_scratchpads_are_compared_encoding_by_encoding_unless_all_are_at_the_floor(pads, full, none, addition, parity):
+    scores, listed = pads.numbers.scores, [one for one in read_claims() if one.id.startswith("C5")]
+    made = [
+        (full if "scratchpad=full" in task else 0.0 if "scratchpad=minimal" in task else none) + 0.001 * (seed % 3)
+        for task, seed in scores.select("task", "seed").iter_rows()
+    ]
+    planted = StudyResults(
+        pads.findings, replace(pads.numbers, scores=scores.with_columns(pl.Series("unseen", made) * 1.0))
+    )
+    estimates = scratchpad_estimates(planted, listed)
+    assert [judge_claim(one, {}, estimates).word for one in listed] == [addition, parity]
+    assert all(len(found) == 3 for found in estimates.values())
+    lacking = replace(pads.numbers, scores=planted.numbers.scores.filter(~pl.col("task").str.contains("full")))
+    assert not scratchpad_estimates(StudyResults(pads.findings, lacking), listed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from lengthwise.task import TASKS
 
 if TYPE_CHECKING:
     from lengthwise.reporting.claims import ClaimVerdict
+    from lengthwise.reporting.frequencies import Verdict
 
 
 class PublishedTables(Display, list[PublishedTable]):
@@ -121,16 +122,23 @@ class Claims(Display):
     judged: list[ClaimVerdict]
     committed: dict[str, str | None]
     """When the claims and the rows were committed: the rules must be older than the results."""
+    predictions: list[Verdict] = field(default_factory=list)
+    """Our own predictions about rotary frequencies, and their rivals; none before their study has ended."""
 
     def parts(self, width: int = 80) -> list[Part]:
-        """The table, and the dates."""
+        """The tables, and the dates."""
         told = ", ".join(f"{what} {when or 'not committed'}" for what, when in self.committed.items())
         lines = [{**one.line(), "source": one.claim.source} for one in self.judged]
-        return [Part(lines), Part(f"committed: {told}", "dim")]
+        own = [Part("\npredictions of studies/frequencies.yaml"), Part(self._predictions())] if self.predictions else []
+        return [Part(lines), *own, Part(f"committed: {told}", "dim")]
+
+    def _predictions(self) -> list[dict[str, str]]:
+        return [asdict(one) for one in self.predictions]
 
     def plain(self) -> object:
-        """The dates and a line for each claim."""
-        return {"committed": self.committed, "claims": [one.line() for one in self.judged]}
+        """The dates and a line for each claim and prediction."""
+        judged = [one.line() for one in self.judged]
+        return {"committed": self.committed, "claims": judged, "predictions": self._predictions()}
 
 
 def claims(store: str = STORE, results: str | Path | None = None) -> Claims:
@@ -138,7 +146,7 @@ def claims(store: str = STORE, results: str | Path | None = None) -> Claims:
 
     >>> claims()
     """
-    from lengthwise.reporting.attention_claims import attention_estimates
+    from lengthwise.reporting.analysis_claims import attention_estimates, scratchpad_estimates
     from lengthwise.reporting.claims import (
         StudyResults,
         judge_claim,
@@ -147,6 +155,7 @@ def claims(store: str = STORE, results: str | Path | None = None) -> Claims:
         read_theory_estimates,
     )
     from lengthwise.reporting.findings import collect_findings
+    from lengthwise.reporting.frequencies import frequency_verdicts
     from lengthwise.reporting.numbers import compute_numbers
     from lengthwise.study.add import committed_results_folder, find_committed_file
     from lengthwise.study.bundle import Bundle
@@ -158,6 +167,7 @@ def claims(store: str = STORE, results: str | Path | None = None) -> Claims:
     listed, rows = read_claims(), dict[str, StudyResults]()
     dates = {"claims": last_commit_date(shipped_file_path("claims.yaml"))}
     named = [name for claim in listed for name in (claim.study, *claim.settings)]
+    named += ["frequencies", "frequencies-lengths"]
     for name in dict.fromkeys(name for name in named if name in recipes()):
         study = StudyFile.read(str(name))
         where = results or committed_results_folder(study)
@@ -174,7 +184,11 @@ def claims(store: str = STORE, results: str | Path | None = None) -> Claims:
     if attention is not None:
         measured |= attention_estimates(attention, listed)
         dates["measurements of attention"] = last_commit_date(attention / "divergence.parquet")
-    return Claims([judge_claim(claim, rows, measured) for claim in listed], dates)
+    if "laptop-scratchpads" in rows:
+        measured |= scratchpad_estimates(rows["laptop-scratchpads"], listed)
+    own = rows.get("frequencies")
+    predictions = [] if own is None else frequency_verdicts(own, rows.get("frequencies-lengths"))
+    return Claims([judge_claim(claim, rows, measured) for claim in listed], dates, predictions)
 
 
 # --- citations -------------------------------------------------------------------------------------------------------
