@@ -8,6 +8,7 @@ import torch
 from lengthwise.conformance import assert_conforms, verify
 from lengthwise.encoding import build_encoding
 from lengthwise.encoding.base import Geometry
+from lengthwise.encoding.rope import Rope
 from lengthwise.encoding.signature import canonical_encoding
 from lengthwise.model import Decoder, preset
 from lengthwise.model.decode import greedy
@@ -114,7 +115,20 @@ def test_rows_of_several_budgets_have_frequencies_of_their_own():
     for row, length in enumerate((8, 32, 64)):
         alone, factor = frequencies("rope:scaling=yarn:trained=16", length)
         assert torch.equal(got[row], alone[0]) and float(magnitude[row]) == float(factor)
-    assert frequencies("rope:scaling=yarn:trained=16", 32, 32)[0].shape == (1, 8)
+
+
+def test_rows_of_one_budget_share_their_frequencies(monkeypatch):
+    seen, real = [], Rope.prepare
+
+    def watched(self, query_positions_BQ, key_positions_BK, budget_B):
+        seen.append(budget_B.tolist())
+        return real(self, query_positions_BQ, key_positions_BK, budget_B)
+
+    monkeypatch.setattr(Rope, "prepare", watched)
+    made = Decoder(preset("laptop", vocabulary=17), "rope:scaling=yarn:trained=16")
+    for budget in ([32, 32, 32], [32, 31, 32]):
+        made(torch.zeros(3, 5, dtype=torch.long), budget=torch.tensor(budget))
+    assert seen == [[32], [32, 31, 32]]
 
 
 def test_yarns_factor_is_on_cos_and_sin_and_the_given_one_wins():

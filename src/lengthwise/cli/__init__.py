@@ -47,6 +47,9 @@ def main() -> None:
         _drop_output()  # the reader of our output (`| head`) has left; that is no error
         sys.exit(0)
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            print(f"lengthwise: error: {str(error.filename)[:40]}… is too long for the name of a file", file=sys.stderr)
+            sys.exit(2)
         if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EIO}:
             raise
         _drop_output()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -22,6 +22,7 @@ Model = Annotated[str, typer.Option(help="a model preset, e.g. laptop:layers=3 o
 Training = Annotated[str, typer.Option(help="a training preset, e.g. laptop:steps=500:lr=0.002 or paper")]
 Store = Annotated[str, typer.Option(help="where runs are kept: a folder or any fsspec path")]
 Threads = Annotated[int | None, typer.Option(min=1, help="threads of torch; recorded with the run")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps or xpu")]
 Checkpoint = Annotated[str, typer.Option(help="last, best, earliest_best, 25%, 50% or 75%")]
 Lengths = Annotated[str | None, typer.Option(help="e.g. 8,16,32 or 17-40; all that are tested, unless given")]
 Allow = Annotated[
@@ -29,6 +30,7 @@ Allow = Annotated[
 ]
 AllowCode = Annotated[bool, typer.Option("--allow-code", help="the run may execute code from outside the package")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="no progress")]
+Dtype = Literal["auto", "fp32", "bf16"]
 STORE = "lengthwise-store"
 
 
@@ -46,6 +48,10 @@ def train(
     store: Store = STORE,
     threads: Threads = None,
     shard: Annotated[bool, typer.Option("--shard", help="shard the model over the processes (FSDP2)")] = False,
+    device: Device = "auto",
+    dtype: Annotated[Dtype, typer.Option(help="bf16 is mixed precision, and another run")] = "auto",
+    compile: Annotated[bool, typer.Option("--compile", help="compile the step; pays in long runs")] = False,
+    device_batch: Annotated[int | None, typer.Option(min=1, help="rows computed at once, if memory is short")] = None,
     checkpoint_every: Annotated[int | None, typer.Option(min=1, help="steps between checkpoints")] = None,
     logger: Annotated[list[str] | None, typer.Option(help="tensorboard or wandb")] = None,
     quiet: Quiet = False,
@@ -68,6 +74,10 @@ def train(
         store=store,
         threads=threads,
         shard=shard,
+        device=device,
+        dtype=dtype,
+        compile=compile,
+        device_batch=device_batch,
         checkpoint_every=checkpoint_every,
         loggers=logger or (),
         quiet=quiet,

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lengthwise.conformance.check import CheckCase, check
 from lengthwise.conformance.subject import SMALL, Subject, relative_error
+from lengthwise.device import HOST
 
 INTERNAL = ("_parameters", "_buffers", "_modules")
 """Where `nn.Module` itself keeps tensors."""
@@ -49,7 +50,7 @@ def check_reloads(subject: Subject) -> Iterator[CheckCase]:
     saved = subject.fresh_decoder(seed=0)
     truth = subject.unbatched_logits(saved, ids, places)
     # Allocate without initializing and fill with NaN, like a loader that allocates first and reads later.
-    other = subject.fresh_decoder(seed=1).to_empty(device="cpu")
+    other = subject.fresh_decoder(seed=1).to_empty(device=HOST)
     for tensor in (*other.parameters(), *other.buffers()):
         tensor.fill_(float("nan"))
     other.load_state_dict(saved.state_dict(), strict=True)

@@ -6,6 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from lengthwise.device import without_waiting
 from lengthwise.encoding.base import Encoding, Geometry
 
 
@@ -33,7 +34,7 @@ class Alibi(Encoding):
         below = heads if self.slopes == "text" else 2 ** math.floor(math.log2(heads))
         exponents = [8 * (h + 1) / below for h in range(below)]
         exponents += [8 * (2 * h + 1) / (2 * below) for h in range(heads - below)]
-        return torch.tensor([2.0**-e for e in exponents], dtype=like_tensor.dtype, device=like_tensor.device)
+        return without_waiting(torch.tensor([2.0**-e for e in exponents], dtype=like_tensor.dtype), like_tensor.device)
 
     def columns(self, positions_BT: Tensor) -> tuple[Tensor, Tensor]:
         k_BHT1 = (self.slope_H(positions_BT)[:, None] * positions_BT[:, None])[..., None]

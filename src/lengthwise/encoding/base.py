@@ -10,6 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from lengthwise.device import HOST, widest_float
 from lengthwise.spec import SpecError
 
 HOOKS = {
@@ -61,6 +62,8 @@ class QueriesAndKeys:
     marks_BHKC: Tensor | None = None
     start: int = 0
     """The index of the first query among the keys: query i is key start + i."""
+    known_distances: tuple[int, int] | None = None
+    """The smallest and the largest distance of a query and a key, if known without reading the tensors."""
 
     @cached_property
     def behind_BQK(self) -> Tensor:
@@ -68,6 +71,12 @@ class QueriesAndKeys:
         key_K = torch.arange(self.allowed_BQK.shape[-1], device=self.allowed_BQK.device)
         own_Q1 = key_K[self.start : self.start + self.allowed_BQK.shape[-2], None]
         return self.allowed_BQK & (key_K <= own_Q1)
+
+    @property
+    def distances(self) -> tuple[int, int]:
+        """The smallest and the largest distance of a query and a key; they are read if they are not known."""
+        known = self.known_distances
+        return (int(self.distance_BQK.min()), int(self.distance_BQK.max())) if known is None else known
 
     @cached_property
     def distance_BQK(self) -> Tensor:
@@ -271,9 +280,9 @@ def cos_sin_from_theta(positions_BT: Tensor, theta: float, pairs: int) -> tuple[
 
 
 def frequencies_from_theta(theta: float, pairs: int, like_tensor: Tensor) -> Tensor:
-    """theta^(−f / pairs) for f = 0, ..., pairs − 1, in float64 (on MPS, which has none, like `like_tensor`)."""
-    dtype = like_tensor.dtype if like_tensor.device.type == "mps" else torch.float64
-    return theta ** -(torch.arange(pairs, device=like_tensor.device, dtype=dtype) / max(pairs, 1))
+    """theta^(−f / pairs) for f = 0, ..., pairs − 1, in float64, or fp32 on a device that has no float64."""
+    device = like_tensor.device
+    return theta ** -(torch.arange(pairs, device=device, dtype=widest_float(device)) / max(pairs, 1))
 
 
 def cos_sin_from_frequency(positions_BT: Tensor, frequency: Tensor) -> tuple[Tensor, Tensor]:
@@ -288,14 +297,14 @@ def cos_sin_from_frequency(positions_BT: Tensor, frequency: Tensor) -> tuple[Ten
 def normal_(parameter: Tensor, std: float, generator: torch.Generator) -> None:
     """Fill with N(0, std²) drawn in fp32 on the CPU, so that no device, dtype or default changes a draw."""
     with torch.no_grad():
-        drawn = torch.randn(parameter.shape, generator=generator, dtype=torch.float32, device="cpu")
+        drawn = torch.randn(parameter.shape, generator=generator, dtype=torch.float32, device=HOST)
         parameter.copy_(drawn * std)
 
 
 def uniform_(parameter: Tensor, high: float, generator: torch.Generator) -> None:
     """Fill with draws between 0 and `high`, in fp32 on the CPU, as `normal_` does."""
     with torch.no_grad():
-        drawn = torch.rand(parameter.shape, generator=generator, dtype=torch.float32, device="cpu")
+        drawn = torch.rand(parameter.shape, generator=generator, dtype=torch.float32, device=HOST)
         parameter.copy_(drawn * high)
 
 

@@ -88,8 +88,6 @@ class Rope(Encoding):
         pairs, magnitude = self.turned // 2, 1.0
         frequency = frequencies_from_theta(self.theta, pairs, like_tensor)
         if self._scaling is not None:
-            if len(budget_B) > 1 and bool((budget_B == budget_B[0]).all()):
-                budget_B = budget_B[:1]
             stretch = self._scaling.stretch(budget_B)
             frequency = self._scaling.frequencies(frequency, stretch)
             magnitude = self._scaling.magnitude(stretch)
@@ -122,9 +120,9 @@ class Rope(Encoding):
         query, key = state  # pyrefly: ignore[not-iterable]
         partner_E = None
         if self.interleaved or self.turned < self.geometry.head_width:
-            coordinates = torch.arange(self.geometry.head_width)
+            coordinates = torch.arange(self.geometry.head_width, device=q_BHQE.device)
             shift = coordinates ^ 1 if self.interleaved else (coordinates + self.turned // 2) % self.turned
-            partner_E = torch.where(coordinates < self.turned, shift, coordinates).to(q_BHQE.device)
+            partner_E = torch.where(coordinates < self.turned, shift, coordinates)
         return _Turn.apply(q_BHQE, *query, partner_E), _Turn.apply(k_BHKE, *key, partner_E)
 
 

@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from lengthwise.device import widest_float
 from lengthwise.spec import SpecError
 
 Kind = Literal["linear", "ntk", "dynamic", "yarn", "llama3"]
@@ -58,7 +59,7 @@ class Scaling:
             assert self.factor is not None
             return self.factor
         assert self.trained is not None
-        ratio_B1 = length_B.cpu().double()[:, None] / self.trained
+        ratio_B1 = length_B.to(widest_float(length_B.device))[:, None] / self.trained
         if self.kind == "dynamic" and self.factor is not None:
             ratio_B1 = self.factor * ratio_B1 - (self.factor - 1)
         return ratio_B1.clamp(min=1)

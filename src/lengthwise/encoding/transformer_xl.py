@@ -35,22 +35,23 @@ class TransformerXL(Encoding):
         for name in ("project", "u", "v"):
             normal_(getattr(self, name), self.geometry.bias_std, stream(name))
 
-    def prepare(self, query_positions_BQ: Tensor, key_positions_BK: Tensor, budget_B: Tensor) -> object:
-        distance_BQK = query_positions_BQ[:, :, None] - key_positions_BK[:, None, :]
+    def _waves(self, pair: QueriesAndKeys) -> tuple[Tensor, Tensor]:
+        """The sinusoids of the distances that occur, (N, D), and for each query and key the row of its distance."""
+        distance_BQK, (lowest, highest) = pair.distance_BQK, pair.distances
         if self.clamp is not None:
             distance_BQK = distance_BQK.clamp(max=self.clamp)
-        lowest = int(distance_BQK.min())
-        span = int(distance_BQK.max()) - lowest + 1
+            lowest, highest = min(lowest, self.clamp), min(highest, self.clamp)
+        span = highest - lowest + 1
         if span <= 4 * sum(distance_BQK.shape[1:]):  # tabulate the whole range, e.g. for consecutive positions
             distances_N = torch.arange(lowest, lowest + span, device=distance_BQK.device).to(distance_BQK.dtype)
-            index_BQK = distance_BQK.long() - lowest
+            index_BQK = (distance_BQK.long() - lowest).clamp(0, span - 1)  # padding may lie outside the range
         else:
             distances_N, index_BQK = distance_BQK.unique(return_inverse=True)
         cos_1NF, sin_1NF = cos_sin_from_theta(distances_N[None], 10_000.0, self.geometry.width // 2)
         return torch.cat([sin_1NF, cos_1NF], -1)[0], index_BQK[:, None]
 
     def score(self, scores_BHQK: Tensor, pair: QueriesAndKeys) -> Tensor:
-        waves_ND, index_B1QK = pair.state  # pyrefly: ignore[not-iterable]
+        waves_ND, index_B1QK = self._waves(pair)
         dtype, heads = scores_BHQK.dtype, self.geometry.heads
         r_HNE = (waves_ND @ self.project.to(dtype).T).unflatten(-1, (heads, -1)).transpose(0, 1)
         u_H1E, v_H1E = (part.to(dtype)[:, None] * pair.scale for part in (self.u, self.v))

@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from lengthwise.device import widest_float, without_waiting
 from lengthwise.encoding.base import Geometry
 from lengthwise.encoding.rope import Rope
 from lengthwise.spec import SpecError
@@ -61,7 +62,9 @@ class XPos(Rope):
     def _faded(self, tables: tuple[Tensor, Tensor], positions_BT: Tensor, sign: int) -> tuple[Tensor, Tensor]:
         pairs = self.geometry.head_width // 2
         zetas = [(f / pairs + self.gamma) / (1 + self.gamma) for f in range(pairs)]
-        log_zeta_F = positions_BT.new_tensor([math.log(zeta) for zeta in zetas]).double()
-        scale_BTF = (positions_BT.double()[..., None] * (sign * log_zeta_F / self.base)).exp().to(positions_BT.dtype)
+        device, dtype = positions_BT.device, positions_BT.dtype
+        log_zeta_F = torch.tensor([math.log(zeta) for zeta in zetas], dtype=dtype).double()
+        rate_F = without_waiting((sign * log_zeta_F / self.base).to(widest_float(device)), device)
+        scale_BTF = (positions_BT.to(rate_F.dtype)[..., None] * rate_F).exp().to(dtype)
         scale_B1TE = self._join(scale_BTF, scale_BTF)[:, None]
         return tables[0] * scale_B1TE, tables[1] * scale_B1TE

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lengthwise.device import without_waiting
 from lengthwise.encoding.positions import Consecutive, Positions
 from lengthwise.evaluation.cases import Case
 from lengthwise.model import Decoder
@@ -58,7 +59,7 @@ def _side_by_side(
     cache = decoder.cache(torch.tensor([asked[row].budget for row in active]))
     carried = isinstance(positions, Consecutive) and limit is None
     best_B = decoder(
-        ids_BT,
+        without_waiting(ids_BT, next(decoder.parameters()).device),
         cache=cache,
         lengths=None if min(lengths) == wide else lengths,
         padding="left",
@@ -77,7 +78,8 @@ def _side_by_side(
         # Dropping rows copies the cache, so finished rows stay until dropping them pays off or is necessary.
         if len(going) < len(active) and (full or not carried or len(going) <= 0.7 * len(active)):
             cache.keep(going)
-            best_B, active, lengths = best_B[going], [active[n] for n in going], [lengths[n] for n in going]
+            best_B = best_B[without_waiting(going, best_B.device)]
+            active, lengths = [active[n] for n in going], [lengths[n] for n in going]
         best_B = decoder(best_B[:, None], cache=cache, positions_BT=_next_places(positions, active, asked, said))[
             :, -1
         ].argmax(-1)
@@ -93,7 +95,7 @@ def _anew(
         cases, words = [asked[row] for row in active], [said[row] for row in active]
         ids_BT, lengths, last_BT = _heads(cases, words)
         best_B = decoder(
-            ids_BT,
+            without_waiting(ids_BT, next(decoder.parameters()).device),
             lengths=lengths,
             padding="left",
             positions_BT=_first_places(positions, cases, words, ids_BT.shape[1]),

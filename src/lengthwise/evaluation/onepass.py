@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lengthwise.device import HOST, without_waiting
 from lengthwise.encoding.positions import Positions
 from lengthwise.evaluation.cases import Case
 from lengthwise.model import Decoder
@@ -52,9 +53,11 @@ Logits = Callable[[list[Case], Tensor, list[int], Tensor], Tensor]
 def decoder_logits_function(decoder: Decoder, positions: Positions) -> Logits:
     """The logits of our decoder under these positions; the head is computed only where they are wanted."""
 
+    device = next(decoder.parameters()).device
+
     def logits(chosen: list[Case], ids_BT: Tensor, tokens: list[int], wanted_BT: Tensor) -> Tensor:
         return decoder(
-            ids_BT,
+            without_waiting(ids_BT, device),
             lengths=tokens,
             positions_BT=stack_positions([case.places(positions) for case in chosen], ids_BT.shape[1], tokens),
             budget=torch.tensor([case.budget for case in chosen]),
@@ -138,12 +141,15 @@ def _grouped(order: list[int], rooms: list[int], tokens: int) -> Iterator[list[i
 def _split(
     got_NV: Tensor, targets_N: Tensor, chosen: list[Case], counts: list[int], end: int
 ) -> Iterator[OnePassResult]:
-    loss_N = F.cross_entropy(got_NV, targets_N, reduction="none").double().numpy()
+    loss_N = F.cross_entropy(got_NV, without_waiting(targets_N, got_NV.device), reduction="none")
     best_N2, which_N2 = got_NV.topk(2, dim=-1)
-    gap_N = ((best_N2[:, 0] - best_N2[:, 1]) / best_N2.abs().amax(-1).clamp(min=1e-30)).numpy()
-    best_N = got_NV.argmax(-1).numpy()  # the first one at ties, as in decoding
+    gap_N = (best_N2[:, 0] - best_N2[:, 1]) / best_N2.abs().amax(-1).clamp(min=1e-30)
+    best_N = got_NV.argmax(-1)  # the first one at ties, as in decoding
     # The best token if stopping is not allowed: the second best where the best is the end token.
-    going_N = torch.where(which_N2[:, 0] == end, which_N2[:, 1], which_N2[:, 0]).numpy()
+    going_N = torch.where(which_N2[:, 0] == end, which_N2[:, 1], which_N2[:, 0])
+    loss_N, gap_N = torch.stack([loss_N, gap_N]).to(HOST).numpy()
+    loss_N = loss_N.astype(np.float64)
+    best_N, going_N = torch.stack([best_N, going_N]).to(HOST).numpy()
     targets = targets_N.numpy()
     at = 0
     for case, count in zip(chosen, counts, strict=True):

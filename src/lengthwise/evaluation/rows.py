@@ -74,8 +74,9 @@ def frame_from_parquet(data: bytes, source: str = "a table") -> pl.DataFrame:
     import polars as pl
 
     try:
-        table = pl.read_parquet(BytesIO(data), n_rows=_FEW_ROWS + 1)  # a small file can say that it has billions
-        if table.height <= _FEW_ROWS:
+        few = min(_FEW_ROWS, _MOST_ROWS)
+        table = pl.read_parquet(BytesIO(data), n_rows=few + 1)  # a small file can say that it has billions
+        if table.height <= few:
             return table
         rows = pl.scan_parquet(BytesIO(data)).select(pl.len()).collect().item()  # from the metadata, without reading
         if rows > _MOST_ROWS:

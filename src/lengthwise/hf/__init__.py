@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from lengthwise import __version__
 from lengthwise.consent import refuse_code
+from lengthwise.device import HOST
 from lengthwise.folder import readable_errors
 from lengthwise.hf.guards import (
     record_checksums,
@@ -302,7 +303,7 @@ def _built(config: DecoderConfig, specs: list[Spec], seed: int) -> Decoder:
     as a plain attribute would stay on the meta device, or be computed in bf16 where it had been computed in fp32.
     """
     dtype = torch.get_default_dtype()
-    with torch.device("cpu"), _default_dtype(torch.float32):
+    with HOST, _default_dtype(torch.float32):
         decoder = Decoder(config, specs, seed=seed)
     return decoder.to(dtype=dtype)
 

@@ -19,11 +19,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from lengthwise.device import without_autocast
 from lengthwise.encoding.base import SEES_SCORES, Encoding, QueriesAndKeys
 from lengthwise.model.cache import Cache
 from lengthwise.model.config import DecoderConfig
 from lengthwise.model.flex import BlockMask, Change, build_flex_inputs, flex
-from lengthwise.model.layout import without_autocast
 from lengthwise.model.mask import AttentionMask
 from lengthwise.model.taps import Taps
 
@@ -180,6 +180,7 @@ class AttentionContext:
             self.scale,
             marks_BHKC,
             self.attention_mask.start,
+            self.attention_mask.distances,
         )
 
 

@@ -7,6 +7,7 @@ import weakref
 import torch
 from torch import Tensor, nn
 
+from lengthwise.device import without_waiting
 from lengthwise.model.layout import TokenLayout
 from lengthwise.spec import SpecError
 
@@ -52,9 +53,9 @@ class Cache:
     def keep(self, row_indices: list[int]) -> None:
         """Keep only these rows of the batch; the others are finished."""
         for held in (self._keys, self._values, self._marks):
-            held[:] = [None if part is None else part[row_indices] for part in held]
+            held[:] = [None if part is None else part[without_waiting(row_indices, part.device)] for part in held]
         if isinstance(self.budget, Tensor) and self.budget.numel() > 1:
-            self.budget = self.budget.reshape(-1)[row_indices]
+            self.budget = self.budget.reshape(-1)[without_waiting(row_indices, self.budget.device)]
         if self.layout is not None:
             self.layout = self.layout.rows(row_indices)
 

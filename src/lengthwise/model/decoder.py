@@ -10,13 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from lengthwise.device import is_host, without_autocast, without_waiting
 from lengthwise.encoding import build_encoding
 from lengthwise.encoding.base import Encoding, normal_, option_taken_hint
 from lengthwise.model.attention import Attention, AttentionContext, AttentionMask
 from lengthwise.model.cache import Cache
 from lengthwise.model.config import DecoderConfig
 from lengthwise.model.flex import check as check_flex
-from lengthwise.model.layout import TokenLayout, lay_out, without_autocast
+from lengthwise.model.layout import TokenLayout, lay_out
 from lengthwise.model.norm import Norm
 from lengthwise.model.per_layer import Named, per_layer
 from lengthwise.model.taps import Tap, Taps
@@ -234,7 +235,7 @@ class Decoder(nn.Module):
         x = self.embedding(ids_BT)
         working = torch.promote_types(self.embedding.weight.dtype, torch.float32)
         budget_B = self._budget(budget, cache, new, batch, ids_BT.device)
-        there_B = torch.tensor(keys.counts, device=ids_BT.device)
+        there_B = without_waiting(keys.counts, ids_BT.device)
         plans = [
             AttentionContext(part, self.config, attention_mask, working, budget_B if part.prefix_stable else there_B)
             for part in self._encodings()
@@ -273,7 +274,9 @@ class Decoder(nn.Module):
             x = F.dropout(x, self.config.dropout, self.training)
         if listening is not None:
             x = listening("states", x)
-        return self._logits(x if only_BT is None else x[only_BT])
+        if only_BT is not None:  # its tokens are found where the mask is; a mask on an accelerator would wait for it
+            x = x.flatten(0, 1)[without_waiting(only_BT.flatten().nonzero()[:, 0], x.device)]
+        return self._logits(x)
 
     def _logits(self, x: Tensor) -> Tensor:
         if self.config.rescale_head:
@@ -287,7 +290,7 @@ class Decoder(nn.Module):
         if not isinstance(ids_BT, Tensor) or ids_BT.ndim != 2 or ids_BT.is_floating_point() or not ids_BT.numel():
             got = tuple(ids_BT.shape) if isinstance(ids_BT, Tensor) else type(ids_BT).__name__
             raise SpecError(f"ids must be a (batch, tokens) tensor of whole numbers with at least one token, not {got}")
-        if ids_BT.device.type == "cpu" and int(ids_BT.max()) >= self.config.vocabulary:
+        if is_host(ids_BT) and int(ids_BT.max()) >= self.config.vocabulary:
             raise SpecError(f"id {int(ids_BT.max())} is not below the vocabulary's size, {self.config.vocabulary}")
         if cache is not None and not isinstance(cache, Cache):
             raise SpecError(f"a cache is made by decoder.cache(budget), not {cache!r}")
@@ -329,15 +332,18 @@ class Decoder(nn.Module):
         if cache is not None:
             budget = cache.budget
         if budget is None:
-            return torch.tensor(new.counts, device=device)
-        budget_B = torch.as_tensor(budget, device=device).reshape(-1)
+            return without_waiting(new.counts, device)
+        budget_B = torch.as_tensor(budget).reshape(-1)
         if budget_B.is_floating_point() or len(budget_B) not in {1, batch}:
             raise SpecError(f"budget must be a whole number, or one for each of {batch} rows, not {budget}")
-        if cache is None and bool((budget_B < torch.tensor(new.counts, device=device)).any()):
-            raise SpecError(
-                f"a budget of {budget_B.tolist()} is less than the {list(new.counts)} tokens that are there"
-            )
-        return budget_B
+        if is_host(budget_B):  # reading a value from another device would wait for all that it computes
+            if cache is None and bool((budget_B < torch.tensor(new.counts)).any()):
+                raise SpecError(
+                    f"a budget of {budget_B.tolist()} is less than the {list(new.counts)} tokens that are there"
+                )
+            if len(budget_B) > 1 and bool((budget_B == budget_B[0]).all()):
+                budget_B = budget_B[:1]
+        return without_waiting(budget_B, device)
 
     @property
     def prefix_stable(self) -> bool:

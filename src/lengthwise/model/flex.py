@@ -16,20 +16,14 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
+from lengthwise.device import FLEX_COMPILES, FLEX_WITHOUT_BACKWARD, without_autocast
 from lengthwise.encoding.base import SEES_SCORES
-from lengthwise.model.layout import without_autocast
 from lengthwise.spec import SpecError
 
 if TYPE_CHECKING:
     from lengthwise.encoding.base import Encoding
     from lengthwise.model.attention import AttentionContext
     from lengthwise.model.mask import AttentionMask
-
-COMPILED = {"cuda"}
-"""Devices with a compiled kernel. On a CPU, compiling takes 10 s or more per length and gains nothing at our sizes."""
-
-NO_BACKWARD = {"cpu", "mps"}
-"""Devices on which PyTorch has no backward pass for it."""
 
 Change = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 """(score, row, head, query, key) → the changed score."""
@@ -51,7 +45,7 @@ def flex(q_BHQE: Tensor, k_BHKE: Tensor, v_BHKE: Tensor, context: AttentionConte
         raise SpecError(f"attention=flex has no attention dropout; train with attention_dropout=0, or {INSTEAD}")
     device = q_BHQE.device.type
     learns = any(part.requires_grad for part in (q_BHQE, k_BHKE, v_BHKE, *context.encoding.parameters()))
-    if device in NO_BACKWARD and learns and torch.is_grad_enabled():
+    if device in FLEX_WITHOUT_BACKWARD and learns and torch.is_grad_enabled():
         raise SpecError(
             f"attention=flex has no backward pass on {device}: to train there {INSTEAD}; "
             "for logits alone, call the model in torch.no_grad()"
@@ -59,7 +53,7 @@ def flex(q_BHQE: Tensor, k_BHKE: Tensor, v_BHKE: Tensor, context: AttentionConte
     change, mask = context.flex_inputs
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
-        return _kernel(device in COMPILED)(
+        return _kernel(device in FLEX_COMPILES)(
             q_BHQE, k_BHKE, v_BHKE, score_mod=change, block_mask=mask, scale=context.scale
         )
 
@@ -119,7 +113,7 @@ def _by_distance(context: AttentionContext) -> Change | None:
     encoding, q, k = context.encoding, context.attention_mask.queries, context.attention_mask.keys
     if not (encoding.overrides("by_distance") or (encoding.overrides("columns") and encoding.relative)):
         return None
-    first, last = q.smallest - k.largest, q.largest - k.smallest
+    first, last = context.attention_mask.distances
     if last - first >= max(q.tokens * k.tokens, 2):
         return None
     working = context.query_positions_BQ.dtype

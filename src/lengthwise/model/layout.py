@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Literal
@@ -11,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from lengthwise.device import HOST, without_waiting
 from lengthwise.spec import SpecError
 
 PAD = -1
@@ -49,7 +49,9 @@ class TokenLayout:
         """The layout of these rows only."""
 
         def of(held_BT: Tensor | None) -> Tensor | None:
-            return held_BT if held_BT is None or held_BT.shape[0] == 1 else held_BT[row_indices]
+            if held_BT is None or held_BT.shape[0] == 1:
+                return held_BT
+            return held_BT[without_waiting(row_indices, held_BT.device)]
 
         counts = self.counts if len(self.counts) == 1 else tuple(self.counts[row] for row in row_indices)
         positions_BT = of(self.positions_BT)
@@ -70,9 +72,16 @@ class TokenLayout:
         def of(held_BT: Tensor | None) -> Tensor | None:
             return None if held_BT is None else held_BT[:, start:end]
 
-        positions_BT = self.positions_BT[:, start:end]
+        first, last = self.smallest, self.largest
+        if self.consecutive:
+            first, last = min(first + start, last), min(first + end - 1, last)
         return replace(
-            self, positions_BT=positions_BT, documents_BT=of(self.documents_BT), prefix_BT=of(self.prefix_BT)
+            self,
+            positions_BT=self.positions_BT[:, start:end],
+            documents_BT=of(self.documents_BT),
+            prefix_BT=of(self.prefix_BT),
+            smallest=first,
+            largest=last,
         )
 
     def joined(self, new_layout: TokenLayout) -> TokenLayout:
@@ -125,7 +134,10 @@ def lay_out(
     prefix: Sequence[int] | Tensor | None = None,
     cached: bool = False,
 ) -> TokenLayout:
-    """The layout of `batch` rows of `tokens` tokens, with `lengths` or packed `documents`, appended to `past`."""
+    """The layout of `batch` rows of `tokens` tokens, with `lengths` or packed `documents`, appended to `past`.
+
+    It is computed and checked on the CPU, and its tensors are then copied to `device`: so nothing waits for the device.
+    """
     rows = _check_lengths(lengths, batch, tokens, "lengths", padding)
     if documents is not None and (lengths is not None or cached or prefix is not None):
         raise SpecError("packed documents go without lengths, prefix and cache: each document is its own sequence")
@@ -135,22 +147,22 @@ def lay_out(
             f"the positions of the tokens in the cache were {before}; these would be {now}: do the same for all"
         )
     start = past.counts if past else (0,)
-    index_1T = torch.arange(tokens, device=device)[None]
+    index_1T = torch.arange(tokens, device=HOST)[None]
 
     documents_BT, trailing = None, True
     if documents is not None:
-        documents_BT, counted_BT = _pack(documents, batch, tokens, device)
+        documents_BT, counted_BT = _pack(documents, batch, tokens)
         counts = tuple(sum(row) for row in documents)
         largest = max(max(row, default=1) for row in documents) - 1
         consecutive = False
     elif rows is None or all(length == tokens for length in rows):
         counts = (tokens,)
-        counted_BT = index_1T + (start[0] if len(set(start)) == 1 else torch.tensor(start, device=device)[:, None])
+        counted_BT = index_1T + (start[0] if len(set(start)) == 1 else torch.tensor(start, device=HOST)[:, None])
         largest = max(start) + tokens - 1
         consecutive = len(set(start)) == 1
     else:
         counts = tuple(rows)
-        length_B1, start_B1 = (torch.tensor(item, device=device)[:, None] for item in (rows, _each(start, batch)))
+        length_B1, start_B1 = (torch.tensor(item, device=HOST)[:, None] for item in (rows, _each(start, batch)))
         skip_B1 = tokens - length_B1 if padding == "left" else torch.zeros_like(length_B1)
         real_BT = (index_1T >= skip_B1) & (index_1T < skip_B1 + length_B1)
         documents_BT = torch.where(real_BT, 0, PAD)
@@ -166,15 +178,16 @@ def lay_out(
     smallest, ordered = min(start), True
     if positions_BT is not None:
         consecutive = False
-        counted_BT, ordered = _check_positions(positions_BT, batch, tokens, device, documents_BT)
+        counted_BT, ordered = _check_positions(positions_BT, batch, tokens, documents_BT)
         smallest, largest = (int(counted_BT.min()), int(counted_BT.max())) if tokens else (0, 0)
+    prefix_BT = _prefix(prefix, index_1T, batch, tokens, rows, padding)
     return TokenLayout(
-        positions_BT=counted_BT,
-        documents_BT=documents_BT,
-        prefix_BT=_prefix(prefix, index_1T, batch, tokens, rows, padding),
+        positions_BT=without_waiting(counted_BT, device),
+        documents_BT=None if documents_BT is None else without_waiting(documents_BT, device),
+        prefix_BT=None if prefix_BT is None else without_waiting(prefix_BT, device),
         counts=counts[:1] if len(set(counts)) == 1 else counts,
         smallest=smallest,
-        largest=largest,
+        largest=max(smallest, largest),  # a block of padding alone has one position too
         given=positions_BT is not None,
         trailing=trailing and documents is None,
         consecutive=consecutive,
@@ -196,16 +209,14 @@ def _check_lengths(
     return [int(length) for length in rows]
 
 
-def _check_positions(
-    positions_BT: Tensor, batch: int, tokens: int, device: torch.device, documents_BT: Tensor | None
-) -> tuple[Tensor, bool]:
+def _check_positions(positions_BT: Tensor, batch: int, tokens: int, documents_BT: Tensor | None) -> tuple[Tensor, bool]:
     if not isinstance(positions_BT, Tensor):
         raise SpecError("positions must be a tensor of whole numbers, (batch or 1, tokens)")
     if positions_BT.ndim != 2 or positions_BT.shape[0] not in {1, batch} or positions_BT.shape[1] != tokens:
         raise SpecError(f"positions must be ({batch} or 1, {tokens}), not {tuple(positions_BT.shape)}")
     if positions_BT.is_floating_point() or positions_BT.dtype == torch.bool:
         raise SpecError(f"positions are whole numbers, not {positions_BT.dtype}")
-    positions_BT = positions_BT.to(device=device, dtype=torch.long)
+    positions_BT = positions_BT.to(device=HOST, dtype=torch.long)
     if tokens and int(positions_BT.min()) < 0:
         raise SpecError(f"positions are not negative, but the smallest is {int(positions_BT.min())}")
     later_BT = positions_BT[:, 1:] >= positions_BT[:, :-1]
@@ -214,14 +225,14 @@ def _check_positions(
     return positions_BT, bool(later_BT.all())
 
 
-def _pack(documents: Sequence[Sequence[int]], batch: int, tokens: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def _pack(documents: Sequence[Sequence[int]], batch: int, tokens: int) -> tuple[Tensor, Tensor]:
     if any(isinstance(row, Integral) for row in documents):
         raise SpecError(f"documents has one list of lengths per row, e.g. [[5, 7], [12]], not {documents}")
     if len(documents) != batch or any(sum(row) > tokens or any(n < 1 for n in row) for row in documents):
         raise SpecError(f"documents must be {batch} lists of lengths, each of at most {tokens} in sum, not {documents}")
     ids = [[i for i, n in enumerate(row) for _ in range(n)] + [PAD] * (tokens - sum(row)) for row in documents]
     places = [[t for n in row for t in range(n)] + [0] * (tokens - sum(row)) for row in documents]
-    return torch.tensor(ids, device=device), torch.tensor(places, device=device)
+    return torch.tensor(ids, device=HOST), torch.tensor(places, device=HOST)
 
 
 def _prefix(
@@ -238,11 +249,5 @@ def _prefix(
     if rows is not None and any(p > n for p, n in zip(checked, rows, strict=True)):
         raise SpecError(f"a prompt is not longer than its row: prefix {checked}, lengths {rows}")
     skip = [tokens - n for n in rows] if rows is not None and padding == "left" else [0] * batch
-    skip_B1, prefix_B1 = (torch.tensor(item, device=index_1T.device)[:, None] for item in (skip, checked))
+    skip_B1, prefix_B1 = (torch.tensor(item, device=HOST)[:, None] for item in (skip, checked))
     return (index_1T >= skip_B1) & (index_1T < skip_B1 + prefix_B1)
-
-
-def without_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """Disable autocast, so that scores and whatever is computed from positions keep the working precision."""
-    enabled = torch.is_autocast_enabled(device.type)
-    return torch.autocast(device.type, enabled=False) if enabled else nullcontext()

@@ -48,6 +48,11 @@ class AttentionMask:
         last = self.start + 1 == self.keys.tokens
         return self.plain and (self.mask == "bidirectional" or (self.queries.tokens == 1 and last))
 
+    @property
+    def distances(self) -> tuple[int, int]:
+        """The smallest and the largest distance of a query and a key."""
+        return self.queries.smallest - self.keys.largest, self.queries.largest - self.keys.smallest
+
     @cached_property
     def allowed_BQK(self) -> Tensor:
         """The mask as booleans, True where a key is visible; (1, Q, K) if all rows agree."""

@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
+from lengthwise.device import is_host
+
 
 class Norm(nn.Module):
     """RMSNorm (x / rms(x) · weight), LayerNorm, or nothing."""
@@ -32,7 +34,7 @@ class Norm(nn.Module):
             return x_BTD
         if self.kind == "layer":
             return F.layer_norm(x_BTD, x_BTD.shape[-1:], self.weight, self.bias, self.epsilon)
-        if x_BTD.device.type == "cpu" and x_BTD.dtype in {torch.float32, torch.float64}:
+        if is_host(x_BTD) and x_BTD.dtype in {torch.float32, torch.float64}:
             if torch.is_grad_enabled():
                 return _RMSNorm.apply(x_BTD, self.weight, self.epsilon)
             return x_BTD * _inverse(x_BTD, self.epsilon) * self.weight  # the same numbers, without autograd

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from lengthwise.checksums import Damaged, checksum, read_sealed
+from lengthwise.device import HOST, Compute
 from lengthwise.encoding.labels import label_of_class
 from lengthwise.folder import Folder, Missing, Unavailable, without_paths
 from lengthwise.loading import source_digest
@@ -50,6 +51,7 @@ def acquire_lease(
     store: Folder,
     plan: Plan,
     processes: DistributedProcesses,
+    compute: Compute,
     checkpoint_every: int | None,
     take_lease: Callable[[], Lease | None],
 ) -> tuple[Lease | None, Folder | None]:
@@ -73,9 +75,11 @@ def acquire_lease(
                 record["code"] = {without_paths(name): source_digest(name) for name in named}
                 labels = {without_paths(spec.name): label_of_class(cls) for cls, spec in plan.outside_classes()}
                 record["recorded"] = {
-                    **machine_record(processes.size, processes.shard, checkpoint_every),
+                    **machine_record(processes, compute, checkpoint_every),
                     "labels": labels,
                 }
+                if differing := _computed_otherwise(lease, record["recorded"]):
+                    record["recorded"]["continues"] = differing
                 lease.folder.create("run.json", json.dumps(record, indent=1))
                 found[0] = lease.number
         except Diverged as error:
@@ -94,6 +98,17 @@ def acquire_lease(
     if found[1]:
         return None, store / "runs" / plan.id / found[1]
     return lease or Lease(store, plan.id, found[0], {}), None
+
+
+def _computed_otherwise(lease: Lease, now: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how the attempt before this one was computed, as far as it differs: then resuming is not bit-equal."""
+    before = [attempt for attempt in attempts_of(lease.home) if int(attempt.leaf) < lease.number]
+    try:
+        told = before[-1].json("run.json")["recorded"]
+        earlier = {"device": HOST.type, "compile": False, **told}  # runs from before devices were recorded
+        return {key: earlier.get(key) for key in ("device", "compile", "processes") if earlier.get(key) != now[key]}
+    except (IndexError, KeyError, TypeError, SpecError):
+        return {}
 
 
 def take_lease_with_wait(

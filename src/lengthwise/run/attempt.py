@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lengthwise.checksums import checksum, sealed
+from lengthwise.device import DEFAULT, Compute
 from lengthwise.evaluation.cases import trained_cases
 from lengthwise.evaluation.result import EvaluationResult, evaluate_decoder
 from lengthwise.evaluation.rows import frame_to_parquet
@@ -64,6 +65,7 @@ class Attempt:
     every: int | None
     progress: Progress
     loggers: Loggers
+    compute: Compute = DEFAULT
     validations: list[dict[str, Any]] = field(default_factory=list)
     """One entry per validation: step, correct, examples, loss, targets."""
     kept: dict[str, str] = field(default_factory=dict)
@@ -109,7 +111,7 @@ class Attempt:
     def run(self, start_run: Run | None, allowed_mismatches: Iterable[str]) -> None:
         """Train from the newest checkpoint, or from the start, then evaluate and write `done`."""
         plan, training = self.plan, self.plan.training
-        decoder = plan.decoder()
+        decoder = self._decoder()
         if start_run is not None:
             load_matching_weights(
                 decoder, start_run.weights(dict(plan.start)["checkpoint"]), allowed_mismatches, start_run.id
@@ -119,7 +121,17 @@ class Attempt:
         for name in torn if self.processes.first else ():
             warnings.warn(f"checkpoint {name} is not used: it or weights that it refers to are damaged", stacklevel=2)
         with self._supply(0 if checkpoint is None else checkpoint.step) as supply, call_when_asked_to_stop(self._asked):
-            loop = Loop(decoder, supply, training, plan.positions, plan.seeds, self.processes)
+            loop = Loop(
+                decoder,
+                supply,
+                training,
+                plan.positions,
+                plan.seeds,
+                self.processes,
+                device_batch=self.compute.device_batch,
+                compiled=self.compute.compile,
+                reads_at=self._reads_at,
+            )
             if checkpoint is not None:
                 load_checkpoint(loop, checkpoint)
                 self.validations, self.kept = checkpoint.notes["validations"], dict(checkpoint.notes["kept"])
@@ -132,6 +144,16 @@ class Attempt:
             self._finish(loop)
 
     # --- training ----------------------------------------------------------------------------------------------------
+
+    def _decoder(self) -> Decoder:
+        """Return the decoder at initialisation, on the device of this process."""
+        return self.plan.decoder().to(self.processes.device)
+
+    def _reads_at(self, step: int) -> bool:
+        """Return whether loss and norm of a step are needed: to log, to validate, to save, at the end."""
+        training, every = self.plan.training, self.every or self.plan.training.saved_every
+        wanted = {training.steps, *training.stages.values(), *training.validation_steps}
+        return step % _LOG_EVERY == 0 or step % every == 0 or step in wanted
 
     def _train(self, loop: Loop) -> None:
         training = self.plan.training
@@ -148,8 +170,9 @@ class Attempt:
                     self._validate(loop, lines)
                 if told.step in stages or told.step in self._chosen():
                     self._keep(loop)
-                asked = self.stop or self.lease.lost
-                stopping = self.processes.any(asked) if self.processes.size > 1 else asked
+                stopping = asked = self.stop or self.lease.lost
+                if self.processes.size > 1:  # they stop together, at a step that all of them read
+                    stopping = told.loss is not None and self.processes.any(asked)
                 if told.step % every == 0 or told.step == training.steps or stopping:
                     lines.flush()
                     notes = {"validations": self.validations, "kept": self.kept, "tokens": tokens}
@@ -169,6 +192,8 @@ class Attempt:
             lines.flush()
 
     def _tell(self, told: StepMetrics, tokens: int, seconds: float, first: int, lines: _Lines) -> None:
+        if told.loss is None or told.norm is None:
+            return  # not read from the device
         here = seconds - self.before[1]
         speed = (tokens - self.before[0]) / max(here, 1e-9)
         left = (self.plan.training.steps - told.step) * here / max(told.step - first, 1)
@@ -219,7 +244,7 @@ class Attempt:
         weights = self.processes.full_state_dict(loop.decoder)
         if not self.processes.first:
             return None
-        decoder = self.plan.decoder()
+        decoder = self._decoder()
         decoder.load_state_dict(weights)
         return decoder
 
@@ -302,7 +327,7 @@ class Attempt:
                 self.progress.say(f"evaluating {label}")
                 decoder = last
                 if step != plan.training.steps:
-                    decoder = plan.decoder()
+                    decoder = self._decoder()
                     decoder.load_state_dict(unpack(self.home.read(self.kept[str(step)])))
                 known[step, examples] = evaluate_decoder(
                     decoder,

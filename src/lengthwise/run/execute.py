@@ -8,9 +8,11 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
+from typing import Literal
 
 import torch
 
+from lengthwise.device import DEFAULT, Compute, choose_device, out_of_memory, say_device_once
 from lengthwise.folder import Folder, Unavailable
 from lengthwise.run.acquire import acquire_lease, load_start_run, take_lease_with_wait
 from lengthwise.run.attempt import Attempt
@@ -42,6 +44,10 @@ def train(
     store: str = STORE,
     threads: int | None = None,
     shard: bool = False,
+    device: str = "auto",
+    dtype: Literal["auto", "fp32", "bf16"] = "auto",
+    compile: bool = False,
+    device_batch: int | None = None,
     checkpoint_every: int | None = None,
     loggers: Sequence[str] = (),
     quiet: bool = False,
@@ -53,6 +59,10 @@ def train(
     checkpoint; `allow` lists name patterns of weights that may be missing or left over. Raises `Diverged` if the loss
     or a gradient is not finite.
 
+    `device` is `auto` (cuda, mps or xpu if there is one, otherwise cpu) or the name of one. `dtype` is what the
+    training preset says unless it is given; `bf16` is mixed precision, and makes another run. `device_batch` is the
+    most rows that are computed at once, if memory is short.
+
     >>> run = train("sort:longest=4", "rope", steps=20)
     >>> run.rows()
     """
@@ -63,7 +73,7 @@ def train(
         encoding,
         positions=positions,
         model=model,
-        training=_changed(training, steps=steps, batch_size=batch_size, lr=lr),
+        training=_changed(training, steps=steps, batch_size=batch_size, lr=lr, autocast=_autocast(dtype)),
         seed=seed,
         streams=streams,
         start=source,
@@ -76,7 +86,7 @@ def train(
         if threads < 1:
             raise SpecError(f"a run has at least one thread, not {threads}")
         torch.set_num_threads(threads)
-    where = Folder(store)
+    where, compute = Folder(store), Compute(device, compile, device_batch)
 
     def take() -> Lease | None:
         # A user who starts a failed run again wants a retry.
@@ -85,7 +95,16 @@ def train(
         )
 
     return execute(
-        plan, where, take, began, allow, shard=shard, checkpoint_every=checkpoint_every, loggers=loggers, quiet=quiet
+        plan,
+        where,
+        take,
+        began,
+        allow,
+        shard=shard,
+        compute=compute,
+        checkpoint_every=checkpoint_every,
+        loggers=loggers,
+        quiet=quiet,
     )
 
 
@@ -97,13 +116,17 @@ def execute(
     allowed_mismatches: Iterable[str] = (),
     *,
     shard: bool = False,
+    compute: Compute = DEFAULT,
     checkpoint_every: int | None = None,
     loggers: Sequence[str] = (),
     quiet: bool = False,
 ) -> Run:
     """Execute a run under the lease that `take_lease` returns, as one process of a team."""
-    with distributed_processes(shard) as processes:
-        lease, finished = acquire_lease(store, plan, processes, checkpoint_every, take_lease)
+    chosen = choose_device(compute.device)
+    with distributed_processes(shard, chosen.device) as processes:
+        if processes.first and not quiet:
+            say_device_once(chosen)
+        lease, finished = acquire_lease(store, plan, processes, compute, checkpoint_every, take_lease)
         if lease is None:
             assert finished is not None
             return Run(finished, fresh=False, known_plan=plan)
@@ -114,6 +137,7 @@ def execute(
             checkpoint_every,
             Progress(_title(plan), plan.training.steps, quiet or not processes.first),
             Loggers.of(loggers if processes.first else (), str(lease.folder), plan.id),
+            compute,
         )
         with lease if processes.first else nullcontext():
             try:
@@ -129,7 +153,7 @@ def execute(
             except BaseException as error:
                 with suppress(SpecError):
                     attempt.folder.write("error.txt", traceback.format_exc())
-                told = _blamed_outside(plan, error, attempt.folder)
+                told = _explained(plan, error, attempt)
                 attempt.fail(told)
                 if told is not error:
                     raise told from error
@@ -146,8 +170,20 @@ def _changed(training: str | Mapping[str, object] | Spec, **changes: float | Non
     return Spec(given.name, tuple({**dict(given.options), **said}.items()))
 
 
-def _blamed_outside(plan: Plan, error: BaseException, folder: Folder) -> BaseException:
-    """Turn an error inside a user's own encoding or task into a `SpecError` that names the user's line."""
+def _autocast(dtype: str) -> bool | None:
+    """Return whether a dtype asks for mixed precision; None if the training preset decides."""
+    if dtype not in {"auto", "fp32", "bf16"}:
+        raise SpecError(f"dtype is auto, fp32 or bf16, not {dtype!r}")
+    return None if dtype == "auto" else dtype == "bf16"
+
+
+def _explained(plan: Plan, error: BaseException, attempt: Attempt) -> BaseException:
+    """Turn an error that the user can mend into a `SpecError`: no memory left, or a mistake in their own code."""
+    if out_of_memory(error):
+        rows = attempt.compute.device_batch or plan.training.batch_size
+        hint = f"--device-batch {rows // 2}" if rows > 1 else "a smaller model, or --shard"
+        return SpecError(f"{attempt.processes.device} has not enough memory for {rows} rows at once; use {hint}")
+    folder = attempt.folder
     for cls, spec in plan.outside_classes():
         where = getattr(sys.modules.get(cls.__module__), "__file__", "")
         if any(frame.filename == where for frame in traceback.extract_tb(error.__traceback__)):

@@ -11,12 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from lengthwise import __version__
+from lengthwise.device import Compute, device_name
 from lengthwise.folder import publishable
 from lengthwise.task.sets import VERSION
+from lengthwise.training.parallel import DistributedProcesses
 
 
-def machine_record(processes: int, shard: bool, checkpoint_every: int | None) -> dict[str, Any]:
-    """Return versions, git hash, CPU, threads, process and command line."""
+def machine_record(
+    processes: DistributedProcesses, compute: Compute, checkpoint_every: int | None = None
+) -> dict[str, Any]:
+    """Return versions, git hash, CPU, device, threads, process and command line."""
     import torch
 
     return {
@@ -27,8 +31,12 @@ def machine_record(processes: int, shard: bool, checkpoint_every: int | None) ->
         **{name: _version(name) for name in ("torch", "numpy", "polars")},
         "cpu": cpu_name(),
         "threads": torch.get_num_threads(),
-        "processes": processes,
-        "sharded": shard,
+        "device": processes.device.type,
+        "device_name": device_name(processes.device),
+        "compile": compute.compile,
+        "device_batch": compute.device_batch,
+        "processes": processes.size,
+        "sharded": processes.shard,
         "checkpoint_every": checkpoint_every,
         "process": os.getpid(),
         "command": _command(),

@@ -38,14 +38,18 @@ class Flipflop(Task):
         return range(2, 1_000_001)
 
     def draw(self, rng: RandomSource, length: int) -> str:
-        kept = str(rng.below(2))
+        weighted, below = rng.weighted, rng.below
+        kept = "01"[below(2)]
         written, bounds = ["w", kept], (self.ignore, (1 + self.ignore) / 2, 1.0)
         for _ in range(length - 2):
-            instruction = "iwr"[rng.weighted(bounds)]
-            bit = kept if instruction == "r" else str(rng.below(2))
-            if instruction == "w":
-                kept = bit
-            written += [instruction, bit]
+            instruction = weighted(bounds)  # 0 ignores, 1 writes, 2 reads
+            if instruction == 2:
+                written.append("r" + kept)
+            elif instruction:
+                kept = "01"[below(2)]
+                written.append("w" + kept)
+            else:
+                written.append("i0" if below(2) == 0 else "i1")
         return "".join(written)
 
     def to_example(self, instance: str) -> Example:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from lengthwise.device import HOST
 from lengthwise.model.layout import lay_out
 from lengthwise.spec import SpecError
 from lengthwise.theory.hinges import rounded_position_knots
@@ -106,7 +107,7 @@ def head_outputs_from(dtype: torch.dtype, start: int, count: int) -> list[float]
     value_1HTE = torch.zeros(1, 1, before, 1, dtype=dtype)
     value_1HTE[:, :, 0] = 1
     cache.extend(0, key_1HTE, value_1HTE)
-    cache.layout = lay_out(1, before, torch.device("cpu"), cached=True)
+    cache.layout = lay_out(1, before, HOST, cached=True)
     found: list[float] = []
 
     def keep(name: str, heads_BHQE: Tensor) -> None:

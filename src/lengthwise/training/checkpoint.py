@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from lengthwise.checksums import Damaged, checksum, read_sealed, sealed
+from lengthwise.device import HOST
 from lengthwise.folder import Folder, Missing
 from lengthwise.spec import SpecError
 from lengthwise.training.parallel import ALONE, DistributedProcesses, local_shard
@@ -64,7 +65,7 @@ def pack(tensors: Mapping[str, Tensor]) -> bytes:
     """Tensors as the bytes of a safetensors file."""
     from safetensors.torch import save
 
-    return save({name: value.detach().contiguous().clone() for name, value in tensors.items()})
+    return save({name: value.detach().to(HOST).contiguous().clone() for name, value in tensors.items()})
 
 
 def unpack(data: bytes) -> dict[str, Tensor]:

@@ -6,7 +6,7 @@ moments of step 500 continues exactly like one that never stopped.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 
@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lengthwise.device import bf16_autocast, is_host, without_waiting
 from lengthwise.encoding.positions import Positions
 from lengthwise.model import Decoder
 from lengthwise.model.taps import Tap
@@ -30,10 +31,10 @@ class StepMetrics:
 
     step: int
     """Steps done so far."""
-    loss: float
-    """Mean over the batch's target tokens."""
+    loss: float | None
+    """Mean over the batch's target tokens; None where it was not read from the device."""
     lr: float
-    norm: float
+    norm: float | None
     """The norm of the gradient before clipping."""
     tokens: int
     """Input tokens of the batch, padding not counted."""
@@ -51,9 +52,19 @@ class Loop:
     team: DistributedProcesses = ALONE
     step: int = 0
     """Steps done so far."""
+    device_batch: int | None = None
+    """The most rows that are computed at once; a larger batch is computed in parts, which give the same gradient."""
+    compiled: bool = False
+    """Whether the forward and backward pass are compiled."""
+    reads_at: Callable[[int], bool] = lambda step: True
+    """Whether to read loss and norm of a step from an accelerator, and look for divergence; reading waits for it."""
     module: nn.Module = field(init=False)
     optimizer: torch.optim.Optimizer = field(init=False)
     _last_loss: float | None = field(init=False, default=None)
+    _bad_step: Tensor | None = field(init=False, default=None)
+    """On an accelerator: the first step whose loss or gradient was not finite, 0 if there was none."""
+    _unread: list[Batch] = field(init=False, default_factory=list)
+    """On an accelerator: the batches since loss and norm were last read."""
 
     def __post_init__(self) -> None:
         if self.training.batch_size < self.team.size * self.training.accumulation:
@@ -62,6 +73,8 @@ class Loop:
                 f"{self.training.accumulation} parts"
             )
         self.module = self.team.wrap(self.decoder)
+        if self.compiled:
+            self.module = torch.compile(self.module, dynamic=True)  # pyrefly: ignore[bad-assignment]
         training, parameters = self.training, list(self.decoder.parameters())
         decayed = [p for p in parameters if p.ndim > 1 or training.decay_norms]
         others = [p for p in parameters if not (p.ndim > 1 or training.decay_norms)]
@@ -71,8 +84,13 @@ class Loop:
             lr=training.lr,
             betas=(training.beta1, training.beta2),
             eps=training.eps,
-            fused=not self.team.shard,
+            fused=not self.team.shard or not is_host(self.device),
         )
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.decoder.parameters()).device
 
     def __iter__(self) -> Iterator[StepMetrics]:
         """Train to the end and yield the metrics of each step."""
@@ -93,26 +111,66 @@ class Loop:
             key = digest("dropout", self.seeds.dropout, self.step, self.team.rank, bits=64)
             torch.manual_seed(key % 2**63)
         self.optimizer.zero_grad(set_to_none=True)
-        targets, loss = int(global_batch.loss_BT.sum()), 0.0
-        parts = list(self._parts(local_batch))
-        for number, part in enumerate(parts, 1):
-            with self.team.gradient_sync_context(self.module, number == len(parts)):
-                loss += self._gradient(part, targets)
-        loss, norm = self.team.total(loss), self._clipped()
-        if not (isfinite(loss) and isfinite(norm)):
-            raise Diverged(self.step + 1, self._culprit(local_batch, isfinite(loss)), self._last_loss)
-        self.optimizer.step()
-        self.step, self._last_loss = self.step + 1, loss
+        targets = int(global_batch.loss_BT.sum())
+        losses = self._gradients(local_batch, targets)
+        update = self._update if is_host(self.device) else self._update_unread
+        loss, norm = update(losses, local_batch)
+        self.step += 1
         return StepMetrics(self.step, loss, rate, norm, int(global_batch.tokens_B.sum()) - len(global_batch.tokens_B))
 
-    def _clipped(self) -> float:
-        """Clip the gradient to the largest norm allowed, unless it is not finite; returns its norm before clipping."""
+    def _gradients(self, local_batch: Batch, targets: int) -> list[Tensor]:
+        """Compute the gradient of a batch, part by part; return the loss of each part."""
+        parts, losses = list(self._parts(local_batch)), []
+        for number, part in enumerate(parts, 1):
+            with self.team.gradient_sync_context(self.module, number == len(parts)):
+                losses.append(self._gradient(part, targets))
+        return losses
+
+    def _update(self, losses: Sequence[Tensor], local_batch: Batch) -> tuple[float, float]:
+        """Update the weights, unless loss or gradient is not finite; returns the loss and the norm of the gradient."""
+        loss, (total, parameters) = self.team.total(sum(one.item() for one in losses)), self._norm()
+        norm = float(self.team.whole(total))
+        if not (isfinite(loss) and isfinite(norm)):
+            raise Diverged(self.step + 1, self._culprit(local_batch, isfinite(loss)), self._last_loss)
+        if self.training.grad_clip is not None:
+            nn.utils.clip_grads_with_norm_(parameters, self.training.grad_clip, total)
+        self.optimizer.step()
+        self._last_loss = loss
+        return loss, norm
+
+    def _update_unread(self, losses: Sequence[Tensor], local_batch: Batch) -> tuple[float | None, float | None]:
+        """Update the weights without waiting for the accelerator.
+
+        From the first loss or gradient on that is not finite nothing is updated; it is found when the step is read.
+        """
+        loss, (total, parameters) = self.team.total_on_device(torch.stack(list(losses)).sum()), self._norm()
+        norm = self.team.whole(total)
+        if self._bad_step is None:
+            self._bad_step = torch.zeros((), device=self.device)
+        fine = loss.isfinite() & norm.isfinite() | (self._bad_step > 0)
+        self._bad_step = torch.where(fine, self._bad_step, float(self.step + 1))
+        if self.training.grad_clip is not None:
+            nn.utils.clip_grads_with_norm_(parameters, self.training.grad_clip, total)
+        self.optimizer.found_inf = (self._bad_step > 0).float()  # pyrefly: ignore[missing-attribute]
+        self.optimizer.step()
+        self._unread.append(local_batch)
+        if not self.reads_at(self.step + 1):
+            return None, None
+        bad, read_loss, read_norm = torch.stack([self._bad_step, loss.float(), norm.float()]).tolist()
+        if bad:
+            batch = self._unread[int(bad) - self.step - 2]
+            self.optimizer.zero_grad(set_to_none=True)
+            self._gradients(batch, int(batch.loss_BT.sum()))
+            raise Diverged(int(bad), self._culprit(batch, False), self._last_loss)
+        self._unread.clear()
+        self._last_loss = read_loss
+        return read_loss, read_norm
+
+    def _norm(self) -> tuple[Tensor, list[nn.Parameter]]:
+        """The norm of the gradient, and the parameters that have one."""
         parameters = [p for p in self.decoder.parameters() if p.grad is not None]
         total = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-        norm = self.team.norm(total)
-        if self.training.grad_clip is not None and isfinite(norm):
-            nn.utils.clip_grads_with_norm_(parameters, self.training.grad_clip, total)
-        return norm
+        return total, parameters
 
     def _culprit(self, feed: Batch, loss_is_finite: bool) -> str | None:
         """Find where a loss or gradient that is not finite comes from.
@@ -152,14 +210,16 @@ class Loop:
             return f"what the encoding makes of {' and '.join(own)}"
         return f"the tap {bad[0]!r}"
 
-    def _gradient(self, feed: Batch, targets: int) -> float:
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.training.autocast):
+    def _gradient(self, feed: Batch, targets: int) -> Tensor:
+        with bf16_autocast(self.device, self.training.autocast):
             loss = total_loss(self.module, feed, self.decoder.config.mask == "prefix") / targets
         (loss * self.team.size).backward()  # gradients are averaged over the processes
-        return loss.item()
+        return loss.detach()
 
     def _parts(self, feed: Batch) -> Iterator[Batch]:
         rows, parts = len(feed.tokens_B), self.training.accumulation
+        if self.device_batch is not None:
+            parts = max(parts, -(-rows // self.device_batch))
         if parts == 1:
             yield feed
             return
@@ -184,9 +244,10 @@ class Loop:
         self.decoder.load_state_dict({name: shard_like(held, tensors[f"model.{name}"]) for name, held in own.items()})
         for name, parameter in self.decoder.named_parameters():
             there = [key for key in MOMENTS if f"{key}.{name}" in tensors]
-            moments = {key: shard_like(parameter, tensors[f"{key}.{name}"]).clone() for key in there}
+            where = local_shard(parameter).device
+            moments = {key: shard_like(parameter, tensors[f"{key}.{name}"].to(where)).clone() for key in there}
             if moments and step:
-                self.optimizer.state[parameter] = {"step": torch.tensor(float(step)), **moments}
+                self.optimizer.state[parameter] = {"step": torch.tensor(float(step), device=where), **moments}
         self.step = step
 
 
@@ -200,8 +261,9 @@ def total_loss(
 
     `prefix_mask` means that the module has a prefix mask and needs the prompt lengths.
     """
+    device = next(module.parameters()).device
     logits_NV = module(
-        batch.ids_BT[:, :-1],
+        without_waiting(batch.ids_BT[:, :-1], device),
         lengths=(batch.tokens_B - 1).tolist(),
         positions_BT=None if batch.positions_BT is None else batch.positions_BT[:, :-1],
         budget=torch.from_numpy(batch.tokens_B),
@@ -209,4 +271,4 @@ def total_loss(
         only_BT=batch.loss_BT[:, 1:],
         **({} if taps is None else {"taps": taps}),
     )
-    return F.cross_entropy(logits_NV.float(), batch.targets_N, reduction="sum")
+    return F.cross_entropy(logits_NV.float(), without_waiting(batch.targets_N, device), reduction="sum")

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from lengthwise.device import HOST, collective_backend
 from lengthwise.training.batches import Batch
 
 
@@ -29,6 +30,8 @@ class DistributedProcesses:
     size: int = 1
     shard: bool = False
     """Each process holds a part of every parameter (FSDP2)."""
+    device: torch.device = HOST
+    """Where this process computes."""
 
     @property
     def first(self) -> bool:
@@ -41,7 +44,7 @@ class DistributedProcesses:
             from torch.distributed.device_mesh import init_device_mesh
             from torch.distributed.fsdp import fully_shard
 
-            mesh = init_device_mesh("cpu", (self.size,))
+            mesh = init_device_mesh(self.device.type, (self.size,))
             for layer in decoder.get_submodule("layers").children():
                 fully_shard(layer, mesh=mesh)
             fully_shard(decoder, mesh=mesh)
@@ -60,9 +63,15 @@ class DistributedProcesses:
             return module.no_sync()
         return nullcontext()
 
-    def norm(self, norm: Tensor) -> float:
-        """The norm of the whole gradient."""
-        return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)  # pyrefly: ignore[not-callable]
+    def whole(self, tensor: Tensor) -> Tensor:
+        """A tensor in one piece: the norm of a sharded gradient is itself sharded."""
+        return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # pyrefly: ignore[not-callable]
+
+    def total_on_device(self, value: Tensor) -> Tensor:
+        """The sum over the processes of a tensor on the device, without reading it."""
+        if self.size > 1:
+            dist.all_reduce(value)
+        return value
 
     def total(self, value: float) -> float:
         """The sum over the processes."""
@@ -107,10 +116,7 @@ class DistributedProcesses:
 
     def full_state_dict(self, decoder: nn.Module) -> dict[str, Tensor]:
         """The unsharded weights; all processes must call this together."""
-        return {
-            name: (value.full_tensor() if hasattr(value, "full_tensor") else value).detach()  # pyrefly: ignore
-            for name, value in decoder.state_dict().items()
-        }
+        return {name: self.whole(value).detach() for name, value in decoder.state_dict().items()}
 
 
 def local_shard(tensor: Tensor) -> Tensor:
@@ -131,17 +137,17 @@ ALONE = DistributedProcesses()
 
 
 @contextmanager
-def distributed_processes(shard: bool = False) -> Iterator[DistributedProcesses]:
-    """The processes that torchrun started, or this one alone."""
+def distributed_processes(shard: bool = False, device: torch.device = HOST) -> Iterator[DistributedProcesses]:
+    """The processes that torchrun started, or this one alone, each of which computes on `device`."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1 and not shard:
-        yield ALONE
+        yield DistributedProcesses(device=device)
         return
     if "RANK" not in os.environ:  # a single process may shard too, to try it out
         os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")
     # The timeout is long because the other processes wait while the first one evaluates.
-    dist.init_process_group("gloo", timeout=timedelta(hours=24))
+    dist.init_process_group(collective_backend(device), timeout=timedelta(hours=24))
     try:
-        yield DistributedProcesses(dist.get_rank(), dist.get_world_size(), shard)
+        yield DistributedProcesses(dist.get_rank(), dist.get_world_size(), shard, device)
     finally:
         dist.destroy_process_group()
