@@ -108,8 +108,8 @@ def home(tmp_path_factory):
         )
         (
             tables.append(rows),
-            wrong.append(sample_wrong_answers(answers, item.key)),
-            kinds.append(outcome_kinds(answers, item.key)),
+            wrong.append(sample_wrong_answers(answers.with_columns(run=pl.lit(item.key)))),
+            kinds.append(outcome_kinds(answers.with_columns(run=pl.lit(item.key)))),
         )
     bundle = {"rows.parquet": frame_to_parquet(pl.concat(tables)), "runs.jsonl": ("\n".join(lines) + "\n").encode()}
     bundle |= {"wrong.parquet": frame_to_parquet(pl.concat(wrong)), "kinds.parquet": frame_to_parquet(pl.concat(kinds))}

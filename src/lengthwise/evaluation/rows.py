@@ -99,9 +99,17 @@ def read_rows(data: bytes, source: str) -> pl.DataFrame:
 
 def read_predictions(data: bytes, source: str, columns: Mapping[str, str] = PREDICTIONS) -> pl.DataFrame:
     """The predictions in a parquet file; raises for ones that no evaluation can have written."""
+    return _valid_predictions(_with_columns(frame_from_parquet(data, source), columns, source, "predictions"), source)
+
+
+def validate_predictions(tables: Mapping[str, pl.DataFrame], source: str) -> pl.DataFrame:
+    """Return the predictions of several runs, checked together, with the run's key in the column `run`."""
+    return _valid_predictions(_stacked(tables, PREDICTIONS, "run", source, "predictions"), source)
+
+
+def _valid_predictions(table: pl.DataFrame, source: str) -> pl.DataFrame:
     import polars as pl
 
-    table = _with_columns(frame_from_parquet(data, source), columns, source, "predictions")
     whole = [pl.col(name).is_not_null() for name in ("split", "length", "first", "last", "kind")]
     within = [pl.col("length").is_between(0, 1_000_000), pl.col("first") >= 0, pl.col("last") < _MOST_EXAMPLES]
     if table.filter(~pl.all_horizontal(*whole, *within, pl.col("first") <= pl.col("last"))).height:
@@ -125,6 +133,18 @@ def _with_columns(table: pl.DataFrame, columns: Mapping[str, str], source: str, 
     return table.select(list(columns)).cast(wanted)
 
 
+def _stacked(
+    tables: Mapping[str, pl.DataFrame], columns: Mapping[str, str], name: str, source: str, of: str
+) -> pl.DataFrame:
+    """The tables below each other, with the key of each in the column `name`."""
+    import polars as pl
+
+    own = [pl.DataFrame(schema={name: getattr(pl, kind) for name, kind in columns.items()})]
+    own += [_with_columns(table, columns, source, of) for table in tables.values()]
+    keys = np.repeat(np.array(["", *tables], dtype=object), [table.height for table in own])
+    return pl.concat(own).with_columns(pl.Series(name, keys, dtype=pl.String))
+
+
 def validate_runs(tables: Mapping[str, pl.DataFrame], source: str) -> pl.DataFrame:
     """Return the rows of several runs, checked together, with the run's key in the column `key`.
 
@@ -132,9 +152,7 @@ def validate_runs(tables: Mapping[str, pl.DataFrame], source: str) -> pl.DataFra
     """
     import polars as pl
 
-    own = [rows_to_frame([]), *(_with_columns(table, COLUMNS, source, "rows of results") for table in tables.values())]
-    keys = np.repeat(np.array(["", *tables], dtype=object), [table.height for table in own])
-    rows = validate(pl.concat(own).with_columns(pl.Series("key", keys, dtype=pl.String)), source)
+    rows = validate(_stacked(tables, COLUMNS, "key", source, "rows of results"), source)
     if rows.filter(pl.col("run").ne_missing(pl.col("key").str.extract("^([^~]*)"))).height:
         raise Damaged(f"{source} has rows of another run")
     return rows

@@ -180,7 +180,7 @@ def _findings(study: StudyFile, items: list[Item], runs: Sequence[Run]) -> Findi
     records: dict[str, Any] = {}
     for run in runs:
         records[run.id] = {"key": run.id, "done": run.ends, **attempt_record(run.folder, run.read)}
-    said = {run.id: run.predictions() for run in runs}
+    said = pl.concat([run.predictions().with_columns(run=pl.lit(run.id)) for run in runs])
     return Findings(
         study=study,
         items=items,
@@ -189,8 +189,8 @@ def _findings(study: StudyFile, items: list[Item], runs: Sequence[Run]) -> Findi
             run_label_table(items).drop("diverged"), on="run", how="inner"
         ),
         records=records,
-        wrong=pl.concat([sample_wrong_answers(table, key) for key, table in said.items()]),
-        kinds=pl.concat([outcome_kinds(table, key) for key, table in said.items()]),
+        wrong=sample_wrong_answers(said),
+        kinds=outcome_kinds(said),
         proof=check_only_encoding_differs(items),
         more="train the missing seeds, up to {seeds} of each encoding",
         sources=Counter(str(run.folder.parent.parent) for run in runs),

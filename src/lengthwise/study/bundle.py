@@ -116,21 +116,21 @@ def check_record(record: dict[str, Any], source: str) -> dict[str, Any]:
     return record
 
 
-def sample_wrong_answers(predictions: pl.DataFrame, run_key: str) -> pl.DataFrame:
-    """Return up to 20 wrong answers for each evaluation, checkpoint, split and length."""
+def sample_wrong_answers(predictions: pl.DataFrame) -> pl.DataFrame:
+    """Return up to 20 wrong answers of each run, evaluation, checkpoint, split and length."""
     import polars as pl
 
-    where = ["evaluation", "checkpoint", "split", "length"]
+    where = ["run", "evaluation", "checkpoint", "split", "length"]
     wrong = predictions.filter(pl.col("kind") != "right")
-    return wrong.group_by(where, maintain_order=True).head(WRONG).with_columns(pl.lit(run_key).alias("run"))
+    return wrong.group_by(where, maintain_order=True).head(WRONG).select(*PREDICTIONS, "run")
 
 
-def outcome_kinds(predictions: pl.DataFrame, run_key: str) -> pl.DataFrame:
-    """Return the kind of outcome of each example with the last weights, as index ranges without texts."""
+def outcome_kinds(predictions: pl.DataFrame) -> pl.DataFrame:
+    """Return the kind of outcome of each example with each run's last weights, as index ranges without texts."""
     import polars as pl
 
     kept = predictions.filter((pl.col("checkpoint") == "last") & (pl.col("evaluation") == "as trained"))
-    return kept.select(pl.lit(run_key).alias("run"), "split", "length", "first", "last", "kind")
+    return kept.select("run", "split", "length", "first", "last", "kind")
 
 
 def attempt_record(attempt: Folder, read: Callable[[str], bytes]) -> dict[str, Any]:

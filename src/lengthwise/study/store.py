@@ -19,9 +19,9 @@ from lengthwise.evaluation.rows import (
     KEYS,
     frame_from_parquet,
     frame_to_parquet,
-    read_predictions,
     read_rows,
     rows_to_frame,
+    validate_predictions,
     validate_runs,
 )
 from lengthwise.folder import Folder, Missing, readable_errors
@@ -252,8 +252,15 @@ class Store:
         attempt = self.folder / "runs" / key / str(summary["attempt"])
         return attempt_record(attempt, lambda name: self.read_file(key, summary, name))
 
-    def _predictions(self, key: str, summary: Mapping[str, Any]) -> pl.DataFrame:
-        return read_predictions(self.read_file(key, summary, "predictions.parquet"), f"{self}/runs/{key}")
+    def _answers(self, summaries: Mapping[str, Mapping[str, Any]]) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Return some wrong answers of these runs, and which examples their last weights got right."""
+        tables = {
+            key: frame_from_parquet(self.read_file(key, summary, "predictions.parquet"), f"{self}/runs/{key}")
+            for key, summary in summaries.items()
+        }
+        source = f"{self}/runs" if len(tables) > 1 else f"{self}/runs/{next(iter(tables))}"
+        predictions = validate_predictions(tables, source)
+        return sample_wrong_answers(predictions), outcome_kinds(predictions)
 
     def records(self, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
         """Return for each finished run its done record, its run.json and some of its log."""
@@ -269,13 +276,16 @@ class Store:
         """Return some wrong answers of these runs, and which examples their last weights got right."""
         import polars as pl
 
-        wrong, kinds = [], []
-        for key, summary in self.summaries(keys).items():
-            with self._leaving_out(key):
-                predictions = self._predictions(key, summary)
-                wrong.append(sample_wrong_answers(predictions, key))
-                kinds.append(outcome_kinds(predictions, key))
-        return (pl.concat(wrong), pl.concat(kinds)) if wrong else (pl.DataFrame(), pl.DataFrame())
+        found = list[tuple[pl.DataFrame, pl.DataFrame]]()
+        for part in _in_parts(self.summaries(keys)):
+            try:
+                found.append(self._answers(part))
+            except Damaged:  # find out whose
+                for key, summary in part.items():
+                    with self._leaving_out(key):
+                        found.append(self._answers({key: summary}))
+        wrong, kinds = ([pair[side] for pair in found] for side in (0, 1))
+        return (pl.concat(wrong), pl.concat(kinds)) if found else (pl.DataFrame(), pl.DataFrame())
 
     def _compacted(self) -> dict[str, tuple[str, str]]:
         """Return for each key the compacted file that has it, and the token of the finished attempt."""
@@ -317,10 +327,11 @@ class Store:
         keys = None if keys is None else set(keys)
         state = self.state(keys)
         self.check(state.done)
+        answers = [[table] for table in self.wrong_answers_and_outcomes(sorted(state.done))]
         wanted, diverged = sorted(state.done - self.damaged.keys()), self.diverged(state.failed)
         if not wanted:
             raise SpecError(f"nothing of it is done in {self}; there is nothing to export")
-        lines, wrong, kinds = [], [], []
+        lines = []
         for key, told in sorted(diverged.items()):  # diverged runs are results too
             lines.append(json.dumps({"key": key, "diverged": told, **self._record(key, told)}))
         for number, (key, summary) in enumerate(self.summaries(wanted).items()):
@@ -328,9 +339,6 @@ class Store:
                 on_progress(f"exporting: {number} of {len(wanted)}")
             record = {"key": key, "done": summary, **self._record(key, summary)}
             lines.append(json.dumps(check_record(record, f"{self}/runs/{key}")))
-            predictions = self._predictions(key, summary)
-            wrong.append(sample_wrong_answers(predictions, key))
-            kinds.append(outcome_kinds(predictions, key))
         target, rows, many = Folder(to), self.rows(wanted, on_progress), len(wanted)
         if bundle is not None:
             ours = {*wanted, *diverged}
@@ -339,17 +347,23 @@ class Store:
             many += sum("done" in line for line in theirs.values())
             rows = pl.concat([rows, bundle.rows.filter(pl.col("run").is_in({key.partition("~")[0] for key in theirs}))])
             rows = rows.unique(KEYS, keep="first", maintain_order=True)
-            for tables, more in zip((wrong, kinds), bundle.wrong_answers_and_outcomes(), strict=True):
+            for tables, more in zip(answers, bundle.wrong_answers_and_outcomes(), strict=True):
                 tables += [more.filter(pl.col("run").is_in(list(theirs)))] if more.width else []
         files = {"rows.parquet": frame_to_parquet(rows), "runs.jsonl": ("\n".join(lines) + "\n").encode()}
-        for name, tables in (("wrong.parquet", wrong), ("kinds.parquet", kinds)):
-            if tables:
-                files[name] = frame_to_parquet(pl.concat(tables))
+        for name, tables in zip(("wrong.parquet", "kinds.parquet"), answers, strict=True):
+            files[name] = frame_to_parquet(pl.concat(tables))
         for name, data in files.items():
             target.write(name, data)
         described = {"study": study, "runs": many, "files": {name: checksum(data) for name, data in files.items()}}
         target.write("bundle.json", json.dumps(sealed(described), indent=1))
         return many
+
+
+def _in_parts(summaries: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, Mapping[str, Any]]]:
+    """Yield the summaries of a few hundred runs at a time: their predictions fit into memory."""
+    listed = list(summaries.items())
+    for start in range(0, len(listed), _TOGETHER):
+        yield dict(listed[start : start + _TOGETHER])
 
 
 _COMPACT = 32
