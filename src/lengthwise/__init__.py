@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from lengthwise.interface.new import write_template
     from lengthwise.interface.probing import ProbeResults, probe
     from lengthwise.interface.prompts import ask, attention, export_model
+    from lengthwise.interface.selftest import SelfTest, selftest
     from lengthwise.interface.study import Study
     from lengthwise.interface.summary import RunSummary, summarize
     from lengthwise.interface.theorems import (
@@ -84,6 +85,8 @@ else:
         "ask": "interface.prompts",
         "attention": "interface.prompts",
         "export_model": "interface.prompts",
+        "SelfTest": "interface.selftest",
+        "selftest": "interface.selftest",
         "Study": "interface.study",
         "RunSummary": "interface.summary",
         "summarize": "interface.summary",
@@ -127,6 +130,7 @@ __all__ = [
     "ProbeResults",
     "Run",
     "RunSummary",
+    "SelfTest",
     "Study",
     "Task",
     "__version__",
@@ -159,6 +163,7 @@ __all__ = [
     "published_topics",
     "reach",
     "report",
+    "selftest",
     "studies",
     "study_schema",
     "summarize",

@@ -26,6 +26,9 @@ if torch._C._get_privateuse1_backend_name() != KIND:
     backend_registration._setup_privateuseone_for_python_backend(KIND)
     # Once it is registered, torch asks it about mixed precision, also in tests that do not use it.
     torch.get_device_module(KIND).get_amp_supported_dtype = lambda: [torch.bfloat16]
+    # It casts nothing under autocast, but does not fail either.
+    AUTOCAST = torch.library.Library("_", "IMPL")
+    AUTOCAST.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
 DEVICE = torch.device(KIND, 0)
 
 MAY_MIX = {"_to_copy", "copy_", "_copy_from", "_local_scalar_dense", "set_"}

@@ -1,8 +1,10 @@
 """A whole training on an accelerator: the results of the CPU, and nothing waits between log points."""
 
+import json
 import re
 from pathlib import Path
 
+import polars as pl
 import pytest
 import torch
 
@@ -222,3 +224,39 @@ def test_no_other_file_names_a_kind_of_device():
         if re.search(r"[\"'](cpu|cuda|mps|xpu)(:\d)?[\"']", line) and not re.search(r"\"cpu\": cpu_name|all_of\(", line)
     }
     assert found == {"device.py"}
+
+
+# --- what is done with a run -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_run_is_evaluated_analyzed_and_probed_as_on_the_cpu(here):
+    def everything(device) -> list[pl.DataFrame]:
+        evaluated = here.evaluate([2, 3], device=device)
+        analyzed = lw.analyze([here], lengths=[2, 3], examples=2, device=device)
+        probed = lw.probe([here], kind="linear", lengths=[2, 4], device=device)
+        return [evaluated.rows, pl.DataFrame(analyzed.heads), pl.DataFrame(probed.rows)]
+
+    expected = everything("cpu")
+    with Accelerator():
+        found = everything(KIND)
+    for one, other in zip(found, expected, strict=True):
+        numbers = [name for name, kind in other.schema.items() if kind.is_float()]
+        assert one.drop(numbers).equals(other.drop(numbers))
+        for name in numbers:
+            assert one[name].to_list() == pytest.approx(other[name].to_list(), rel=1e-3, abs=1e-3, nan_ok=True), name
+
+
+def test_the_selftest_passes_and_finds_a_wrong_kernel(tmp_path, monkeypatch):
+    from lengthwise.interface import selftest as parts
+    from lengthwise.model.norm import Norm
+
+    monkeypatch.setattr(parts, "SIZES", parts.SIZES[:1])
+    with Accelerator():
+        found = lw.selftest(KIND, encodings=["rope"])
+        assert found.passed and found.device == f"{KIND}:0" and found.resumes_bit_equal, found
+        real = Norm.forward
+        monkeypatch.setattr(Norm, "forward", lambda self, x: real(self, x) * (1.001 if x.device.type == KIND else 1.0))
+        wrong = lw.selftest(KIND, encodings=["rope"])
+    assert not wrong.passed and any("rope: logits is off by" in one for one in wrong.failed)
+    assert json.loads(wrong.write(tmp_path / "told.json").read_text())["passed"] is False

@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from lengthwise.device import HOST, without_waiting
 from lengthwise.encoding.base import Encoding
 from lengthwise.encoding.positions import Consecutive, Positions
 from lengthwise.evaluation.cases import Case, evaluation_cases, splits_and_lengths
@@ -110,12 +111,13 @@ class DecoderSource:
             budget_B = torch.tensor([case.budget for case in batch.cases])
         with torch.no_grad():
             self.decoder(
-                batch.ids_BT,
+                without_waiting(batch.ids_BT, next(self.decoder.parameters()).device),
                 positions_BT=positions_BT,
                 budget=budget_B,
                 taps={
                     "layers.*.weights": QueryBlockTap(
-                        lambda name, weights, start: on_weights(layer_of[name], weights, start), queries_per_block
+                        lambda name, weights, start: on_weights(layer_of[name], weights.to(HOST), start),
+                        queries_per_block,
                     )
                 },
                 only_BT=torch.zeros_like(batch.ids_BT, dtype=torch.bool),

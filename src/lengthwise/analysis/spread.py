@@ -21,6 +21,7 @@ from torch import Tensor
 
 from lengthwise.analysis.documents import Batch, Document, document_batches
 from lengthwise.analysis.states import run_forward_for_taps
+from lengthwise.device import HOST
 from lengthwise.model import Decoder
 from lengthwise.model.decoder import Layer
 from lengthwise.model.taps import Tap
@@ -101,8 +102,8 @@ def _look(decoder: Decoder, batch: Batch, found: Mapping[tuple[int, str], Moment
         number = int(name.split(".")[1])
         layer, whole = layers[number], heads_BHQE if changed is None else changed
         out_BTD = layer.attention.out(whole.transpose(1, 2).flatten(2))
-        found[number + 1, "output"].add(out_BTD, real_BT)
-        found[number + 1, "normalised"].add(layer.feed_forward_norm(before[0] + out_BTD), real_BT)
+        found[number + 1, "output"].add(out_BTD.to(HOST), real_BT)
+        found[number + 1, "normalised"].add(layer.feed_forward_norm(before[0] + out_BTD).to(HOST), real_BT)
         return changed
 
     run_forward_for_taps(decoder, batch, {"embeddings": state, "layers.*.residual": state, "layers.*.heads": output})

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from lengthwise.analysis.documents import Batch, Document, document_batches
+from lengthwise.device import HOST, without_waiting
 from lengthwise.model import Decoder
 from lengthwise.model.decoder import Layer
 from lengthwise.model.taps import Tap
@@ -76,7 +77,7 @@ def collect_states(
             continue
 
         def keep(layer: int, state_BTD: Tensor, here_BT: Tensor = here_BT) -> None:
-            parts.setdefault(layer, []).append(state_BTD[here_BT.to(state_BTD.device)].detach().cpu())
+            parts.setdefault(layer, []).append(state_BTD.detach().to(HOST)[here_BT])
 
         state_reader(batch, keep)
         places.append(batch.token_indices_BT[here_BT])
@@ -106,7 +107,7 @@ def run_forward_for_taps(decoder: Decoder, batch: Batch, taps: dict[str, Tap], h
     nowhere_BT[0, 0] = True
     with torch.no_grad():
         decoder.eval()(
-            batch.ids_BT,
+            without_waiting(batch.ids_BT, next(decoder.parameters()).device),
             lengths=batch.lengths,
             positions_BT=batch.positions_BT,
             budget=batch.budget_B,
@@ -127,9 +128,9 @@ def equalise_output_norm(decoder: Decoder, documents: Sequence[Document]) -> Tap
         real_BT = batch.real_BT
 
         def add(name: str, heads_BHQE: Tensor, real_BT: Tensor = real_BT) -> None:
-            square_BT = heads_BHQE.double().square().mean((1, 3))
+            square_BT = heads_BHQE.to(HOST).double().square().mean((1, 3))
             both = sums.setdefault(name, [0.0, 0.0])
-            both[0] += float(square_BT[real_BT.to(square_BT.device)].sum())
+            both[0] += float(square_BT[real_BT].sum())
             both[1] += float(real_BT.sum())
 
         run_forward_for_taps(decoder, batch, {"layers.*.heads": add})

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 import lengthwise as lw
-from lengthwise.cli.runs import STORE, AllowCode, Checkpoint, Lengths, RunName, Store
+from lengthwise.cli.runs import STORE, AllowCode, Checkpoint, Device, Lengths, RunName, Store
 from lengthwise.cli.terminal import Json, app, say, show
 from lengthwise.folder import OUTPUT
 from lengthwise.spec import SpecError
@@ -29,6 +29,7 @@ def analyze(
     lengths: Lengths = None,
     examples: Annotated[int, typer.Option(min=1, help="of each length")] = 10,
     checkpoint: Checkpoint = "last",
+    device: Device = "auto",
     to: Annotated[Path, typer.Option("--to", help="the folder of rows and figures")] = OUTPUT / "attention",
     allow_code: AllowCode = False,
     as_json: Json = False,
@@ -45,7 +46,8 @@ def analyze(
         raise SpecError("name runs, or a study with --study, or a folder of rows with --rows; one of the three")
     if against is not None and not runs:
         raise SpecError("--against goes with runs: lengthwise analyze RUN --against RUN")
-    how = {"against": against, "reference": reference, "examples": examples, "checkpoint": checkpoint, "store": store}
+    how = {"against": against, "reference": reference, "examples": examples, "checkpoint": checkpoint}
+    how |= {"store": store, "device": device}
     if rows is not None:
         found = lw.AttentionAnalysis.read(rows, reference)
     else:
@@ -98,6 +100,7 @@ def probe(
     store: Store = STORE,
     rows: Annotated[Path | None, typer.Option(help="show the rows of this folder again; no model is read")] = None,
     to: Annotated[Path, typer.Option(help="the folder of rows and figures")] = OUTPUT,
+    device: Device = "auto",
     allow_code: AllowCode = False,
     as_json: Json = False,
 ) -> None:
@@ -125,6 +128,7 @@ def probe(
             spread=spread,
             checkpoint=checkpoint,
             store=store,
+            device=device,
             allow_code=allow_code,
             to=to,
         )

@@ -110,6 +110,7 @@ def compare(
     store: Store = STORE,
     threads: Threads = None,
     workers: Annotated[int | None, typer.Option(min=1, help="runs at a time, one thread each; one per core")] = None,
+    device: Device = "auto",
     to: Annotated[Path, typer.Option(help="the folder of the figure")] = OUTPUT,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -138,6 +139,7 @@ def compare(
         store=store,
         workers=workers,
         threads=threads or 1,
+        device=device,
         say=progress_callback(quiet),
     )
     files = {path.suffix[1:]: str(path) for path in found.draw(to)}
@@ -160,6 +162,7 @@ def evaluate(
     examples: Annotated[int | None, typer.Option(min=1, help="of each length; 256 unless given")] = None,
     allow: Allow = None,
     store: Store = STORE,
+    device: Device = "auto",
     save: Annotated[bool, typer.Option("--save", help="put the rows beside the run's own")] = False,
     allow_code: AllowCode = False,
     as_json: Json = False,
@@ -172,7 +175,7 @@ def evaluate(
     changed = {"encoding": encoding, "temperature": temperature}
     with progress() as tell:
         found = opened.evaluate(
-            lengths, checkpoint=checkpoint, examples=examples, allow=allow or (), say=tell, **changed
+            lengths, checkpoint=checkpoint, examples=examples, allow=allow or (), device=device, say=tell, **changed
         )
     if save:
         opened.store_evaluation(found)
@@ -214,3 +217,23 @@ def export_model(
     The folder has the weights, the config with the end token, and the tokenizer.
     """
     show(lw.export_model(run, folder, checkpoint=checkpoint, store=store, allow_code=allow_code))
+
+
+@app.command()
+def selftest(
+    device: Device = "auto",
+    to: Annotated[Path, typer.Option(help="the file with everything, for a bug report")] = OUTPUT / "selftest.json",
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Check that this machine's device computes what the CPU does.
+
+    Every encoding is compared with float64 on the CPU, a training is resumed, and steps are timed.
+    """
+    found = lw.selftest(device, say=progress_callback(quiet))
+    show(found, as_json)
+    path = found.write(to)
+    if not as_json:
+        say(f"written to {path}")
+    if not found.passed:
+        raise typer.Exit(1)

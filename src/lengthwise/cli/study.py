@@ -22,6 +22,7 @@ app.add_typer(study, name="study")
 
 File = Annotated[str, typer.Argument(help="a study: a YAML file, or the name of a recipe, e.g. quickstart")]
 StoreName = Annotated[str, typer.Option("--store", help="where runs are kept: a folder or any fsspec path")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, mps or xpu; each worker has its own")]
 AllowCode = Annotated[bool, typer.Option("--allow-code", help="the study may run code from outside the package")]
 Add = Annotated[list[str] | None, typer.Option("--add", help="one more encoding, e.g. my_pe.py:Mine")]
 Tasks = Annotated[str | None, typer.Option("--tasks", help="only these tasks, e.g. copy,sort; quick for four")]
@@ -114,6 +115,7 @@ def run(
     no_ray: Annotated[
         bool, typer.Option("--no-ray", help="processes in place of Ray, as where it is not installed")
     ] = False,
+    device: Device = "auto",
     allow_code: AllowCode = False,
     skip_verify: Annotated[bool, typer.Option("--skip-verify", help="run added encodings that fail verify")] = False,
     to: Annotated[Path, typer.Option("--to", help="the folder of the figures")] = OUTPUT,
@@ -133,6 +135,7 @@ def run(
         workers=workers,
         executor="inline" if inline else executor,
         address=address,
+        device=device,
         retry=context.info_name == "retry",
         accept=accept,
         verify=not skip_verify,

@@ -28,6 +28,7 @@ from lengthwise.spec import SpecError, suggests
 if TYPE_CHECKING:
     from lengthwise.analysis.attention import DecoderSource
     from lengthwise.analysis.pairing import ModelKey
+    from lengthwise.model import Decoder
     from lengthwise.run import Run
 
 Rows = list[dict[str, Any]]
@@ -174,6 +175,7 @@ def analyze(
     examples: int = 10,
     checkpoint: str = "last",
     store: str = STORE,
+    device: str = "auto",
     allow_code: bool = False,
     say: Say | None = None,
 ) -> AttentionAnalysis:
@@ -197,7 +199,8 @@ def analyze(
     try:
         with progress(say) as tell:
             for own in _by_task(opened, other).values():
-                for name, rows in _analyzed(own, other, reference, lengths, examples, checkpoint, tell).items():
+                asked = (reference, lengths, examples, checkpoint, device)
+                for name, rows in _analyzed(own, other, *asked, tell).items():
                     found[name] += rows
     finally:
         torch.set_num_threads(threads)
@@ -235,26 +238,27 @@ def _analyzed(
     lengths: Sequence[int] | str | None,
     examples: int,
     checkpoint: str,
+    device: str,
     tell: Say,
 ) -> dict[str, Rows]:
     """Analyze runs of one task."""
-    from lengthwise.analysis.attention import DecoderSource, task_batches
+    from lengthwise.analysis.attention import task_batches
     from lengthwise.analysis.pairing import ModelKey, ModelPair, pairings
     from lengthwise.analysis.together import compare_attention, describe_attention
 
     task = str(runs[0].plan.task_spec)
-    models = _models(runs, checkpoint)
+    models = _models(runs, checkpoint, device)
     trained = dict(models)
     pairs: list[ModelPair] = []
-    first = {model.untrained: _untrained(run) for model, run in zip(trained, runs, strict=True)}
+    first = {model.untrained: _untrained(run, device) for model, run in zip(trained, runs, strict=True)}
     if against is not None:
         fixed = ModelKey(_name(against), against.plan.seed)
         if fixed in trained:  # alike in encoding and seed: they differ in something else
             if against.id in {run.id for run in runs}:
                 raise SpecError(f"{against.id} would be compared with itself; name another run with --against")
             fixed = ModelKey(f"{fixed.encoding} ({against.id.rpartition('-')[2][:6]})", fixed.seed)
-        trained[fixed] = DecoderSource(against.decoder(checkpoint), against.plan.positions)
-        first[fixed.untrained] = _untrained(against)
+        trained[fixed] = _source(against, against.decoder(checkpoint), device)
+        first[fixed.untrained] = _untrained(against, device)
         pairs = [ModelPair("given", model, fixed) for model in models]
         pairs += [ModelPair("change", model, model.untrained) for model in trained]
     elif any(model.encoding == reference for model in trained) and len(trained) > 1:
@@ -267,8 +271,7 @@ def _analyzed(
     return {"divergence": divergence, "heads": heads, "distances": distances}
 
 
-def _models(runs: Sequence[Run], checkpoint: str) -> dict[ModelKey, DecoderSource]:
-    from lengthwise.analysis.attention import DecoderSource
+def _models(runs: Sequence[Run], checkpoint: str, device: str) -> dict[ModelKey, DecoderSource]:
     from lengthwise.analysis.pairing import ModelKey
 
     found: dict[ModelKey, DecoderSource] = {}
@@ -279,7 +282,7 @@ def _models(runs: Sequence[Run], checkpoint: str) -> dict[ModelKey, DecoderSourc
                 f"two of these runs are {model.encoding}, seed {model.seed}; they differ in something else, so compare "
                 f"them alone: lengthwise analyze {run.id} --against the other"
             )
-        found[model] = DecoderSource(run.decoder(checkpoint), run.plan.positions)
+        found[model] = _source(run, run.decoder(checkpoint), device)
     return found
 
 
@@ -287,10 +290,15 @@ def _name(run: Run) -> str:
     return ",".join(map(str, run.plan.encoding_specs))
 
 
-def _untrained(run: Run) -> DecoderSource:
-    from lengthwise.analysis.attention import DecoderSource
+def _untrained(run: Run, device: str) -> DecoderSource:
+    return _source(run, run.plan.decoder(), device)
 
-    return DecoderSource(run.plan.decoder(), run.plan.positions)
+
+def _source(run: Run, decoder: Decoder, device: str) -> DecoderSource:
+    from lengthwise.analysis.attention import DecoderSource
+    from lengthwise.device import choose_device
+
+    return DecoderSource(decoder.to(choose_device(device).device), run.plan.positions)
 
 
 def _finite(row: dict[str, Any]) -> dict[str, Any]:

@@ -123,6 +123,7 @@ def compare(
     store: str = STORE,
     workers: int | None = None,
     threads: int = 1,
+    device: str = "auto",
     say: Say | None = None,
 ) -> Comparison:
     """Compare runs on one task; given a task instead of runs, first train each encoding with each seed.
@@ -144,7 +145,7 @@ def compare(
         )
         if caution := study.planned.plan(study.planned.points[0]).caution:
             warnings.warn(caution, stacklevel=2)
-        return _trained(study, store, workers, say)
+        return _trained(study, store, workers, device, say)
     if not runs_or_task:
         raise SpecError("there is nothing to compare: give at least one run")
     tasks = {str(run.plan.task_spec) for run in runs_or_task}
@@ -161,9 +162,10 @@ def compare(
     return Comparison(Page(_findings(study.file, items, listed)))
 
 
-def _trained(study: Study, store: str, workers: int | None, say: Say | None) -> Comparison:
+def _trained(study: Study, store: str, workers: int | None, device: str, say: Say | None) -> Comparison:
     """Train a study without a file, in this process or in worker processes, and compare its runs."""
-    ended = study.run(store, workers=workers, executor="inline" if workers == 1 else "processes", say=say)
+    executor = "inline" if workers == 1 else "processes"
+    ended = study.run(store, workers=workers, executor=executor, device=device, say=say)
     diverged = Store(store).diverged(list(ended.tally.failed))
     if wrong := [f"run {key} failed: {why}" for key, why in ended.tally.failed.items() if key not in diverged]:
         raise SpecError("\n".join(wrong))

@@ -108,6 +108,7 @@ def probe(
     checkpoint: str = "last",
     store: str = STORE,
     to: str | Path | None = None,
+    device: str = "auto",
     allow_code: bool = False,
     say: Say | None = None,
 ) -> ProbeResults:
@@ -140,7 +141,7 @@ def probe(
                     def told(words: str, start: str = f"{number} of {len(runs)}: {run.id}, {source} documents") -> None:
                         tell(f"{start}: {words}")
 
-                    there = [[mark | row for row in rows] for rows in _probed(run, source, wanted, told)]
+                    there = [[mark | row for row in rows] for rows in _probed(run, source, wanted, device, told)]
                 found += there[0]
                 spreads += there[1]
             if to is not None:
@@ -171,12 +172,14 @@ class _Settings:
         return " ".join(told)
 
 
-def _probed(run: Run, source: str, wanted: _Settings, say: Callable[[str], None]) -> tuple[Rows, Rows]:
+def _probed(run: Run, source: str, wanted: _Settings, device: str, say: Callable[[str], None]) -> tuple[Rows, Rows]:
     from lengthwise.analysis.probe import probe_all
     from lengthwise.analysis.spread import spread
     from lengthwise.analysis.states import decoder_state_reader, equalise_output_norm, times_root_m
+    from lengthwise.device import choose_device
 
-    models = {"trained": run.decoder(wanted.checkpoint), "untrained": run.plan.decoder()}
+    where = choose_device(device).device
+    models = {"trained": run.decoder(wanted.checkpoint).to(where), "untrained": run.plan.decoder().to(where)}
     trained, tested = _documents(run, source, wanted.lengths)
     taps: dict[tuple[str, str], Tap | None] = {(model, "none"): None for model in models}
     if wanted.root_m:

@@ -223,6 +223,7 @@ class Study:
         workers: int | None = None,
         executor: ExecutorName = "auto",
         address: str | None = None,
+        device: str = "auto",
         retry: bool = False,
         accept: bool = False,
         verify: bool = True,
@@ -236,18 +237,17 @@ class Study:
         self.store = store or self.store
         if errors := self.check().errors:
             raise SpecError("\n".join(errors))
-        kept, bundle = Store(self.store), self._bundle()
-        planned, guard = self.planned, None
+        kept, bundle, planned, guard = Store(self.store), self._bundle(), self.planned, None
         with progress(say) as tell:
             if verify:
                 self._verify_added(tell)
-            how: dict[str, Any] = {"executor": executor, "workers": workers, "address": address, "on_progress": tell}
+            how: dict[str, Any] = {"workers": workers, "address": address, "device": device, "on_progress": tell}
             if self.add and bundle is not None:
                 planned = Planned(self.file, self.planned.tasks, map(canonical_encoding_text, self.add))
-                guard = rerun_some(self.before_adding, bundle, GUARDS, kept, **how)
+                guard = rerun_some(self.before_adding, bundle, GUARDS, kept, executor=executor, **how)
                 guard.refuse_if_different(accept)
-            summaries = {} if bundle is None else bundle.summaries
-            tally = drive(planned, kept, bundle_summaries=summaries, retry=retry, **how)
+            given = None if bundle is None else bundle.summaries
+            tally = drive(planned, kept, executor=executor, bundle_summaries=given, retry=retry, **how)
         return StudyResult(self, self.store, tally, guard)
 
     def _verify_added(self, tell: Say) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lengthwise.checksums import Damaged, check_seal, checksum, parsed, read_checked
 from lengthwise.consent import refuse_code
+from lengthwise.device import choose_device
 from lengthwise.display import Display, Part
 from lengthwise.encoding.positions import Positions
 from lengthwise.evaluation.result import AS_TRAINED, EvaluationResult, evaluate_decoder
@@ -282,6 +283,7 @@ class Run(Display):
         allow: Iterable[str] = (),
         examples: int | None = None,
         decoding: str = "checked",
+        device: str = "auto",
         say: Callable[[str], None] | None = None,
     ) -> EvaluationResult:
         """Evaluate the stored weights again, optionally with changes; the column `evaluation` records the changes."""
@@ -292,7 +294,7 @@ class Run(Display):
         name = " ".join(f"{key}={value}" for key, value in changed.items() if value is not None) or AS_TRAINED
         decoder = self.decoder(checkpoint, encoding=encoding, temperature=temperature, allow=allow)
         found = evaluate_decoder(
-            decoder,
+            decoder.to(choose_device(device).device),
             self.task,
             lengths,
             examples=examples,

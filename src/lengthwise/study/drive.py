@@ -83,8 +83,10 @@ class Driver:
         given: Mapping[str, Mapping[str, Any]] | None = None,
         retry: bool = False,
         expected: Mapping[tuple[str, ...], float] | None = None,
+        device: str = "auto",
         tell: Callable[[str], None] = lambda words: None,
     ) -> None:
+        self.device = device
         self.planned, self.store, self.executor, self.tell = planned, store, executor, tell
         self.given = dict(given or {})
         """Summaries of runs that a bundle says are done."""
@@ -135,7 +137,8 @@ class Driver:
 
     def _begin(self, item: Item) -> None:
         self._going[item.key], self._began[item.key] = item, time.monotonic()
-        self.executor.submit(job_of(item, self.planned.study, self.store.folder, item.key in self._again))
+        again = item.key in self._again
+        self.executor.submit(job_of(item, self.planned.study, self.store.folder, again, self.device))
 
     def _ended(self, outcome: Outcome) -> bool:
         """Record an outcome; return whether the store must be read again for items that are now ready."""

@@ -50,6 +50,7 @@ def drive(
     executor: ExecutorName = "auto",
     workers: int | None = None,
     address: str | None = None,
+    device: str = "auto",
     bundle_summaries: Mapping[str, Mapping[str, Any]] | None = None,
     retry: bool = False,
     only_items: Sequence[Item] | None = None,
@@ -73,7 +74,14 @@ def drive(
         made = _started_executor(executor, planned.study.resources, workers, address)
         with call_when_asked_to_stop(_interrupt):
             return Driver(
-                planned, store, made, given=bundle_summaries, retry=retry, expected=expected, tell=on_progress
+                planned,
+                store,
+                made,
+                given=bundle_summaries,
+                retry=retry,
+                expected=expected,
+                device=device,
+                tell=on_progress,
             ).run()
     except KeyboardInterrupt:
         found = status(planned, store, bundle_summaries)
@@ -106,6 +114,7 @@ def rerun_some(
     executor: ExecutorName = "auto",
     workers: int | None = None,
     address: str | None = None,
+    device: str = "auto",
     on_progress: Callable[[str], None] = lambda words: None,
 ) -> RerunComparison:
     """Execute some runs of a bundle again, in a part of the store of their own, and compare their rows."""
@@ -116,9 +125,8 @@ def rerun_some(
             "comparison; run the whole study here instead, without --with"
         )
     on_progress(f"{len(again)} committed {'run is' if len(again) == 1 else 'runs are'} executed again first")
-    drive(
-        planned, beside, executor=executor, workers=workers, address=address, only_items=again, on_progress=on_progress
-    )
+    how = {"executor": executor, "workers": workers, "address": address, "device": device}
+    drive(planned, beside, only_items=again, on_progress=on_progress, **how)  # pyrefly: ignore[bad-argument-type]
     found = compare_reruns(again, bundle, beside)
     on_progress(found.sentence)
     return found

@@ -37,6 +37,7 @@ class Job:
     options: Mapping[str, Any]
     """The plan's options, as in run.json."""
     threads: int = 1
+    device: str = "auto"
     checkpoint_every: int | None = None
     evaluation: Mapping[str, Any] | None = None
     again: bool = False
@@ -71,13 +72,20 @@ class Outcome:
     seconds: float = 0.0
 
 
-def job_of(item: Item, study: StudyFile, store: Folder, retry_failed: bool = False) -> Job:
-    """Return the job of an item."""
+def job_of(item: Item, study: StudyFile, store: Folder, retry_failed: bool = False, device: str = "auto") -> Job:
+    """Return the job of an item, to be done on a device."""
     evaluation = None if item.evaluation is None else item.evaluation.model_dump(exclude_defaults=True)
     where = str(store.local.resolve()) if store.local is not None else str(store)
-    options = item.plan.options()
     return Job(
-        item.key, where, options, study.resources.threads, study.checkpoint_every, evaluation, retry_failed, _code(item)
+        item.key,
+        where,
+        item.plan.options(),
+        threads=study.resources.threads,
+        device=device,
+        checkpoint_every=study.checkpoint_every,
+        evaluation=evaluation,
+        again=retry_failed,
+        code=_code(item),
     )
 
 
@@ -109,6 +117,7 @@ def do_job(job: Job, stale_lease_detector: StaleLeaseDetector | None = None) -> 
 def _train(job: Job, store: Folder, watch: StaleLeaseDetector | None) -> bool:
     import torch
 
+    from lengthwise.device import Compute
     from lengthwise.run.execute import execute
 
     torch.set_num_threads(job.threads)
@@ -122,7 +131,8 @@ def _train(job: Job, store: Folder, watch: StaleLeaseDetector | None) -> bool:
     def take() -> Lease | None:
         return Lease.take(store, job.key, watch, job.again)
 
-    return execute(plan, store, take, checkpoint_every=job.checkpoint_every, quiet=True).fresh
+    compute = Compute(job.device)
+    return execute(plan, store, take, compute=compute, checkpoint_every=job.checkpoint_every, quiet=True).fresh
 
 
 def _evaluate(job: Job, store: Folder, watch: StaleLeaseDetector | None) -> bool:
@@ -145,6 +155,7 @@ def _evaluate(job: Job, store: Folder, watch: StaleLeaseDetector | None) -> bool
             found = run.evaluate(
                 None if asked.lengths is None else parse_lengths(asked.lengths),
                 **asked.model_dump(exclude={"lengths"}),
+                device=job.device,
             )
             tables = {"rows.parquet": found.rows, "predictions.parquet": found.predictions}
             written = {name: frame_to_parquet(table) for name, table in tables.items()}
