@@ -178,6 +178,17 @@ def test_what_was_learned_by_heart_and_older_test_sets_are_said():
     assert "versions 2, 3" in older
 
 
+def test_runs_that_were_computed_in_different_ways_are_said_to_be():
+    found = findings()
+    alike = {item.key: {"run": {"recorded": {}}, "done": {}} for item in found.items}
+    assert not [line for line in Page(replace(found, records=alike)).warnings() if "different ways" in line]
+    first = {"run": {"recorded": {"device": "cuda", "compile": True}, "options": {"training": {"autocast": True}}}}
+    page = Page(replace(found, records={**alike, found.items[0].key: {**first, "done": {}}}))
+    (told,) = [line for line in page.warnings() if "different ways" in line]
+    assert told.endswith("rounds differently: CPU, fp32; CUDA, bf16, compiled.")
+    assert {"what": "computed on", "value": "CPU, fp32; CUDA, bf16, compiled"} in page.costs()
+
+
 def test_the_rank_table_has_one_ranking():
     page = Page(findings(study(TASKS, [*FIVE, "rope:fraction=0.25"])))
     shown = {line["encoding"]: line["MRR"] for line in page.rank_table()}

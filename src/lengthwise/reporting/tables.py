@@ -39,6 +39,10 @@ class Tables(Comparisons):
                 f"The runs were tested on different test sets (versions {', '.join(map(str, sorted(versions)))}): "
                 "their numbers at unseen lengths are not of the same examples."
             )
+        if len(ways := {computed_how(record) for record in found.records.values()}) > 1:
+            told.append(
+                f"The runs were computed in different ways, which rounds differently: {'; '.join(sorted(ways))}."
+            )
         if found.failed:
             told.append(f"{len(found.failed)} runs failed: {next(iter(found.failed.values()))}")
         if found.diverged:
@@ -302,6 +306,10 @@ class Tables(Comparisons):
                 "value": f"{sum(known) / 3600:.2f}" if known else "not recorded",
             },
             {"what": "processor", "value": all_of("cpu")},
+            {
+                "what": "computed on",
+                "value": "; ".join(sorted({computed_how(one) for one in records})) or "not recorded",
+            },
             {"what": "threads of a run", "value": all_of("threads")},
             {"what": "lengthwise", "value": all_of("lengthwise")},
             {"what": "commit", "value": all_of("git")},
@@ -309,6 +317,14 @@ class Tables(Comparisons):
             {"what": "rows", "value": f"{found.rows.height:,} from {' and '.join(sources)}"},
         ]
         return lines
+
+
+def computed_how(record: Mapping[str, Any]) -> str:
+    """Say where and how precisely a run was computed: `CUDA, bf16, compiled`; before it was recorded, on the CPU."""
+    recorded, options = record["run"].get("recorded", {}), record["run"].get("options", {})
+    mixed = isinstance(training := options.get("training"), Mapping) and training.get("autocast")
+    parts = [str(recorded.get("device") or "CPU").upper(), "bf16" if mixed else "fp32"]
+    return ", ".join([*parts, "compiled"] if recorded.get("compile") else parts)
 
 
 def _level(estimate: Estimate) -> str:
