@@ -76,6 +76,7 @@ def test_output_that_goes_nowhere_is_no_traceback(redirection, code, told):
     assert done.returncode == code and told in done.stderr and len(done.stderr.splitlines()) <= 1, done.stderr
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_an_object_is_cleaned_up_still_stops():
     """Python prints and then ignores an exception there, so that the command would go on."""
     code = """

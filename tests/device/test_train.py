@@ -150,6 +150,7 @@ def test_a_run_that_was_stopped_goes_on_bit_equal_on_the_device(tmp_path, monkey
     assert "continues" not in resumed.run_json["recorded"]
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_elsewhere_says_so(tmp_path, monkeypatch):
     from lengthwise.run.stop import Stopped
     from lengthwise.training.checkpoint import save_checkpoint
@@ -247,6 +248,7 @@ def test_a_run_is_evaluated_analyzed_and_probed_as_on_the_cpu(here):
             assert one[name].to_list() == pytest.approx(other[name].to_list(), rel=1e-3, abs=1e-3, nan_ok=True), name
 
 
+@pytest.mark.slow
 def test_the_selftest_passes_and_finds_a_wrong_kernel(tmp_path, monkeypatch):
     from lengthwise.interface import selftest as parts
     from lengthwise.model.norm import Norm

@@ -65,6 +65,7 @@ def test_train_says_what_was_seen_and_a_second_time_that_it_is_done(place):
     assert told["run"] == run_of(place) and told["checkpoints"]["last"] == 30 and len(told["curve"]) == 11
 
 
+@pytest.mark.slow
 def test_compare_trains_draws_and_tells(place):
     arguments = [
         "compare",
