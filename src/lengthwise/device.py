@@ -61,9 +61,16 @@ class DeviceChoice:
 def choose_device(name: str = "auto") -> DeviceChoice:
     """Return the device of a name: `auto`, `cpu`, `cuda`, `cuda:1`, `mps` or `xpu`; one that is absent is an error.
 
-    `auto` is the first of cuda, mps and xpu that this machine has, and otherwise the CPU. Of several processes that
-    `torchrun` started, each gets the device of its local rank.
+    `auto` is the first of cuda, mps and xpu that this machine has, and otherwise the CPU; `accelerator` is the same
+    without the CPU. Of several processes that `torchrun` started, each gets the device of its local rank.
     """
+    if name == "accelerator":
+        if (chosen := choose_device("auto")).device == HOST:
+            raise SpecError(
+                f"this run was given a GPU, but torch finds none of {', '.join(PREFERRED)} here; it may be a build of "
+                "torch for the CPU alone"
+            )
+        return chosen
     if name == "auto":
         found = next((kind for kind in PREFERRED if device_count(kind)), None)
         if found is None:
@@ -99,6 +106,16 @@ def device_count(kind: str) -> int:
         return module.device_count() if module.is_available() else 0
     except (RuntimeError, AttributeError):
         return 0
+
+
+def visible_gpus() -> list[str]:
+    """Return the names by which CUDA_VISIBLE_DEVICES selects each GPU of this process."""
+    many = device_count("cuda")
+    named = [one.strip() for one in os.environ.get(VISIBLE, "").split(",") if one.strip()]
+    return named[:many] if named else [str(number) for number in range(many)]
+
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def _ranked(device: torch.device) -> torch.device:

@@ -19,8 +19,9 @@ from lengthwise.study.drive import Driver
 from lengthwise.study.executors import InProcess
 from lengthwise.study.file import RunResources
 from lengthwise.study.plan import Planned
-from lengthwise.study.ray_executor import _own_signals
+from lengthwise.study.ray_executor import RayExecutor, _own_signals
 from lengthwise.study.store import Store
+from lengthwise.study.work import Job, Outcome, job_of
 from tests.study.conftest import TINY, lengthwise, tiny
 
 ORDER = ["run", "evaluation", "checkpoint", "split", "length", "subgroup"]
@@ -58,6 +59,36 @@ def test_ray_starts_without_changing_our_signals():
     assert signal.getsignal(signal.SIGTERM) is before
     assert int(server.stdout.split()[1], 16) & 1 << (signal.SIGHUP - 1)
     assert signal.SIGHUP not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_gpus_are_shared_as_asked_and_an_absent_one_is_not_replaced_by_the_cpu(monkeypatch, tmp_path):
+    """Two GPUs are declared that do not exist."""
+    real = ray.init
+    monkeypatch.setattr(ray, "init", lambda *more, **named: real(*more, **{**named, "num_gpus": 2}))
+
+    def where(job):
+        time.sleep(5)
+        return Outcome(job.key, "done", os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+
+    study = tiny(seeds=4, resources={"gpus": 0.25, "cpus": 0.1})
+    jobs = [job_of(item, study, Folder(tmp_path)) for item in Planned(study).items({})[0]]
+    assert len(jobs) == 8
+
+    def outcomes(executor: RayExecutor, jobs: list[Job]) -> list[Outcome]:
+        found: list[Outcome] = []
+        for job in jobs:
+            executor.submit(job)
+        while len(found) < len(jobs):
+            found += executor.wait(5)
+        executor.close()
+        return found
+
+    placed = outcomes(RayExecutor(study.resources, workers=8, do=where), jobs)
+    assert sorted(one.why for one in placed) == ["0"] * 4 + ["1"] * 4
+    (refused,) = outcomes(RayExecutor(study.resources, workers=1), jobs[:1])
+    assert refused.state == "failed" and "was given a GPU, but torch finds none" in refused.why
 
 
 class Command:

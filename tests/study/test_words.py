@@ -10,13 +10,16 @@ import time
 import pytest
 
 import lengthwise as lw
+from lengthwise.device import choose_device
+from lengthwise.folder import Folder
 from lengthwise.spec import SpecError
 from lengthwise.study.cost import expected_seconds
 from lengthwise.study.drive import Driver, Tally, item_without_seed, remaining_seconds
-from lengthwise.study.executors import InProcess
+from lengthwise.study.executors import InProcess, Processes
 from lengthwise.study.file import StudyFile
 from lengthwise.study.plan import Planned, check_only_encoding_differs
 from lengthwise.study.store import Store
+from lengthwise.study.work import job_of
 from tests.run.test_cli_runs import cli
 from tests.study.conftest import TINY, tiny
 
@@ -83,10 +86,38 @@ def test_an_encoding_that_does_not_conform_is_not_trained(place, tmp_path):
     assert "6 of 6 done" in from_plan.stdout and "as a guard" not in from_plan.stdout
 
 
-def test_a_gpu_is_refused_in_one_line():
-    with pytest.raises(SpecError, match="this version cannot use a GPU; leave out gpus"):
-        tiny(resources={"gpus": 0.25})
-    assert tiny(resources={"gpus": 0.0}).resources.gpus == 0
+@pytest.mark.parametrize("executor", ["inline", "processes"])
+def test_a_study_that_asks_for_gpus_is_refused_where_there_is_none(executor, written, tmp_path):
+    study = lw.Study.read(written(resources={"gpus": 0.25}))
+    with pytest.raises(SpecError, match=r"asks for 0\.25 GPU, and torch finds 0 here"):
+        study.run(str(tmp_path / "store"), executor=executor)
+    assert not (tmp_path / "store" / "done").exists()
+    with pytest.raises(SpecError, match=r"gpus is a part of one, e\.g\. 0\.25, or a whole number, not 1\.5"):
+        tiny(resources={"gpus": 1.5})
+
+
+def test_a_run_that_was_given_a_gpu_is_not_trained_on_the_cpu():
+    study = tiny(resources={"gpus": 0.25})
+    item = Planned(study).items({})[0][0]
+    job = job_of(item, study, Folder("nowhere"))
+    assert job.device == "accelerator" and job_of(item, tiny(), Folder("nowhere")).device == "auto"
+    with pytest.raises(SpecError, match="was given a GPU, but torch finds none of cuda, mps, xpu here"):
+        choose_device(job.device)
+
+
+def test_workers_take_gpus_in_turn(monkeypatch):
+    seen = []
+
+    def started(*more, env, **rest):
+        seen.append(env["CUDA_VISIBLE_DEVICES"])
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("subprocess.Popen", started)
+    workers = Processes(3, ["0", "2"])
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError):
+            workers._started()
+    assert seen == ["0", "2", "0"]
 
 
 def test_studies_are_listed_and_two_tasks_are_answered_about_tasks(tmp_path):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -78,11 +79,12 @@ class InProcess:
 class Processes:
     """Runs jobs in worker processes on this machine; each worker imports torch once and does many jobs.
 
-    A worker is `python -m lengthwise.study.worker`, so the caller's script is not executed again.
+    A worker is `python -m lengthwise.study.worker`, so the caller's script is not executed again. With `gpus`, each
+    worker sees one of them, in turn.
     """
 
-    def __init__(self, workers: int) -> None:
-        self.slots = workers
+    def __init__(self, workers: int, gpus: Sequence[str] = ()) -> None:
+        self.slots, self._gpus, self._many = workers, gpus, 0
         self._busy: dict[subprocess.Popen[str], str] = {}
         self._idle: list[subprocess.Popen[str]] = []
         self._readers: list[threading.Thread] = []
@@ -103,11 +105,16 @@ class Processes:
             pass
 
     def _started(self) -> subprocess.Popen[str]:
+        environment = dict(os.environ)
+        if self._gpus:  # in turn
+            environment["CUDA_VISIBLE_DEVICES"] = self._gpus[self._many % len(self._gpus)]
+        self._many += 1
         worker = subprocess.Popen(
             [sys.executable, "-P", "-m", "lengthwise.study.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env=environment,
             start_new_session=True,  # Ctrl-C goes to the driver only
         )
         self._readers.append(threading.Thread(target=self._read, args=(worker,), daemon=True))

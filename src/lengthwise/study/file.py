@@ -194,7 +194,7 @@ class RunResources(Part):
     cpus: Annotated[float, Field(gt=0)] = 1.0
     """Cores; the engine starts so many runs at a time as there are cores for."""
     gpus: Annotated[float, Field(ge=0)] = 0.0
-    """Accelerators; must be 0 until training can use one."""
+    """GPUs; with .25, four runs share one."""
     memory: Annotated[str, Field(pattern=r"^[0-9]{1,9}(\.[0-9]{1,9})? ?(MB|GB|MiB|GiB)$")] | None = None
     """Memory a run is promised, e.g. `2 GiB`."""
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
@@ -203,9 +203,9 @@ class RunResources(Part):
     """Ray's own resources by name, e.g. a kind of machine."""
 
     @model_validator(mode="after")
-    def _on_cpus(self) -> RunResources:
-        if self.gpus:
-            raise ValueError("runs are trained on the CPU: this version cannot use a GPU; leave out gpus")
+    def _whole_gpus(self) -> RunResources:
+        if self.gpus > 1 and self.gpus % 1:
+            raise ValueError(f"gpus is a part of one, e.g. 0.25, or a whole number, not {self.gpus:g}")
         return self
 
     @property

@@ -37,10 +37,29 @@ def executor_of(
     if name not in {"auto", "ray", "processes", "inline"}:
         raise SpecError(f"executor is auto, ray, processes or inline, not {name!r}")
     if name == "inline":
+        if resources.gpus:
+            _gpus_here(resources)
         return InProcess()
     if name == "ray" or address is not None or (name == "auto" and ray_is_installed()):
         return RayExecutor(resources, address=address, workers=workers)
-    return Processes(workers or os.cpu_count() or 1)
+    if not resources.gpus:
+        return Processes(workers or os.cpu_count() or 1)
+    gpus = _gpus_here(resources)
+    together = int(len(gpus) / resources.gpus)
+    return Processes(min(workers or together, together), gpus)
+
+
+def _gpus_here(resources: RunResources) -> list[str]:
+    """Return the indices of this machine's GPUs; raise if there are fewer than one run asks for."""
+    from lengthwise.device import visible_gpus
+
+    found = visible_gpus()
+    if len(found) < resources.gpus:
+        raise SpecError(
+            f"a run of this study asks for {resources.gpus:g} GPU, and torch finds {len(found)} here; run it where "
+            "there is one, or leave out gpus in its resources"
+        )
+    return found
 
 
 def drive(

@@ -79,8 +79,9 @@ class RayExecutor:
         if resources.custom:
             asked["resources"] = dict(resources.custom)
         self._asked, self._workers = resources, workers
-        # `max_calls=0` lets a worker process do many runs, also with GPUs, so that it imports torch once.
-        self._do = ray.remote(max_calls=0)(do).options(**asked)
+        # A worker process does many runs, so that it imports torch once; with GPUs only one, because a process that has
+        # used a GPU does not see the one that the next run is given.
+        self._do = ray.remote(max_calls=1 if resources.gpus else 0)(do).options(**asked)
         self._check_room()
 
     def _check_room(self) -> None:

@@ -73,7 +73,9 @@ class Outcome:
 
 
 def job_of(item: Item, study: StudyFile, store: Folder, retry_failed: bool = False, device: str = "auto") -> Job:
-    """Return the job of an item, to be done on a device."""
+    """Return the job of an item, to be done on a device; a study that asks for GPUs is done on one, or not at all."""
+    if study.resources.gpus and device == "auto":
+        device = "accelerator"
     evaluation = None if item.evaluation is None else item.evaluation.model_dump(exclude_defaults=True)
     where = str(store.local.resolve()) if store.local is not None else str(store)
     return Job(
