@@ -28,7 +28,7 @@ SMALL = {"model": "laptop:width=32:heads=2:feed_forward_width=64", "training": "
 
 def loop(encoding="nope", positions="consecutive", device="cpu", **more) -> Loop:
     task, seeds = build_task(TASK), Seeds.of(0)
-    known = {key: more.pop(key) for key in ("reads_at", "device_batch") if key in more}
+    known = {key: more.pop(key) for key in ("reads_at", "device_batch", "team") if key in more}
     training = training_preset("laptop", **{"steps": 12, "batch_size": 16, "warmup": 2, **more})
     config = preset("laptop", vocabulary=len(task.vocabulary), width=32, heads=2, feed_forward_width=64)
     supply = on_demand_blocks(lambda start, stop: training_block(task, start, stop, seeds.data))

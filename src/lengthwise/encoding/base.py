@@ -296,6 +296,8 @@ def cos_sin_from_frequency(positions_BT: Tensor, frequency: Tensor) -> tuple[Ten
 
 def normal_(parameter: Tensor, std: float, generator: torch.Generator) -> None:
     """Fill with N(0, std²) drawn in fp32 on the CPU, so that no device, dtype or default changes a draw."""
+    if parameter.is_meta:  # it has a shape alone
+        return
     with torch.no_grad():
         drawn = torch.randn(parameter.shape, generator=generator, dtype=torch.float32, device=HOST)
         parameter.copy_(drawn * std)

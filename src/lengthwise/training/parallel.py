@@ -6,8 +6,9 @@ process, except for the order in which gradients are summed.
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -122,6 +123,14 @@ class DistributedProcesses:
 def local_shard(tensor: Tensor) -> Tensor:
     """The part of a tensor that this process holds: all of it, unless the model is sharded."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor  # pyrefly: ignore[not-callable]
+
+
+def parameters_of_first_rank(shapes: Iterable[Sequence[int]], ranks: int) -> int:
+    """The number of parameters that the first of so many ranks holds: the rows of each are divided and rounded up.
+
+    A matrix of 10 × 4 over 8 ranks is 2 rows, so 8 numbers, on the first five ranks and nothing on the others.
+    """
+    return sum(-(-shape[0] // ranks) * math.prod(shape[1:]) for shape in shapes)
 
 
 def shard_like(sharded_tensor: Tensor, tensor: Tensor) -> Tensor:
