@@ -35,7 +35,7 @@ class Compute:
     device: str = "auto"
     """`auto`, `cpu`, `cuda`, `cuda:1`, `mps` or `xpu`."""
     compile: bool = False
-    """Compile the training step; this takes a minute or more before the first step."""
+    """Compile the feed-forward layers; this takes some seconds before the first step."""
     device_batch: int | None = None
     """The most rows of a batch that are computed at once; None for all."""
 

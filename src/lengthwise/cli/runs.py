@@ -50,7 +50,7 @@ def train(
     shard: Annotated[bool, typer.Option("--shard", help="shard the model over the processes (FSDP2)")] = False,
     device: Device = "auto",
     dtype: Annotated[Dtype, typer.Option(help="bf16 is mixed precision, and another run")] = "auto",
-    compile: Annotated[bool, typer.Option("--compile", help="compile the step; pays in long runs")] = False,
+    compile: Annotated[bool, typer.Option("--compile", help="compile feed-forward layers; pays in long runs")] = False,
     device_batch: Annotated[int | None, typer.Option(min=1, help="rows computed at once, if memory is short")] = None,
     checkpoint_every: Annotated[int | None, typer.Option(min=1, help="steps between checkpoints")] = None,
     logger: Annotated[list[str] | None, typer.Option(help="tensorboard or wandb")] = None,

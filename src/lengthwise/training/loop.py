@@ -55,7 +55,7 @@ class Loop:
     device_batch: int | None = None
     """The most rows that are computed at once; a larger batch is computed in parts, which give the same gradient."""
     compiled: bool = False
-    """Whether the forward and backward pass are compiled."""
+    """Whether the feed-forward layers are compiled."""
     reads_at: Callable[[int], bool] = lambda step: True
     """Whether to read loss and norm of a step from an accelerator, and look for divergence; reading waits for it."""
     module: nn.Module = field(init=False)
@@ -73,8 +73,9 @@ class Loop:
                 f"{self.training.accumulation} parts"
             )
         self.module = self.team.wrap(self.decoder)
-        if self.compiled:
-            self.module = torch.compile(self.module, dynamic=True)  # pyrefly: ignore[bad-assignment]
+        if self.compiled:  # not attention: its masks and lengths are Python, and each new length would compile again
+            for layer in self.decoder.layers:
+                layer.get_submodule("feed_forward").compile(dynamic=True)
         training, parameters = self.training, list(self.decoder.parameters())
         decayed = [p for p in parameters if p.ndim > 1 or training.decay_norms]
         others = [p for p in parameters if not (p.ndim > 1 or training.decay_norms)]
