@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lengthwise.progress import Say
 
 PANELS = {
-    "Start here": ("list", "show", "train", "compare", "ask", "attention"),
+    "Start here": ("list", "show", "train", "compare", "ask", "attention", "selftest"),
     "Your encoding": ("new", "verify", "describe", "bench"),
     "Studies": ("study", "claims", "evaluate", "export-model"),
     "Why it works": ("analyze", "probe", "theory"),
