@@ -175,7 +175,7 @@ COMPILED = [
 @pytest.mark.parametrize("encoding", COMPILED)
 def test_the_compiled_kernel_is_that_of_the_dense_path(encoding, monkeypatch, figure):
     """What CUDA would run, through the compiler's CPU code: forward only."""
-    monkeypatch.setattr(flex, "COMPILED", {"cpu"})
+    monkeypatch.setattr(flex, "FLEX_COMPILES", {"cpu"})
     torch._dynamo.reset()
     error = forward_error(encoding, "flex", "cpu", "plain")
     figure(f"flex {encoding}, compiled: largest error {error:.1e} in fp32, of the largest logit")
