@@ -66,6 +66,13 @@ def test_what_is_written_without_to_has_a_folder_of_its_own(command, tmp_path):
     assert "lengthwise-output/" in (Path(__file__).parents[1] / ".gitignore").read_text().splitlines()
 
 
+@pytest.mark.parametrize("command", ["show", "audit"])
+def test_a_name_that_is_too_long_for_a_file_is_one_line(command, tmp_path):
+    done = run(command, "x" * 300, cwd=tmp_path)
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
+    assert done.stderr.endswith("xxx… is too long for the name of a file\n")
+
+
 @pytest.mark.parametrize(
     ("redirection", "code", "told"),
     [("| head -1", 0, ""), (">&-", 0, ""), ("> /dev/full", 1, "the output cannot be written: No space left on device")],

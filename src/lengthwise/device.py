@@ -30,7 +30,7 @@ COLLECTIVES = {"cuda": "nccl", "xpu": "xccl"}
 
 @dataclass(frozen=True)
 class Compute:
-    """How a run is computed. It is recorded with the run but is no part of its identity."""
+    """How a run is computed. It is recorded with the run but does not change the run's id."""
 
     device: str = "auto"
     """`auto`, `cpu`, `cuda`, `cuda:1`, `mps` or `xpu`."""
@@ -111,11 +111,8 @@ def device_count(kind: str) -> int:
 def visible_gpus() -> list[str]:
     """Return the names by which CUDA_VISIBLE_DEVICES selects each GPU of this process."""
     many = device_count("cuda")
-    named = [one.strip() for one in os.environ.get(VISIBLE, "").split(",") if one.strip()]
+    named = [one.strip() for one in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if one.strip()]
     return named[:many] if named else [str(number) for number in range(many)]
-
-
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def _ranked(device: torch.device) -> torch.device:
@@ -126,14 +123,9 @@ def _ranked(device: torch.device) -> torch.device:
 
 
 def device_name(device: torch.device) -> str | None:
-    """Return the name of an accelerator as its driver tells it; None for the CPU and where none is told."""
-    told = None if is_host(device) else getattr(torch.get_device_module(device.type), "get_device_name", None)
-    return None if told is None else str(told(device))
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """Return whether an error says that an accelerator's memory is full."""
-    return isinstance(error, torch.OutOfMemoryError)
+    """Return the name of an accelerator, e.g. `NVIDIA A100`; None for the CPU and where the driver has none."""
+    read_name = None if is_host(device) else getattr(torch.get_device_module(device.type), "get_device_name", None)
+    return None if read_name is None else str(read_name(device))
 
 
 def is_host(where: Tensor | torch.device) -> bool:

@@ -121,6 +121,7 @@ def encoding_errors(encoding: str, device: torch.device) -> dict[str, float | No
     """Return the largest relative errors of logits, gradients, cached decoding and bf16 on a device."""
     import torch
 
+    from lengthwise.conformance.subject import relative_error
     from lengthwise.device import HOST, bf16_autocast
     from lengthwise.model import Decoder, preset
 
@@ -154,12 +155,6 @@ def _logits_and_gradients(
     logits_BTV = decoder(ids_BT, lengths=lengths)
     logits_BTV.square().mean().backward()
     return logits_BTV.detach(), [p.grad for p in decoder.parameters() if p.grad is not None]
-
-
-def relative_error(found: torch.Tensor, truth: torch.Tensor) -> float:
-    """Return the largest difference, relative to the largest value of the truth."""
-    largest = float(truth.double().abs().max())
-    return float((found.double() - truth.double()).abs().max()) / max(largest, 1e-12)
 
 
 def resumes_bit_equal(device: torch.device) -> bool:

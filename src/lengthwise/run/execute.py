@@ -12,7 +12,7 @@ from typing import Literal
 
 import torch
 
-from lengthwise.device import DEFAULT, Compute, choose_device, out_of_memory, say_device_once
+from lengthwise.device import DEFAULT, Compute, choose_device, say_device_once
 from lengthwise.folder import Folder, Unavailable
 from lengthwise.run.acquire import acquire_lease, load_start_run, take_lease_with_wait
 from lengthwise.run.attempt import Attempt
@@ -179,7 +179,7 @@ def _autocast(dtype: str) -> bool | None:
 
 def _explained(plan: Plan, error: BaseException, attempt: Attempt) -> BaseException:
     """Turn an error that the user can mend into a `SpecError`: no memory left, or a mistake in their own code."""
-    if out_of_memory(error):
+    if isinstance(error, torch.OutOfMemoryError):
         rows = attempt.compute.device_batch or plan.training.batch_size
         hint = f"--device-batch {rows // 2}" if rows > 1 else "a smaller model, or --shard"
         return SpecError(f"{attempt.processes.device} has not enough memory for {rows} rows at once; use {hint}")
