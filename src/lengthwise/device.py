@@ -7,11 +7,14 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lengthwise.spec import SpecError
+
+Model = TypeVar("Model", bound=nn.Module)
 
 HOST = torch.device("cpu")
 PREFERRED = ("cuda", "mps", "xpu")
@@ -89,11 +92,11 @@ def choose_device(name: str = "auto") -> DeviceChoice:
     return DeviceChoice(_ranked(device), "asked for")
 
 
-def say_device_once(chosen: DeviceChoice) -> None:
-    """Print the chosen device and why, once for each process."""
-    if str(chosen) not in _SAID:
-        _SAID.add(str(chosen))
-        print(chosen, file=sys.stderr)  # noqa: T201
+def say_once(sentence: str) -> None:
+    """Print a sentence about this machine's devices, once for each process."""
+    if sentence not in _SAID:
+        _SAID.add(sentence)
+        print(sentence, file=sys.stderr)  # noqa: T201
 
 
 _SAID: set[str] = set()
@@ -146,6 +149,60 @@ def without_waiting(data: Tensor | Sequence[object], device: torch.device) -> Te
     if device.type in PINS_MEMORY and is_host(tensor):
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
+
+
+def place(model: Model, device: str | torch.device = "auto", bf16: bool = False) -> Model:
+    """Return the model on a device; with `bf16` its forward passes are in mixed precision and its outputs in fp32."""
+    where = device if isinstance(device, torch.device) else choose_device(device).device
+    if bf16:
+        entered: list[AbstractContextManager[object]] = []
+
+        def enter(*_: object) -> None:
+            entered.append(bf16_autocast(where, enabled=True))
+            entered[-1].__enter__()
+
+        def leave(module: nn.Module, inputs: object, output: Tensor | None) -> Tensor | None:
+            entered.pop().__exit__(None, None, None)
+            return None if output is None else output.float()
+
+        model.register_forward_pre_hook(enter)
+        model.register_forward_hook(leave, always_call=True)
+    return model.to(where)
+
+
+def wait_for(device: torch.device) -> None:
+    """Wait until the device has computed all that it was given, as a measurement of time must."""
+    if not is_host(device):
+        torch.get_device_module(device.type).synchronize()
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Return the memory of an accelerator that is free now; None for the CPU, and where the driver does not say."""
+    module = None if is_host(device) else torch.get_device_module(device.type)
+    if module is not None and hasattr(module, "mem_get_info"):
+        return int(module.mem_get_info(device)[0])
+    if module is not None and hasattr(module, "recommended_max_memory"):  # of mps
+        return max(0, int(module.recommended_max_memory() - module.driver_allocated_memory()))
+    return None
+
+
+def gpu_bytes() -> int | None:
+    """Return the memory of this machine's first GPU; None if there is none, or the driver does not say."""
+    kind = next((one for one in PREFERRED if device_count(one)), None)
+    module = None if kind is None else torch.get_device_module(kind)
+    return int(module.mem_get_info()[1]) if module is not None and hasattr(module, "mem_get_info") else None
+
+
+def restart_peak(device: torch.device) -> None:
+    """Forget the most memory that tensors have had on an accelerator; `peak_bytes` measures from here."""
+    if hasattr(module := torch.get_device_module(device.type), "reset_peak_memory_stats"):
+        module.reset_peak_memory_stats(device)
+
+
+def peak_bytes(device: torch.device) -> int | None:
+    """Return the most memory that tensors have had on an accelerator; None where the driver does not say."""
+    module = torch.get_device_module(device.type)
+    return int(module.max_memory_allocated(device)) if hasattr(module, "max_memory_allocated") else None
 
 
 def bf16_autocast(device: torch.device, enabled: bool) -> AbstractContextManager[object]:

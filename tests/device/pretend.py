@@ -15,6 +15,7 @@ import threading
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import backend_registration
@@ -77,6 +78,8 @@ class Accelerator:
         self.syncs = 0
         """How often the host waited for the device."""
         self.operations = 0
+        self.kernels: list[list[str]] = []
+        """For each call of fused attention, the kernels of CUDA that could compute it, fastest first."""
         self.where: list[str] = []
         """The operation of each wait."""
 
@@ -117,9 +120,25 @@ class _Literals(TorchFunctionMode):
             return function(*args, **kwargs).to(KIND)
         if function is Tensor.new_tensor and isinstance(args[0], DeviceTensor) and "device" not in kwargs:
             return torch.tensor(*args[1:], **{"dtype": args[0].dtype, **kwargs}).to(KIND)
+        if function is F.scaled_dot_product_attention and isinstance(args[0], DeviceTensor):
+            _as_on_a_gpu(*args, **kwargs)
         if function is Tensor.tolist and isinstance(args[0], DeviceTensor):  # not dispatched for subclasses
             return args[0].to("cpu").tolist()
         return function(*args, **kwargs)
+
+
+def _as_on_a_gpu(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, **_: Any) -> None:
+    """Raise as CUDA's kernels do for a bias of another dtype, and record which fused kernels could be used."""
+    if attn_mask is not None and attn_mask.dtype not in {torch.bool, q.dtype}:
+        raise RuntimeError("invalid dtype for bias - should match query's dtype")
+    even = all(part.shape[-1] % 8 == 0 for part in (q, k, v))
+    kernels = ["math"]
+    if even:
+        kernels.insert(0, "memory-efficient")
+        if attn_mask is None and q.dtype in {torch.bfloat16, torch.float16} and q.shape[-1] <= 256:
+            kernels.insert(0, "flash")
+    if Accelerator.active is not None:
+        Accelerator.active.kernels.append(kernels)
 
 
 _lock = threading.RLock()  # the autograd engine calls from threads of its own

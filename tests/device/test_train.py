@@ -133,10 +133,10 @@ def test_a_run_that_was_stopped_goes_on_bit_equal_on_the_device(tmp_path, monkey
 
     def stops(folder, step, *more):
         save_checkpoint(folder, step, *more)
-        if step == 4:
+        if step == 10:
             raise Stopped(step)
 
-    asked = {"steps": 8, "batch_size": 8, "device": KIND, "quiet": True, "checkpoint_every": 4, **SMALL}
+    asked = {"steps": 30, "batch_size": 8, "device": KIND, "quiet": True, "checkpoint_every": 10, **SMALL}
     with Accelerator():
         whole = lw.train(TASK, "t5", store=str(tmp_path / "whole"), **asked)
         with monkeypatch.context() as patch:
@@ -148,6 +148,9 @@ def test_a_run_that_was_stopped_goes_on_bit_equal_on_the_device(tmp_path, monkey
         assert torch.equal(value, resumed.weights()[name])
     assert resumed.rows().drop("run").equals(whole.rows().drop("run"))
     assert "continues" not in resumed.run_json["recorded"]
+    here = lw.train(TASK, "t5", store=str(tmp_path / "cpu"), **{**asked, "device": "cpu"})
+    same_rows(resumed, here)
+    assert resumed.predictions().drop("first_wrong").equals(here.predictions().drop("first_wrong"))
 
 
 @pytest.mark.slow
@@ -262,3 +265,51 @@ def test_the_selftest_passes_and_finds_a_wrong_kernel(tmp_path, monkeypatch):
         wrong = lw.selftest(KIND, encodings=["rope"])
     assert not wrong.passed and any("rope: logits is off by" in one for one in wrong.failed)
     assert json.loads(wrong.write(tmp_path / "told.json").read_text())["passed"] is False
+
+
+def test_forward_passes_in_bf16_are_near_and_are_labelled(here):
+    plain, mixed = here.evaluate([2], device="cpu"), here.evaluate([2], device="cpu", dtype="bf16")
+    assert plain.rows["evaluation"][0] == "as trained" and mixed.rows["evaluation"][0] == "dtype=bf16"
+    loss, other = (one.rows["loss"].to_list() for one in (plain, mixed))
+    assert other != loss and other == pytest.approx(loss, rel=0.05, nan_ok=True)
+    heads = [lw.analyze([here], lengths=[2], examples=2, device="cpu", dtype=dtype).heads for dtype in ("fp32", "bf16")]
+    entropy = [[row["entropy"] for row in rows] for rows in heads]
+    assert entropy[0] != entropy[1] and entropy[0] == pytest.approx(entropy[1], abs=0.05, nan_ok=True)
+    with pytest.raises(SpecError, match="dtype is auto, fp32 or bf16, not 'fp16'"):
+        here.evaluate([2], dtype="fp16")
+
+
+def test_an_accelerator_decodes_several_tokens_before_they_are_read(here, monkeypatch):
+    from lengthwise.evaluation import decoding
+
+    def reads(ahead: int) -> tuple[int, list[str]]:
+        monkeypatch.setattr(decoding, "AHEAD", ahead)
+        with Accelerator() as device:
+            rows = here.evaluate([3], decoding="real", device=KIND)
+            return sum(name == "_to_copy" for name in device.where), rows.predictions["answer"].to_list()
+
+    (each, answers), (some, same) = reads(1), reads(8)
+    assert same == answers == here.evaluate([3], decoding="real", device="cpu").predictions["answer"].to_list()
+    assert some < each
+
+
+def test_decoding_takes_as_many_rows_as_fit(here, monkeypatch):
+    from lengthwise.evaluation import decoding
+
+    decoder = here.decoder()
+    assert decoding.rows_that_fit(decoder, 100) == decoding.ROWS
+    row = 100 * decoding.bytes_per_token(decoder.config) + 8 * decoder.config.heads * 100**2
+    monkeypatch.setattr(decoding, "free_bytes", lambda device: int(2 * 7.5 * row))
+    assert decoding.rows_that_fit(decoder, 100) == 7
+    monkeypatch.setattr(decoding, "free_bytes", lambda device: 0)
+    assert decoding.rows_that_fit(decoder, 100) == 1
+    one_by_one = here.evaluate([3], decoding="real", device="cpu").predictions
+    monkeypatch.undo()
+    assert one_by_one.equals(here.evaluate([3], decoding="real", device="cpu").predictions)
+
+
+@pytest.mark.slow
+def test_two_ranks_of_the_selftest_agree_with_one():
+    from lengthwise.interface.selftest import LIMITS, two_ranks_error
+
+    assert two_ranks_error("cpu") < LIMITS["two ranks"]

@@ -12,6 +12,7 @@ from lengthwise.spec import Spec, SpecError
 from lengthwise.timing import encodings as bench
 from lengthwise.timing.alone import CallCost, run_in_new_process
 from lengthwise.timing.encodings import Row, time_encodings
+from lengthwise.timing.work import Setting
 
 CONFIG = preset("laptop", vocabulary=32)
 SECONDS = {"nope": 0.1, "rope": 0.2, "t5": 0.5, "alibi": 0.05}
@@ -23,8 +24,8 @@ def turns(monkeypatch):
     order = []
 
     class Fake:
-        def __init__(self, config, spec, what, length, batch):
-            self.at, self.calls = (str(spec), what, length), 0
+        def __init__(self, asked):
+            self.at, self.calls = (str(asked.encoding), asked.what, asked.length), 0
 
         def __call__(self):
             self.calls += 1
@@ -34,7 +35,9 @@ def turns(monkeypatch):
     monkeypatch.setattr(bench, "Work", Fake)
     monkeypatch.setattr(bench, "WHAT", ("forward",))
     monkeypatch.setattr(
-        bench, "run_in_new_process", lambda config, spec, *rest: CallCost(SECONDS[str(spec)], 10 * SECONDS[str(spec)])
+        bench,
+        "run_in_new_process",
+        lambda setting, *rest: CallCost(SECONDS[str(setting.encoding)], 10 * SECONDS[str(setting.encoding)]),
     )
     return order
 
@@ -86,30 +89,35 @@ def test_what_cannot_be_measured_is_refused(wrong):
 @pytest.mark.slow
 def test_the_peak_is_that_of_the_call_alone(figure):
     held = bytearray(2**27)  # what we hold is not inherited
-    flat, square = (run_in_new_process(CONFIG, Spec(name), "forward", 1024, 1, 1, 60.0) for name in ("nope", "t5"))
+    flat, square = (
+        run_in_new_process(Setting(CONFIG, Spec(name), "forward", 1024, 1), 1, 60.0) for name in ("nope", "t5")
+    )
     figure(f"peak of a forward pass at 1,024 tokens: nope {flat.peak_mib:.0f} MiB, t5 {square.peak_mib:.0f} MiB")
     assert 0 < flat.peak_mib < 16 < square.peak_mib < len(held) / 2**20  # t5: 4 heads × 1024² × 4 bytes
     assert flat.seconds > 0
 
 
 def test_what_does_not_end_or_dies_is_said(tmp_path):
-    assert run_in_new_process(CONFIG, Spec("nope"), "train", 4096, 4, 1, 0.05).failed == "not done after 0.05 s"
+    assert (
+        run_in_new_process(Setting(CONFIG, Spec("nope"), "train", 4096, 4), 1, 0.05).failed == "not done after 0.05 s"
+    )
     mine = tmp_path / "mine.py"
     mine.write_text(
         "from lengthwise.encoding.base import Encoding\n"
         "class Mine(Encoding):\n    def embed(self, x, positions):\n"
         "        raise TypeError('no such thing,\\non two lines')\n"
     )
-    told = run_in_new_process(CONFIG, Spec(f"{mine}:Mine"), "forward", 16, 1, 1, 60.0).failed
+    told = run_in_new_process(Setting(CONFIG, Spec(f"{mine}:Mine"), "forward", 16, 1), 1, 60.0).failed
     assert told == "TypeError: no such thing, on two lines"
     assert (
-        "past the last one" in run_in_new_process(CONFIG, Spec.of("learned:limit=8"), "forward", 16, 1, 1, 60.0).failed
+        "past the last one"
+        in run_in_new_process(Setting(CONFIG, Spec.of("learned:limit=8"), "forward", 16, 1), 1, 60.0).failed
     )
     (tmp_path / "my_pe.py").write_text(
         "import os\nfrom lengthwise.encoding.base import Encoding\n"
         "class Fatal(Encoding):\n    def embed(self, x, positions):\n        os._exit(3)\n"
     )
-    dead = run_in_new_process(CONFIG, Spec(f"{tmp_path}/my_pe.py:Fatal"), "forward", 16, 1, 1, 60.0)
+    dead = run_in_new_process(Setting(CONFIG, Spec(f"{tmp_path}/my_pe.py:Fatal"), "forward", 16, 1), 1, 60.0)
     assert dead.failed == "its process ended (exit code 3): out of memory?"
 
 
@@ -119,7 +127,10 @@ def test_the_command_prints_json_where_it_is_asked_for():
     done = CliRunner().invoke(app, [*asked, "--batch", "1", "--json"], env={"COLUMNS": "160"})
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
-    assert set(told) == {"bench", "cpu", "torch", "load", "model", "batch", "repeat", "threads", "rows"}
+    assert set(told) == {
+        *("bench", "cpu", "torch", "load", "device", "device_name"),
+        *("model", "batch", "repeat", "threads", "dtype", "rows"),
+    }
     assert len(told["rows"]) == 3 * 2 * 3
     for row in told["rows"]:
         assert set(row) == {field.name for field in fields(Row)}

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 import lengthwise as lw
-from lengthwise.cli.runs import STORE, AllowCode, Checkpoint, Device, Lengths, RunName, Store
+from lengthwise.cli.runs import STORE, AllowCode, Checkpoint, Device, ForwardDtype, Lengths, RunName, Store
 from lengthwise.cli.terminal import Json, app, say, show
 from lengthwise.folder import OUTPUT
 from lengthwise.spec import SpecError
@@ -30,6 +30,7 @@ def analyze(
     examples: Annotated[int, typer.Option(min=1, help="of each length")] = 10,
     checkpoint: Checkpoint = "last",
     device: Device = "auto",
+    dtype: ForwardDtype = "auto",
     to: Annotated[Path, typer.Option("--to", help="the folder of rows and figures")] = OUTPUT / "attention",
     allow_code: AllowCode = False,
     as_json: Json = False,
@@ -47,7 +48,7 @@ def analyze(
     if against is not None and not runs:
         raise SpecError("--against goes with runs: lengthwise analyze RUN --against RUN")
     how = {"against": against, "reference": reference, "examples": examples, "checkpoint": checkpoint}
-    how |= {"store": store, "device": device}
+    how |= {"store": store, "device": device, "dtype": dtype}
     if rows is not None:
         found = lw.AttentionAnalysis.read(rows, reference)
     else:
@@ -101,6 +102,7 @@ def probe(
     rows: Annotated[Path | None, typer.Option(help="show the rows of this folder again; no model is read")] = None,
     to: Annotated[Path, typer.Option(help="the folder of rows and figures")] = OUTPUT,
     device: Device = "auto",
+    dtype: ForwardDtype = "auto",
     allow_code: AllowCode = False,
     as_json: Json = False,
 ) -> None:
@@ -129,6 +131,7 @@ def probe(
             checkpoint=checkpoint,
             store=store,
             device=device,
+            dtype=dtype,
             allow_code=allow_code,
             to=to,
         )

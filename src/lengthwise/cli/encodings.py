@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 import lengthwise as lw
+from lengthwise.cli.runs import Device, ForwardDtype
 from lengthwise.cli.terminal import Json, app, print_table, say, show
 from lengthwise.spec import SpecError, did_you_mean, parse_specs
 
@@ -111,6 +112,8 @@ def bench_encodings(
     limit: Annotated[
         float, typer.Option(help="seconds for one encoding, length and kind of work; more is skipped")
     ] = 60,
+    device: Device = "auto",
+    dtype: ForwardDtype = "auto",
     as_json: Json = False,
 ) -> None:
     """Measure time and memory of each encoding against NoPE.
@@ -123,4 +126,4 @@ def bench_encodings(
         raise SpecError(f"--lengths are whole numbers, e.g. 64,256,1024, not {lengths!r}") from None
     chosen = None if encodings is None else parse_specs(encodings)
     how = {"batch": batch, "repeat": repeat, "threads": threads}
-    show(lw.bench(chosen, sizes, model=model, limit=limit, **how), as_json)
+    show(lw.bench(chosen, sizes, model=model, limit=limit, device=device, dtype=dtype, **how), as_json)

@@ -30,7 +30,8 @@ Allow = Annotated[
 ]
 AllowCode = Annotated[bool, typer.Option("--allow-code", help="the run may execute code from outside the package")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="no progress")]
-Dtype = Literal["auto", "fp32", "bf16"]
+Dtype = Annotated[Literal["auto", "fp32", "bf16"], typer.Option(help="bf16 is mixed precision, and another run")]
+ForwardDtype = Annotated[Literal["auto", "fp32", "bf16"], typer.Option(help="of forward passes; fp32 unless bf16")]
 STORE = "lengthwise-store"
 
 
@@ -49,7 +50,7 @@ def train(
     threads: Threads = None,
     shard: Annotated[bool, typer.Option("--shard", help="shard the model over the processes (FSDP2)")] = False,
     device: Device = "auto",
-    dtype: Annotated[Dtype, typer.Option(help="bf16 is mixed precision, and another run")] = "auto",
+    dtype: Dtype = "auto",
     compile: Annotated[bool, typer.Option("--compile", help="compile feed-forward layers; pays in long runs")] = False,
     device_batch: Annotated[int | None, typer.Option(min=1, help="rows computed at once, if memory is short")] = None,
     checkpoint_every: Annotated[int | None, typer.Option(min=1, help="steps between checkpoints")] = None,
@@ -111,6 +112,7 @@ def compare(
     threads: Threads = None,
     workers: Annotated[int | None, typer.Option(min=1, help="runs at a time, one thread each; one per core")] = None,
     device: Device = "auto",
+    dtype: Dtype = "auto",
     to: Annotated[Path, typer.Option(help="the folder of the figure")] = OUTPUT,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -140,6 +142,7 @@ def compare(
         workers=workers,
         threads=threads or 1,
         device=device,
+        dtype=dtype,
         say=progress_callback(quiet),
     )
     files = {path.suffix[1:]: str(path) for path in found.draw(to)}
@@ -163,6 +166,7 @@ def evaluate(
     allow: Allow = None,
     store: Store = STORE,
     device: Device = "auto",
+    dtype: ForwardDtype = "auto",
     save: Annotated[bool, typer.Option("--save", help="put the rows beside the run's own")] = False,
     allow_code: AllowCode = False,
     as_json: Json = False,
@@ -174,9 +178,8 @@ def evaluate(
     opened = lw.load_run(run, store, allow_code=allow_code)
     changed = {"encoding": encoding, "temperature": temperature}
     with progress() as tell:
-        found = opened.evaluate(
-            lengths, checkpoint=checkpoint, examples=examples, allow=allow or (), device=device, say=tell, **changed
-        )
+        how = {"checkpoint": checkpoint, "examples": examples, "allow": allow or (), "say": tell}
+        found = opened.evaluate(lengths, device=device, dtype=dtype, **how, **changed)
     if save:
         opened.store_evaluation(found)
     show(found, as_json)
@@ -222,6 +225,7 @@ def export_model(
 @app.command()
 def selftest(
     device: Device = "auto",
+    dtype: Dtype = "auto",
     to: Annotated[Path, typer.Option(help="the file with everything, for a bug report")] = OUTPUT / "selftest.json",
     quiet: Quiet = False,
     as_json: Json = False,

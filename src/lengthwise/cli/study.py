@@ -22,6 +22,9 @@ app.add_typer(study, name="study")
 
 File = Annotated[str, typer.Argument(help="a study: a YAML file, or the name of a recipe, e.g. quickstart")]
 StoreName = Annotated[str, typer.Option("--store", help="where runs are kept: a folder or any fsspec path")]
+Dtype = Annotated[
+    Literal["auto", "fp32", "bf16"], typer.Option(help="bf16: all runs in mixed precision, which makes other runs")
+]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, mps or xpu; each worker has its own")]
 AllowCode = Annotated[bool, typer.Option("--allow-code", help="the study may run code from outside the package")]
 Add = Annotated[list[str] | None, typer.Option("--add", help="one more encoding, e.g. my_pe.py:Mine")]
@@ -32,9 +35,14 @@ STORE = "lengthwise-store"
 
 
 def _read(
-    file: str, add: list[str] | None, tasks: str | None, with_: Path | None = None, allow_code: bool = False
+    file: str,
+    add: list[str] | None,
+    tasks: str | None,
+    with_: Path | None = None,
+    allow_code: bool = False,
+    dtype: Literal["auto", "fp32", "bf16"] = "auto",
 ) -> lw.Study:
-    return lw.Study.read(file, add=add or (), tasks=tasks, results=with_, allow_code=allow_code)
+    return lw.Study.read(file, add=add or (), tasks=tasks, results=with_, dtype=dtype, allow_code=allow_code)
 
 
 @study.command()
@@ -91,11 +99,12 @@ def cost(
     workers: Workers = None,
     add: Add = None,
     tasks: Tasks = None,
+    dtype: Dtype = "auto",
     allow_code: AllowCode = False,
     as_json: Json = False,
 ) -> None:
     """Estimate the FLOPs, memory, disk and hours of a study."""
-    show(_read(file, add, tasks, None, allow_code).cost(on, workers), as_json)
+    show(_read(file, add, tasks, None, allow_code, dtype).cost(on, workers), as_json)
 
 
 @study.command()
@@ -116,6 +125,7 @@ def run(
         bool, typer.Option("--no-ray", help="processes in place of Ray, as where it is not installed")
     ] = False,
     device: Device = "auto",
+    dtype: Dtype = "auto",
     allow_code: AllowCode = False,
     skip_verify: Annotated[bool, typer.Option("--skip-verify", help="run added encodings that fail verify")] = False,
     to: Annotated[Path, typer.Option("--to", help="the folder of the figures")] = OUTPUT,
@@ -130,7 +140,7 @@ def run(
     Exit code 0: complete; 1: some runs failed; 75: stopped and saved.
     """
     executor: Literal["inline", "processes", "auto"] = "processes" if no_ray and address is None else "auto"
-    ended = _read(file, add, tasks, with_, allow_code).run(
+    ended = _read(file, add, tasks, with_, allow_code, dtype).run(
         store,
         workers=workers,
         executor="inline" if inline else executor,
@@ -176,11 +186,12 @@ def report(
     text: Annotated[bool, typer.Option("--text", help="verdict and tables in the terminal; no files")] = False,
     latex: Annotated[bool, typer.Option("--latex", help="also tables for a paper (booktabs)")] = False,
     pdf: Annotated[bool, typer.Option("--pdf", help="also the figures as PDF, as wide as a page's columns")] = False,
+    dtype: Dtype = "auto",
     allow_code: AllowCode = False,
     as_json: Json = False,
 ) -> None:
     """Turn stored rows into a verdict, figures and one HTML page."""
-    asked = _read(file, add, tasks, with_, allow_code)
+    asked = _read(file, add, tasks, with_, allow_code, dtype)
     show(asked.report(to, store=store, pdf=pdf, latex=latex, write=not (text or as_json)), as_json)
 
 
@@ -194,10 +205,11 @@ def status(
     allow_code: AllowCode = False,
     watch: Annotated[bool, typer.Option("--watch", help="look again every two seconds, until it is complete")] = False,
     learned: Annotated[bool, typer.Option("--learned", help="also which tasks are learned, at seen lengths")] = False,
+    dtype: Dtype = "auto",
     as_json: Json = False,
 ) -> None:
     """Print which runs are done, running, failed or missing."""
-    asked = _read(file, add, tasks, with_, allow_code)
+    asked = _read(file, add, tasks, with_, allow_code, dtype)
     while True:
         found = asked.status(store, learned)
         if watch and as_json:

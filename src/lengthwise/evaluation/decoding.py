@@ -8,14 +8,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lengthwise.device import without_waiting
+from lengthwise.device import free_bytes, is_host, without_waiting
 from lengthwise.encoding.positions import Consecutive, Positions
 from lengthwise.evaluation.cases import Case
-from lengthwise.model import Decoder
+from lengthwise.model import Decoder, DecoderConfig
 from lengthwise.spec import SpecError, one_line
 
 ROWS = 256
-"""The number of cases that are decoded in one batch."""
+"""The most cases that are decoded in one batch; on an accelerator fewer, if its memory is short."""
+AHEAD = 8
+"""Tokens that an accelerator generates before the host reads them and drops the rows that have ended."""
 
 Decode = Callable[[Sequence[Case], Sequence[Sequence[int]]], list[list[int]]]
 """(cases, tokens already generated for each) → all generated tokens of each, up to its end token or its limit."""
@@ -27,6 +29,24 @@ def position_limit(decoder: Decoder) -> int | None:
     return min(limits, default=None)
 
 
+def bytes_per_token(config: DecoderConfig) -> float:
+    """The most bytes that decoding holds for each token of each row: activations and the cache, in fp32."""
+    activations = 1.15 * (2 * config.width + 3 * config.feed_forward_width)
+    return 4 * (activations + 2 * config.heads * config.head_width * config.layers)
+
+
+def rows_that_fit(decoder: Decoder, tokens: int, most: int = ROWS) -> int:
+    """How many rows of so many tokens to decode in one batch: all on the CPU, else what half of the free memory holds.
+
+    Scores of every query with every key count too where no fused kernel is used.
+    """
+    free = free_bytes(next(decoder.parameters()).device)
+    if free is None:
+        return most
+    scores = 8 * decoder.config.heads * tokens**2
+    return max(1, min(most, int(free / 2 / (tokens * bytes_per_token(decoder.config) + scores))))
+
+
 def decoder_decode_function(decoder: Decoder, positions: Positions, end_id: int, batch_rows: int = ROWS) -> Decode:
     """Decoding with our decoder's cache, or without where appended tokens change earlier states."""
     work = _side_by_side if decoder.prefix_stable and decoder.config.mask != "bidirectional" else _anew
@@ -35,8 +55,11 @@ def decoder_decode_function(decoder: Decoder, positions: Positions, end_id: int,
         said: list[list[int]] = [[] for _ in asked]
         # Sorted, so that the cases of a batch have similar numbers of tokens to generate and of prompt tokens.
         order = sorted(range(len(asked)), key=lambda n: (asked[n].limit - len(begun[n]), asked[n].prompt))
-        for start in range(0, len(order), batch_rows):
-            group = order[start : start + batch_rows]
+        start = 0
+        while start < len(order):
+            longest = max(asked[n].prompt + asked[n].limit for n in order[start : start + batch_rows])
+            group = order[start : start + rows_that_fit(decoder, longest, batch_rows)]
+            start += len(group)
             told = work(decoder, positions, end_id, [asked[n] for n in group], [begun[n] for n in group])
             for number, words in zip(group, told, strict=True):
                 said[number] = words
@@ -67,10 +90,13 @@ def _side_by_side(
         prefix=[asked[row].prompt for row in active] if decoder.config.mask == "prefix" else None,
         only_BT=last_BT,
     ).argmax(-1)
+    unread = [best_B]
+    ahead = 1 if is_host(best_B) or not carried else AHEAD
     while True:
-        for row, token in zip(active, best_B.tolist(), strict=True):
-            if _goes_on(asked[row], said[row], end, positions, limit):
-                said[row].append(token)
+        for row, tokens in zip(active, torch.stack(unread, 1).tolist(), strict=True):
+            for token in tokens:
+                if _goes_on(asked[row], said[row], end, positions, limit):
+                    said[row].append(token)
         going = [n for n, row in enumerate(active) if _goes_on(asked[row], said[row], end, positions, limit)]
         if not going:
             return said
@@ -80,9 +106,12 @@ def _side_by_side(
             cache.keep(going)
             best_B = best_B[without_waiting(going, best_B.device)]
             active, lengths = [active[n] for n in going], [lengths[n] for n in going]
-        best_B = decoder(best_B[:, None], cache=cache, positions_BT=_next_places(positions, active, asked, said))[
-            :, -1
-        ].argmax(-1)
+        room = min(asked[row].budget - (cache.tokens - wide + lengths[n]) for n, row in enumerate(active))
+        unread = []
+        for _ in range(max(1, min(ahead, room))):
+            places_B1 = _next_places(positions, active, asked, said)
+            best_B = decoder(best_B[:, None], cache=cache, positions_BT=places_B1)[:, -1].argmax(-1)
+            unread.append(best_B)
 
 
 @torch.no_grad()

@@ -24,6 +24,7 @@ from lengthwise.reporting.divergences import (
 from lengthwise.reporting.findings import short_task_name
 from lengthwise.run.lease import STORE
 from lengthwise.spec import SpecError, suggests
+from lengthwise.training.settings import Dtype, mixed_precision
 
 if TYPE_CHECKING:
     from lengthwise.analysis.attention import DecoderSource
@@ -176,6 +177,7 @@ def analyze(
     checkpoint: str = "last",
     store: str = STORE,
     device: str = "auto",
+    dtype: Dtype = "auto",
     allow_code: bool = False,
     say: Say | None = None,
 ) -> AttentionAnalysis:
@@ -199,7 +201,7 @@ def analyze(
     try:
         with progress(say) as tell:
             for own in _by_task(opened, other).values():
-                asked = (reference, lengths, examples, checkpoint, device)
+                asked = (reference, lengths, examples, checkpoint, (device, bool(mixed_precision(dtype))))
                 for name, rows in _analyzed(own, other, *asked, tell).items():
                     found[name] += rows
     finally:
@@ -238,7 +240,7 @@ def _analyzed(
     lengths: Sequence[int] | str | None,
     examples: int,
     checkpoint: str,
-    device: str,
+    where: tuple[str, bool],
     tell: Say,
 ) -> dict[str, Rows]:
     """Analyze runs of one task."""
@@ -247,18 +249,18 @@ def _analyzed(
     from lengthwise.analysis.together import compare_attention, describe_attention
 
     task = str(runs[0].plan.task_spec)
-    models = _models(runs, checkpoint, device)
+    models = _models(runs, checkpoint, where)
     trained = dict(models)
     pairs: list[ModelPair] = []
-    first = {model.untrained: _untrained(run, device) for model, run in zip(trained, runs, strict=True)}
+    first = {model.untrained: _untrained(run, where) for model, run in zip(trained, runs, strict=True)}
     if against is not None:
         fixed = ModelKey(_name(against), against.plan.seed)
         if fixed in trained:  # alike in encoding and seed: they differ in something else
             if against.id in {run.id for run in runs}:
                 raise SpecError(f"{against.id} would be compared with itself; name another run with --against")
             fixed = ModelKey(f"{fixed.encoding} ({against.id.rpartition('-')[2][:6]})", fixed.seed)
-        trained[fixed] = _source(against, against.decoder(checkpoint), device)
-        first[fixed.untrained] = _untrained(against, device)
+        trained[fixed] = _source(against, against.decoder(checkpoint), where)
+        first[fixed.untrained] = _untrained(against, where)
         pairs = [ModelPair("given", model, fixed) for model in models]
         pairs += [ModelPair("change", model, model.untrained) for model in trained]
     elif any(model.encoding == reference for model in trained) and len(trained) > 1:
@@ -271,7 +273,7 @@ def _analyzed(
     return {"divergence": divergence, "heads": heads, "distances": distances}
 
 
-def _models(runs: Sequence[Run], checkpoint: str, device: str) -> dict[ModelKey, DecoderSource]:
+def _models(runs: Sequence[Run], checkpoint: str, where: tuple[str, bool]) -> dict[ModelKey, DecoderSource]:
     from lengthwise.analysis.pairing import ModelKey
 
     found: dict[ModelKey, DecoderSource] = {}
@@ -282,7 +284,7 @@ def _models(runs: Sequence[Run], checkpoint: str, device: str) -> dict[ModelKey,
                 f"two of these runs are {model.encoding}, seed {model.seed}; they differ in something else, so compare "
                 f"them alone: lengthwise analyze {run.id} --against the other"
             )
-        found[model] = _source(run, run.decoder(checkpoint), device)
+        found[model] = _source(run, run.decoder(checkpoint), where)
     return found
 
 
@@ -290,15 +292,16 @@ def _name(run: Run) -> str:
     return ",".join(map(str, run.plan.encoding_specs))
 
 
-def _untrained(run: Run, device: str) -> DecoderSource:
-    return _source(run, run.plan.decoder(), device)
+def _untrained(run: Run, where: tuple[str, bool]) -> DecoderSource:
+    return _source(run, run.plan.decoder(), where)
 
 
-def _source(run: Run, decoder: Decoder, device: str) -> DecoderSource:
+def _source(run: Run, decoder: Decoder, where: tuple[str, bool]) -> DecoderSource:
+    """The decoder on a device of this name, in mixed precision or not."""
     from lengthwise.analysis.attention import DecoderSource
-    from lengthwise.device import choose_device
+    from lengthwise.device import place
 
-    return DecoderSource(decoder.to(choose_device(device).device), run.plan.positions)
+    return DecoderSource(place(decoder, *where), run.plan.positions)
 
 
 def _finite(row: dict[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from lengthwise.study.bundle import attempt_record, outcome_kinds, sample_wrong_
 from lengthwise.study.file import StudyFile
 from lengthwise.study.plan import GridPoint, Item, check_only_encoding_differs
 from lengthwise.study.store import Store
+from lengthwise.training.settings import Dtype
 
 if TYPE_CHECKING:
     import polars as pl
@@ -124,6 +125,7 @@ def compare(
     workers: int | None = None,
     threads: int = 1,
     device: str = "auto",
+    dtype: Dtype = "auto",
     say: Say | None = None,
 ) -> Comparison:
     """Compare runs on one task; given a task instead of runs, first train each encoding with each seed.
@@ -141,6 +143,7 @@ def compare(
             training=training,
             seeds=seeds,
             threads=threads,
+            dtype=dtype,
             name="compare",
         )
         if caution := study.planned.plan(study.planned.points[0]).caution:

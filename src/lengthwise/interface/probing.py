@@ -13,6 +13,7 @@ from lengthwise.evaluation.cases import parse_lengths
 from lengthwise.progress import Say, progress
 from lengthwise.run.lease import STORE
 from lengthwise.spec import SpecError, did_you_mean, suggests
+from lengthwise.training.settings import Dtype, mixed_precision
 
 if TYPE_CHECKING:
     from lengthwise.analysis.documents import Batch, Document
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 Rows = list[dict[str, Any]]
 SOURCES = ("task", "random", "random-no-start")
 ROWS, SPREAD = "probe.parquet", "probe-spread.parquet"
+LATER = {"one_size", "bf16"}
+"""Settings that earlier rows do not name; they are named only if they are on."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -109,6 +112,7 @@ def probe(
     store: str = STORE,
     to: str | Path | None = None,
     device: str = "auto",
+    dtype: Dtype = "auto",
     allow_code: bool = False,
     say: Say | None = None,
 ) -> ProbeResults:
@@ -127,7 +131,9 @@ def probe(
         raise SpecError(f"there are no documents {unknown[0]!r}.{did_you_mean(unknown[0], SOURCES)}")
     kinds = ("linear", "mlp") if kind == "both" else (kind,)
     lengths = parse_lengths(lengths) if isinstance(lengths, str) else lengths
-    wanted = _Settings(checkpoint, lengths, kinds, root_m, spread, equalise_output_norm)
+    wanted = _Settings(
+        checkpoint, lengths, kinds, root_m, spread, equalise_output_norm, bf16=bool(mixed_precision(dtype))
+    )
     before = [[], []] if to is None else [_read(Path(to) / name) for name in (ROWS, SPREAD)]
     found, spreads = Rows(), Rows()
     with progress(say) as tell:
@@ -161,13 +167,14 @@ class _Settings:
     root_m: bool
     spread: bool
     one_size: bool = False
+    bf16: bool = False
 
     @property
     def settings(self) -> str:
         """All of it in one line, which is stored with the rows: rows with the same line are not made again."""
         from lengthwise.analysis.probe import VERSION
 
-        listed = {key: value for key, value in vars(self).items() if value or key != "one_size"}
+        listed = {key: value for key, value in vars(self).items() if value or key not in LATER}
         told = [f"version={VERSION}", *(f"{key}={value}" for key, value in listed.items())]
         return " ".join(told)
 
@@ -176,10 +183,10 @@ def _probed(run: Run, source: str, wanted: _Settings, device: str, say: Callable
     from lengthwise.analysis.probe import probe_all
     from lengthwise.analysis.spread import spread
     from lengthwise.analysis.states import decoder_state_reader, equalise_output_norm, times_root_m
-    from lengthwise.device import choose_device
+    from lengthwise.device import place
 
-    where = choose_device(device).device
-    models = {"trained": run.decoder(wanted.checkpoint).to(where), "untrained": run.plan.decoder().to(where)}
+    found = {"trained": run.decoder(wanted.checkpoint), "untrained": run.plan.decoder()}
+    models = {name: place(decoder, device, wanted.bf16) for name, decoder in found.items()}
     trained, tested = _documents(run, source, wanted.lengths)
     taps: dict[tuple[str, str], Tap | None] = {(model, "none"): None for model in models}
     if wanted.root_m:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lengthwise.display import Display, Part
+from lengthwise.folder import publishable
 from lengthwise.progress import Say, progress
 from lengthwise.study.add import RerunComparison, ResultsCheck
 from lengthwise.study.drive import Tally, format_duration
@@ -54,6 +56,18 @@ def failed_parts(failed: Mapping[str, str], waiting: int) -> Iterator[Part]:
         yield Part("lengthwise study retry tries the failed ones once more", "dim")
     if waiting:
         yield Part(f"{waiting} runs have no learning rate yet: a tuning run they need is not done")
+
+
+def reproducing_commands(study: Study, store: str | None = None) -> str:
+    """Return the commands that make a study's report from scratch; empty for a study without a file."""
+    if not study.source:
+        return ""
+    dtype = None if study.dtype == "auto" else study.dtype
+    given = {"--store": store or study.store, "--tasks": study.tasks, "--dtype": dtype, "--with": study.results}
+    options = [(name, str(value)) for name, value in given.items() if value]
+    more = [part for pair in (*options, *(("--add", name) for name in study.add)) for part in pair]
+    verbs = (["lengthwise", "study", verb, study.source, *more] for verb in ("run", "report"))
+    return "\n".join(shlex.join(map(publishable, verb)) for verb in verbs)
 
 
 @dataclass(frozen=True, repr=False)
@@ -184,6 +198,16 @@ class StudyCost(Display):
             f"{_size(whole.disk)} of disk, {whole.hours:,.1f} device hours; with {many} at a time "
             f"{format_duration(whole.wall_hours * 3600)} and {_size(whole.memory_together)} of memory"
         )
+        if self.on != "here":
+            from lengthwise.study.machines import accelerator, gpu_share
+
+            device = accelerator(self.on)
+            fit = int(device.bytes / max(whole.memory, 1))
+            yield Part(f"assumed of {device.assumptions}; nothing was measured on one", "dim")
+            if fit > 1:
+                yield Part(
+                    f"{fit} such runs fit into its {_size(device.bytes)}: resources: {{gpus: {gpu_share(fit):g}}}"
+                )
 
     def plain(self) -> dict[str, Any]:
         """The lines and the sum."""
@@ -332,4 +356,4 @@ class StudyResult(Display):
             found = self.study.findings(
                 self.store, failed=self.tally.failed, rerun_comparison=self.guard, use_committed=False
             )
-            return self.study.write_page(Page(found, self.study.command(self.store)), to)
+            return self.study.write_page(Page(found, reproducing_commands(self.study, self.store)), to)

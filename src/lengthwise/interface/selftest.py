@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import copy
 import json
+import math
+import os
+import socket
+import subprocess
+import sys
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +26,7 @@ if TYPE_CHECKING:
 
     from lengthwise.model import Decoder
     from lengthwise.training.loop import Loop
+    from lengthwise.training.parallel import DistributedProcesses
 
 
 class Size(NamedTuple):
@@ -31,8 +38,10 @@ class Size(NamedTuple):
     batch_size: int
 
 
-LIMITS = {"logits": 1e-4, "gradients": 1e-3, "cached": 1e-4, "bf16": 0.05}
+LIMITS = {"logits": 1e-4, "gradients": 1e-3, "cached": 1e-4, "bf16": 0.05, "two ranks": 1e-4}
 """The largest error of each kind, relative to the largest value; bf16 has 8 bits, and errors add up over layers."""
+RANKS, RANK_STEPS, PATIENCE = 2, 6, 120.0
+"""Processes that train together, their steps, and the seconds they have."""
 SIZES = [Size(3, 64, 24, 64), Size(4, 256, 64, 32), Size(6, 512, 128, 8)]
 """The models whose steps are timed, those of benchmarks/step.py."""
 FURTHER = ("rope:scaling=yarn:factor=4.0:trained=8", "rope:fraction=0.25:interleaved=true")
@@ -50,6 +59,8 @@ class SelfTest(Display):
     resumes_bit_equal: bool
     steps: list[dict[str, Any]]
     """Steps per second at each size."""
+    two_ranks: float | None = None
+    """The largest relative error of the losses of two processes on two devices; None if there is only one device."""
     failed: list[str] = field(default_factory=list)
 
     @property
@@ -66,6 +77,8 @@ class SelfTest(Display):
         ]
         yield Part(shown)
         yield Part(f"a run that was stopped goes on bit-equal: {'yes' if self.resumes_bit_equal else 'NO'}")
+        told = "there is only one device" if self.two_ranks is None else f"losses off by {self.two_ranks:.1e}"
+        yield Part(f"two processes on two devices: {told}")
         yield Part(self.steps)
         for one in self.failed:
             yield Part(f"failed: {one}", "bold red")
@@ -88,7 +101,7 @@ def selftest(device: str = "auto", *, encodings: Sequence[str] | None = None, sa
     >>> selftest(encodings=["rope"]).passed
     True
     """
-    from lengthwise.device import DEFAULT, choose_device
+    from lengthwise.device import DEFAULT, choose_device, device_count
     from lengthwise.run.machine import machine_record
     from lengthwise.training.parallel import DistributedProcesses
 
@@ -102,6 +115,10 @@ def selftest(device: str = "auto", *, encodings: Sequence[str] | None = None, sa
             errors.append({"encoding": name, **encoding_errors(name, chosen.device)})
         tell("resuming")
         resumed = resumes_bit_equal(chosen.device)
+        ranks = None
+        if device_count(chosen.device.type) >= RANKS:
+            tell("two processes")
+            ranks = two_ranks_error(chosen.device.type)
         steps = []
         for size in SIZES:
             tell(f"timing {size.layers} layers of width {size.width}")
@@ -110,11 +127,13 @@ def selftest(device: str = "auto", *, encodings: Sequence[str] | None = None, sa
         f"{row['encoding']}: {kind} is off by {row[kind]:.1e}, allowed {limit:.0e}"
         for row in errors
         for kind, limit in LIMITS.items()
-        if row[kind] is not None and not row[kind] <= limit
+        if row.get(kind) is not None and not row[kind] <= limit
     ]
+    if ranks is not None and not ranks <= LIMITS["two ranks"]:
+        failed.append(f"two processes: the loss is off by {ranks:.1e}, allowed {LIMITS['two ranks']:.0e}")
     failed += [] if resumed else ["a training that was stopped does not go on bit-equal"]
     machine = machine_record(DistributedProcesses(device=chosen.device), DEFAULT)
-    return SelfTest(str(chosen.device), machine, errors, resumed, steps, failed)
+    return SelfTest(str(chosen.device), machine, errors, resumed, steps, ranks, failed)
 
 
 def encoding_errors(encoding: str, device: torch.device) -> dict[str, float | None]:
@@ -176,6 +195,51 @@ def resumes_bit_equal(device: torch.device) -> bool:
     return all(torch.equal(value, ends[1][name]) for name, value in ends[0].items())
 
 
+def two_ranks_error(kind: str) -> float:
+    """Return the largest relative error of the losses of two processes (DDP) on two devices, against those of one."""
+    from lengthwise.device import choose_device
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        common = {"WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    command = [sys.executable, "-P", "-c", f"from lengthwise.interface.selftest import _rank; _rank({kind!r})"]
+    ranks = [
+        subprocess.Popen(
+            command,
+            env={**os.environ, **common, "RANK": str(number), "LOCAL_RANK": str(number)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(RANKS)
+    ]
+    try:
+        told = [rank.communicate(timeout=PATIENCE) for rank in ranks]
+    except subprocess.TimeoutExpired:
+        return math.inf
+    finally:
+        for rank in ranks:
+            rank.kill()
+    if any(rank.returncode for rank in ranks):
+        warnings.warn(f"two processes failed: {told[0][1][-500:] or told[1][1][-500:]}", stacklevel=2)
+        return math.inf
+    together = json.loads(told[0][0].splitlines()[-1])
+    alone = [one.loss for one in _loop(choose_device(kind).device, steps=RANK_STEPS)]
+    return max(abs(one / other - 1) for one, other in zip(together, alone, strict=True) if other)
+
+
+def _rank(kind: str) -> None:
+    """Train as one of several processes; the first one prints the losses."""
+    from lengthwise.device import choose_device
+    from lengthwise.training.parallel import distributed_processes
+
+    device = choose_device(kind).device
+    with distributed_processes(device=device) as team:
+        losses = [one.loss for one in _loop(device, steps=RANK_STEPS, team=team)]
+        if team.first:
+            print(json.dumps(losses))  # noqa: T201
+
+
 def steps_per_second(size: Size, device: torch.device, rounds: int = 3) -> float:
     """Return the training steps per second of a model with RoPE: the best of some rounds of about a second."""
     going, best = iter(_loop(device, size, steps=1_000_000)), 0.0
@@ -189,7 +253,9 @@ def steps_per_second(size: Size, device: torch.device, rounds: int = 3) -> float
     return best
 
 
-def _loop(device: torch.device, size: Size = SIZES[0], steps: int = 8) -> Loop:
+def _loop(
+    device: torch.device, size: Size = SIZES[0], steps: int = 8, team: DistributedProcesses | None = None
+) -> Loop:
     """Return a training of copying that is about `size.tokens` tokens long."""
     from lengthwise.encoding import build_positions
     from lengthwise.model import Decoder, preset
@@ -197,6 +263,7 @@ def _loop(device: torch.device, size: Size = SIZES[0], steps: int = 8) -> Loop:
     from lengthwise.task.block import training_block
     from lengthwise.training.batches import on_demand_blocks
     from lengthwise.training.loop import Loop
+    from lengthwise.training.parallel import DistributedProcesses
     from lengthwise.training.settings import Seeds, training_preset
 
     task, seeds = build_task(f"copy:variant=random:longest={size.tokens // 2 - 1}"), Seeds.of(0)
@@ -206,4 +273,5 @@ def _loop(device: torch.device, size: Size = SIZES[0], steps: int = 8) -> Loop:
     supply = on_demand_blocks(lambda start, stop: training_block(task, start, stop, seeds.data))
     training = training_preset("laptop", steps=steps, batch_size=size.batch_size, warmup=2)
     positions = build_positions("consecutive").of(task)
-    return Loop(Decoder(config, "rope", seed=0).to(device), supply, training, positions, seeds)
+    decoder = Decoder(config, "rope", seed=0).to(device)
+    return Loop(decoder, supply, training, positions, seeds, team=team or DistributedProcesses(device=device))

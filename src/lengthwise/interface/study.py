@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lengthwise.consent import require_consent
 from lengthwise.encoding import ENCODINGS, POSITIONS
 from lengthwise.encoding.signature import canonical_encoding
-from lengthwise.folder import OUTPUT, publishable
+from lengthwise.folder import OUTPUT
 from lengthwise.interface.results import (
     StudyCheck,
     StudyCost,
@@ -20,6 +19,7 @@ from lengthwise.interface.results import (
     StudyResult,
     StudyStatus,
     done_count_text,
+    reproducing_commands,
 )
 from lengthwise.loading import names_of
 from lengthwise.progress import Say, progress
@@ -37,6 +37,7 @@ from lengthwise.study.add import (
     find_bundle_mistakes,
     rerun_store,
     with_added_encodings,
+    with_dtype,
 )
 from lengthwise.study.bundle import Bundle
 from lengthwise.study.check import check
@@ -46,6 +47,7 @@ from lengthwise.study.plan import Item, Planned, check_only_encoding_differs
 from lengthwise.study.status import Status, status
 from lengthwise.study.store import Store
 from lengthwise.task import TASKS
+from lengthwise.training.settings import Dtype
 
 if TYPE_CHECKING:
     import polars as pl
@@ -79,6 +81,7 @@ class Study:
         name: str = "study",
         question: str = "",
         threads: int = 1,
+        dtype: Dtype = "auto",
     ) -> None:
         """Each of task, encoding, positions, model and training is one value or a list of values to vary."""
         axes: dict[str, list[str]] = {
@@ -99,12 +102,13 @@ class Study:
             "seeds": seeds if isinstance(seeds, int) else list(seeds),
             "resources": {"threads": threads},
         }
-        self.planned = self.before_adding = Planned(StudyFile.of(content, "the study"))
+        self.planned = self.before_adding = Planned(with_dtype(StudyFile.of(content, "the study"), dtype))
         self.source = ""
         """The file or recipe from which the study was read."""
         self.add: list[str] = []
         self.tasks: str | None = None
         self.results: Path | None = None
+        self.dtype: Dtype = dtype
         self.store = STORE
         """The default store of its methods: that of the last `run`."""
 
@@ -116,12 +120,14 @@ class Study:
         add: Sequence[Named | type[Encoding]] = (),
         tasks: str | None = None,
         results: str | Path | None = None,
+        dtype: Dtype = "auto",
         allow_code: bool = False,
     ) -> Study:
         """Read a study from a YAML file, or a recipe that ships with lengthwise, e.g. `Study.read("quickstart")`.
 
         `add` are additional encodings, `tasks` selects tasks (`copy,sort`, or `quick`), `results` is a bundle whose
-        runs count as done. A file that names code from outside the package needs `allow_code=True`.
+        runs count as done, and `dtype` changes the precision of all runs. A file that names code from outside the
+        package needs `allow_code=True`.
         """
         made = cls.__new__(cls)
         more = names_of(add, ENCODINGS) if add else []
@@ -130,10 +136,12 @@ class Study:
             made.add, made.tasks = [*where.add, *more], where.tasks if tasks is None else tasks
         else:
             made.source, made.add, made.tasks, made.results, made.store = str(where), more, tasks, None, STORE
+            made.dtype = dtype
             made.before_adding = Planned(StudyFile.read(made.source))
         if results is not None:
             made.results = Path(results)
-        plain = made.before_adding.study
+        made.dtype = made.dtype if dtype == "auto" else dtype
+        plain = with_dtype(made.before_adding.study, dtype)
         file = with_added_encodings(plain, made.add) if made.add else plain
         chosen = None if made.tasks is None else chosen_tasks(file, made.tasks)
         made.before_adding, made.planned = Planned(plain, chosen), Planned(file, chosen)
@@ -348,7 +356,7 @@ class Study:
         with progress(say) as tell:
             found = self.findings(store, say=tell)
             tell("computing intervals and drawing")
-            page = Page(found, self.command(store))
+            page = Page(found, reproducing_commands(self, store))
             return self.write_page(page, to, pdf, latex) if write else StudyReport(page)
 
     def write_page(
@@ -385,16 +393,3 @@ class Study:
             more_seeds_advice=more_seeds_advice,
             on_progress=say or (lambda words: None),
         )
-
-    def command(self, store: str | None = None) -> str:
-        """Return the commands that reproduce the report from scratch; empty for a study without a file."""
-        if not self.source:
-            return ""
-        more = [part for name in self.add for part in ("--add", name)]
-        more += ["--tasks", self.tasks] if self.tasks else []
-        more += ["--with", str(self.results)] if self.results else []
-        verbs = (
-            ["lengthwise", "study", verb, self.source, "--store", store or self.store, *more]
-            for verb in ("run", "report")
-        )
-        return "\n".join(shlex.join(map(publishable, verb)) for verb in verbs)

@@ -13,6 +13,7 @@ from lengthwise.encoding import ENCODINGS
 from lengthwise.encoding.labels import unique_labels
 from lengthwise.progress import Say, progress
 from lengthwise.spec import Spec, SpecError, canonical
+from lengthwise.training.settings import Dtype, mixed_precision
 
 if TYPE_CHECKING:
     from lengthwise.timing.encodings import Row
@@ -70,6 +71,8 @@ def bench(
     repeat: int = 5,
     threads: int = 1,
     limit: float = 60,
+    device: str = "auto",
+    dtype: Dtype = "auto",
     say: Say | None = None,
 ) -> EncodingTimes:
     """Time a training step, a forward pass and cached generation of each encoding, side by side with NoPE.
@@ -78,10 +81,12 @@ def bench(
     """
     import torch
 
+    from lengthwise.device import choose_device, device_name
     from lengthwise.model.config import preset
     from lengthwise.run.machine import cpu_name
     from lengthwise.timing.encodings import time_encodings
 
+    chosen = choose_device(device).device
     named = [Spec.of(one) for one in (ENCODINGS if encodings is None else encodings)]
     if not named:
         raise SpecError("name an encoding, e.g. --encodings rope,alibi")
@@ -101,8 +106,11 @@ def bench(
             rounds=repeat,
             threads=threads,
             seconds_limit=limit,
+            device=str(chosen),
+            bf16=bool(mixed_precision(dtype)),
             on_progress=tell,
         )
     machine = {"cpu": cpu_name(), "torch": torch.__version__, "load": None if load is None else round(load, 2)}
-    how = {"model": str(spec), "batch": batch, "repeat": repeat, "threads": threads}
+    machine |= {"device": str(chosen), "device_name": device_name(chosen)}
+    how = {"model": str(spec), "batch": batch, "repeat": repeat, "threads": threads, "dtype": dtype}
     return EncodingTimes(rows, {**machine, **how})

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from lengthwise.device import without_autocast
+from lengthwise.device import is_host, without_autocast
 from lengthwise.encoding.base import SEES_SCORES, Encoding, QueriesAndKeys
 from lengthwise.model.cache import Cache
 from lengthwise.model.config import DecoderConfig
@@ -29,6 +29,9 @@ from lengthwise.model.taps import Taps
 
 COLUMNS_FROM = 512 * 512
 """Up to this many query-key pairs a bias matrix is faster than extra columns (measured in benchmarks/bias.py)."""
+
+KERNEL_WIDTH = 8
+"""Fused kernels of a GPU take heads whose width is a multiple of this; others fall back on an unfused one."""
 
 AT_ONCE = 2**24
 """Above this many scores (64 MB in fp32) the dense path computes blocks of queries with a quarter as many scores."""
@@ -201,7 +204,12 @@ def fused_attention(q_BHQE: Tensor, k_BHKE: Tensor, v_BHKE: Tensor, context: Att
         assert added is not None
         # The bias stays in fp32 even with bf16 queries; autocast would round it.
         with without_autocast(q_BHQE.device):
-            return F.scaled_dot_product_attention(q_BHQE, k_BHKE, v_BHKE, added, scale=context.scale)
+            if added.dtype == q_BHQE.dtype or is_host(added):
+                return F.scaled_dot_product_attention(q_BHQE, k_BHKE, v_BHKE, added, scale=context.scale)
+            # CUDA's memory-efficient kernel refuses two dtypes, and cuDNN's reads a fp32 bias as if it were bf16.
+            wide_q, wide_k, wide_v = (part.to(added.dtype) for part in (q_BHQE, k_BHKE, v_BHKE))
+            out = F.scaled_dot_product_attention(wide_q, wide_k, wide_v, added, scale=context.scale)
+            return out.to(q_BHQE.dtype)
     query_columns, key_columns = context.columns
     q_BHQE, k_BHKE = _beside(q_BHQE, k_BHKE, query_columns, key_columns)
     # The kernel wants values as wide as keys.
@@ -222,7 +230,11 @@ def _beside(q_BHQE: Tensor, k_BHKE: Tensor, query_BHQC: Tensor, key_BHKC: Tensor
         key_BHKC = torch.cat([k_head, k_rest, k_last, k_head], -1)
     query = query_BHQC.to(q_BHQE.dtype).expand(*q_BHQE.shape[:-1], -1)
     key = key_BHKC.to(q_BHQE.dtype).expand(*k_BHKE.shape[:-1], -1)
-    return torch.cat([q_BHQE, query], -1), torch.cat([k_BHKE, key], -1)
+    query, key = torch.cat([q_BHQE, query], -1), torch.cat([k_BHKE, key], -1)
+    if not is_host(q_BHQE):
+        surplus = -query.shape[-1] % KERNEL_WIDTH
+        query, key = F.pad(query, (0, surplus)), F.pad(key, (0, surplus))
+    return query, key
 
 
 def _split(x: Tensor, dtype: torch.dtype, parts: int) -> list[Tensor]:

@@ -8,11 +8,10 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from typing import Literal
 
 import torch
 
-from lengthwise.device import DEFAULT, Compute, choose_device, say_device_once
+from lengthwise.device import DEFAULT, Compute, choose_device, say_once
 from lengthwise.folder import Folder, Unavailable
 from lengthwise.run.acquire import acquire_lease, load_start_run, take_lease_with_wait
 from lengthwise.run.attempt import Attempt
@@ -24,6 +23,7 @@ from lengthwise.spec import Spec, SpecError, describe_error_with_line, suggests
 from lengthwise.training.health import Diverged
 from lengthwise.training.loggers import LINES, Loggers, Progress, check_loggers
 from lengthwise.training.parallel import distributed_processes
+from lengthwise.training.settings import Dtype, mixed_precision, with_options
 
 
 @suggests
@@ -45,7 +45,7 @@ def train(
     threads: int | None = None,
     shard: bool = False,
     device: str = "auto",
-    dtype: Literal["auto", "fp32", "bf16"] = "auto",
+    dtype: Dtype = "auto",
     compile: bool = False,
     device_batch: int | None = None,
     checkpoint_every: int | None = None,
@@ -73,7 +73,7 @@ def train(
         encoding,
         positions=positions,
         model=model,
-        training=_changed(training, steps=steps, batch_size=batch_size, lr=lr, autocast=_autocast(dtype)),
+        training=with_options(training, steps=steps, batch_size=batch_size, lr=lr, autocast=mixed_precision(dtype)),
         seed=seed,
         streams=streams,
         start=source,
@@ -125,7 +125,7 @@ def execute(
     chosen = choose_device(compute.device)
     with distributed_processes(shard, chosen.device) as processes:
         if processes.first and not quiet:
-            say_device_once(chosen)
+            say_once(str(chosen))
         lease, finished = acquire_lease(store, plan, processes, compute, checkpoint_every, take_lease)
         if lease is None:
             assert finished is not None
@@ -162,19 +162,6 @@ def execute(
                 attempt.progress.close()
                 attempt.loggers.close()
         return Run(attempt.folder, known_plan=plan)
-
-
-def _changed(training: str | Mapping[str, object] | Spec, **changes: float | None) -> Spec:
-    given = Spec.of(training)
-    said = {key: value for key, value in changes.items() if value is not None}
-    return Spec(given.name, tuple({**dict(given.options), **said}.items()))
-
-
-def _autocast(dtype: str) -> bool | None:
-    """Return whether a dtype asks for mixed precision; None if the training preset decides."""
-    if dtype not in {"auto", "fp32", "bf16"}:
-        raise SpecError(f"dtype is auto, fp32 or bf16, not {dtype!r}")
-    return None if dtype == "auto" else dtype == "bf16"
 
 
 def _explained(plan: Plan, error: BaseException, attempt: Attempt) -> BaseException:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lengthwise.checksums import Damaged, check_seal, checksum, parsed, read_checked
 from lengthwise.consent import refuse_code
-from lengthwise.device import choose_device
+from lengthwise.device import place
 from lengthwise.display import Display, Part
 from lengthwise.encoding.positions import Positions
 from lengthwise.evaluation.result import AS_TRAINED, EvaluationResult, evaluate_decoder
@@ -26,6 +26,7 @@ from lengthwise.run.lease import STORE, done_record
 from lengthwise.spec import Spec, SpecError, did_you_mean, parse_specs
 from lengthwise.task.base import Task
 from lengthwise.training.checkpoint import unpack
+from lengthwise.training.settings import Dtype, mixed_precision
 
 if TYPE_CHECKING:
     import polars as pl
@@ -284,17 +285,22 @@ class Run(Display):
         examples: int | None = None,
         decoding: str = "checked",
         device: str = "auto",
+        dtype: Dtype = "auto",
         say: Callable[[str], None] | None = None,
     ) -> EvaluationResult:
-        """Evaluate the stored weights again, optionally with changes; the column `evaluation` records the changes."""
+        """Evaluate the stored weights again, optionally with changes; the column `evaluation` records the changes.
+
+        An evaluation is in fp32, however the run was trained, unless `dtype` is `bf16`.
+        """
         if temperature is not None:
             temperature = temperature_with_trained_length(temperature, self.max_training_sequence_length)
         encoding = None if encoding is None else with_trained_length(encoding, self.plan.longest_budget)
         changed = {"encoding": without_paths(encoding), "temperature": temperature, "examples": examples}
+        changed |= {"dtype": dtype} if mixed_precision(dtype) else {}
         name = " ".join(f"{key}={value}" for key, value in changed.items() if value is not None) or AS_TRAINED
         decoder = self.decoder(checkpoint, encoding=encoding, temperature=temperature, allow=allow)
         found = evaluate_decoder(
-            decoder.to(choose_device(device).device),
+            place(decoder, device, bf16=bool(mixed_precision(dtype))),
             self.task,
             lengths,
             examples=examples,

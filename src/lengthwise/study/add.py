@@ -14,6 +14,7 @@ from lengthwise.study.file import StudyFile
 from lengthwise.study.plan import Item, Planned
 from lengthwise.study.store import Store
 from lengthwise.task.sets import VERSION
+from lengthwise.training.settings import Dtype, mixed_precision, with_options
 
 if TYPE_CHECKING:
     import polars as pl
@@ -30,6 +31,22 @@ def with_added_encodings(study: StudyFile, encodings: Iterable[str]) -> StudyFil
     more = [name for name in map(canonical_encoding_text, encodings) if name not in study.vary.encoding]
     content = study.model_dump()
     content["vary"]["encoding"] = [*study.vary.encoding, *more]
+    return StudyFile.of(content, study.name)
+
+
+def with_dtype(study: StudyFile, dtype: Dtype) -> StudyFile:
+    """Return the study with all its trainings in this precision; `auto` leaves each as it is."""
+    if (autocast := mixed_precision(dtype)) is None:
+        return study
+    content = study.model_dump()
+    content["base"]["training"] = str(with_options(study.base.training, autocast=autocast))
+    if study.vary.training is not None:
+        content["vary"]["training"] = [str(with_options(one, autocast=autocast)) for one in study.vary.training]
+    for number, entry in enumerate(study.linked):
+        if entry.training is not None:
+            content["linked"][number]["training"] = str(with_options(entry.training, autocast=autocast))
+    if study.vary.training is not None or any(entry.training is not None for entry in study.linked):
+        content["base"]["training"] = study.base.training  # not used, and a file may not say both
     return StudyFile.of(content, study.name)
 
 

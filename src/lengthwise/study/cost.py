@@ -195,6 +195,11 @@ def run_cost(plan: Plan, machine: ThisMachine | Accelerator) -> Cost:
     )
 
 
+def gpu_memory_of_run(plan: Plan) -> float:
+    """Return the bytes that a run needs on a GPU."""
+    return ACCELERATORS["a100"].base + _counts(plan).memory
+
+
 def _counts(plan: Plan) -> RunWorkCounts:
     return _counted(plan.task_spec, plan.encoding_specs, plan.model, plan.training)
 
@@ -249,7 +254,7 @@ def _peak(body: DecoderCostModel, fed: TrainingStepSize, tests: list[EvaluationS
 
     glibc keeps about three quarters of the memory that a step has freed, so later phases come on top of that.
     """
-    from lengthwise.evaluation.decoding import ROWS
+    from lengthwise.evaluation.decoding import ROWS, bytes_per_token
     from lengthwise.evaluation.onepass import TOKENS
     from lengthwise.model.attention import AT_ONCE
 
@@ -264,6 +269,6 @@ def _peak(body: DecoderCostModel, fed: TrainingStepSize, tests: list[EvaluationS
         passed += 4 * HOOKED * min(AT_ONCE, looked * longest * config.heads)
     wrong = sum(one.cases for one in tests if one.split in UNSEEN)
     together = min(ROWS, wrong) * longest
-    decoding = together * (at_once + 4 * 2 * config.heads * config.head_width * config.layers)  # with the KV cache
+    decoding = together * bytes_per_token(config)
     cases = 5000 * sum(one.cases for one in tests)  # Python objects of each example
     return cases + 4 * weights + max(1.1 * held, 0.75 * held + max(saved, passed, decoding))

@@ -80,7 +80,7 @@ class Processes:
     """Runs jobs in worker processes on this machine; each worker imports torch once and does many jobs.
 
     A worker is `python -m lengthwise.study.worker`, so the caller's script is not executed again. With `gpus`, each
-    worker sees one of them, in turn.
+    worker sees one of these GPUs, or groups of GPUs such as `0,1`, in turn.
     """
 
     def __init__(self, workers: int, gpus: Sequence[str] = ()) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from math import ceil
 from typing import Any, Literal
 
 from lengthwise.run.lease import set_aside
@@ -44,9 +45,10 @@ def executor_of(
         return RayExecutor(resources, address=address, workers=workers)
     if not resources.gpus:
         return Processes(workers or os.cpu_count() or 1)
-    gpus = _gpus_here(resources)
+    gpus, each = _gpus_here(resources), ceil(resources.gpus)
     together = int(len(gpus) / resources.gpus)
-    return Processes(min(workers or together, together), gpus)
+    groups = [",".join(gpus[start : start + each]) for start in range(0, len(gpus) - each + 1, each)]
+    return Processes(min(workers or together, together), groups)
 
 
 def _gpus_here(resources: RunResources) -> list[str]:
@@ -60,6 +62,25 @@ def _gpus_here(resources: RunResources) -> list[str]:
             "there is one, or leave out gpus in its resources"
         )
     return found
+
+
+def gpu_suggestion(planned: Planned) -> str | None:
+    """Say how many runs fit on a GPU of this machine at once, if the study does not place as many; None otherwise."""
+    from lengthwise.device import gpu_bytes
+    from lengthwise.study.cost import gpu_memory_of_run
+    from lengthwise.study.machines import gpu_share
+
+    if (memory := gpu_bytes()) is None or not planned.points:
+        return None
+    needed = max(gpu_memory_of_run(planned.plan(point)) for point in planned.points)
+    fit, asked = int(memory / needed), planned.study.resources.gpus
+    if fit < 2 or asked > 1 or (asked and round(1 / asked) >= fit):
+        return None
+    placed = f"{1 / asked:.0f} on a GPU" if asked else "not placed on GPUs"
+    return (
+        f"a run needs about {needed / 1e9:.1f} GB, so {fit} fit on a GPU of {memory / 1e9:.0f} GB at once; they are "
+        f"{placed}. Small models are faster together: write resources: {{gpus: {gpu_share(fit):g}}} into the study"
+    )
 
 
 def drive(
@@ -84,6 +105,10 @@ def drive(
         if there.ended:
             return there  # nothing is missing, so no executor is started
     require_exclusive_create(store, only_driver=executor == "inline")
+    if device == "auto" and (suggestion := gpu_suggestion(planned)):
+        from lengthwise.device import say_once
+
+        say_once(suggestion)
     on_progress("timing a step")
     expected = _expected(planned, only_items)
     if only_items is not None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import floor
 from typing import TYPE_CHECKING
 
 from lengthwise.spec import SpecError, did_you_mean
@@ -114,6 +115,16 @@ class Accelerator:
     case: float = 2e-4
     """Host seconds per evaluated example."""
 
+    @property
+    def assumptions(self) -> str:
+        """What the seconds rest on, in a sentence."""
+        bf16 = f", {self.bf16 / 1e12:g} in bf16" if self.bf16 != self.fp32 else "; it has no bf16"
+        return (
+            f"{self.name}: {self.utilisation:.0%} of its published peak ({self.fp32 / 1e12:g} TFLOP/s in fp32 without "
+            f"TF32{bf16}), {1000 * self.call:g} ms a step and {1000 * self.layer:g} ms a layer "
+            f"for launching kernels, {1000 * self.case:g} ms for each evaluated example"
+        )
+
     def _launches(self, plan: Plan, work: Workload) -> float:
         return work.calls * (self.call + plan.model.layers * self.layer)
 
@@ -125,6 +136,11 @@ class Accelerator:
     def forward_seconds(self, plan: Plan, workload: Workload, flops: float, cases: float) -> float:
         """Seconds of forward passes, which launch a third of a step's kernels; evaluation runs in fp32."""
         return self._launches(plan, workload) / 3 + flops / (self.fp32 * self.utilisation) + cases * self.case
+
+
+def gpu_share(runs: int) -> float:
+    """Return the share of a GPU with which so many runs are placed on it, rounded down."""
+    return floor(1000 / runs) / 1000
 
 
 ACCELERATORS = {

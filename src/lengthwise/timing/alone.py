@@ -5,13 +5,13 @@ from __future__ import annotations
 import gc
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from lengthwise.model.config import DecoderConfig
-from lengthwise.spec import Spec, SpecError, one_line
+from lengthwise.spec import SpecError, one_line
+from lengthwise.timing.work import Setting
 
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 WARM = 8
@@ -27,18 +27,14 @@ class CallCost:
     failed: str | None = None
 
 
-def run_in_new_process(
-    config: DecoderConfig, encoding: Spec, work: str, length: int, batch_size: int, threads: int, seconds_limit: float
-) -> CallCost:
+def run_in_new_process(setting: Setting, threads: int, seconds_limit: float) -> CallCost:
     """Run the work once in a new process, which is killed after `seconds_limit` seconds."""
     # A fork server that has imported torch starts a process in milliseconds, and no process inherits our memory.
     # Optimizers import torch._dynamo, which takes seconds, so it is preloaded too.
     context = get_context("forkserver")
     context.set_forkserver_preload(["lengthwise.timing.work", "torch._dynamo"])
     here, there = context.Pipe(duplex=False)
-    child = context.Process(
-        target=_child, args=(there, config, encoding, work, length, batch_size, threads), daemon=True
-    )
+    child = context.Process(target=_child, args=(there, setting, threads), daemon=True)
     child.start()
     there.close()
     try:
@@ -54,28 +50,37 @@ def run_in_new_process(
         here.close()
 
 
-def _child(
-    there: Connection, config: DecoderConfig, encoding: Spec, what: str, length: int, batch: int, threads: int
-) -> None:
+def _child(there: Connection, setting: Setting, threads: int) -> None:
     import torch
 
+    from lengthwise.device import is_host, peak_bytes, restart_peak
     from lengthwise.timing.work import Work
 
     torch.set_num_threads(threads)
     try:
-        Work(config, encoding, what, WARM, 1)()
-        work = Work(config, encoding, what, length, batch)
+        Work(replace(setting, length=WARM, batch=1))()
+        work = Work(setting)
+        where, on_host = work.device, is_host(work.device)
         gc.collect()
-        before = _restart()
+        if not on_host:
+            restart_peak(where)
+        before = _restart() if on_host else _mib(peak_bytes(where))
         start = time.perf_counter()
         work()
         seconds = time.perf_counter() - start
-        peak = None if before is None else _status("VmHWM") - before
+        if before is None:
+            peak = None
+        else:
+            peak = (_status("VmHWM") if on_host else _mib(peak_bytes(where)) or 0.0) - before
         there.send(CallCost(seconds, peak))
     except SpecError as error:
         there.send(CallCost(failed=str(error)))
     except Exception as error:  # noqa: BLE001 - report any error of a user's encoding; it is not a lack of memory
         there.send(CallCost(failed=f"{type(error).__name__}: {one_line(str(error))}"[:200]))
+
+
+def _mib(size: int | None) -> float | None:
+    return None if size is None else size / 2**20
 
 
 def _restart() -> float | None:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from lengthwise.model import Decoder, DecoderConfig
 from lengthwise.spec import Spec, SpecError
 from lengthwise.timing.alone import CallCost, run_in_new_process
-from lengthwise.timing.work import WHAT, Work
+from lengthwise.timing.work import WHAT, Setting, Work
 
 BASE = Spec("nope")
 LEAST = 0.02
@@ -58,6 +58,8 @@ def time_encodings(
     rounds: int = 5,
     threads: int = 1,
     seconds_limit: float = 60.0,
+    device: str = "auto",
+    bf16: bool = False,
     on_progress: Callable[[str], None] = lambda words: None,
 ) -> list[Row]:
     """Measure every encoding, length and kind of work; NoPE is always included and comes first.
@@ -78,12 +80,15 @@ def time_encodings(
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        on_progress("starting")
-        run_in_new_process(config, BASE, WHAT[0], min(lengths), 1, threads, max(seconds_limit, 120.0))  # import first
+        on_progress("starting")  # the first process also imports torch for all others
+        first = Setting(config, BASE, WHAT[0], min(lengths), 1, device)
+        run_in_new_process(first, threads, max(seconds_limit, 120.0))
         rows = []
         for length in dict.fromkeys(lengths):
             for what in WHAT:
-                case = _Case(config, what, length, batch_size, rounds, threads, seconds_limit, on_progress)
+                case = _Case(
+                    config, what, length, batch_size, rounds, threads, seconds_limit, device, bf16, on_progress
+                )
                 rows += case.rows(listed, sizes)
     finally:
         torch.set_num_threads(before)
@@ -107,6 +112,8 @@ class _Case:
     repeat: int
     threads: int
     limit: float
+    device: str
+    bf16: bool
     tell: Callable[[str], None]
 
     def rows(self, listed: list[Spec], sizes: dict[Spec, int]) -> list[Row]:
@@ -126,7 +133,10 @@ class _Case:
 
     def _alone(self, spec: Spec) -> CallCost:
         self.tell(f"{spec}: memory, {self.what}, {self.length} tokens")
-        return run_in_new_process(self.config, spec, self.what, self.length, self.batch, self.threads, self.limit)
+        return run_in_new_process(self._setting(spec), self.threads, self.limit)
+
+    def _setting(self, spec: Spec) -> Setting:
+        return Setting(self.config, spec, self.what, self.length, self.batch, self.device, self.bf16)
 
     def _too_long(self, once: CallCost) -> str | None:
         calls = self.repeat + 1  # the first one warms up
@@ -136,7 +146,7 @@ class _Case:
 
     def _rounds(self, group: list[Spec], once: dict[Spec, CallCost]) -> dict[Spec, list[float]]:
         """Seconds per call in each round, for every encoding of a group."""
-        works = {spec: Work(self.config, spec, self.what, self.length, self.batch) for spec in group}
+        works = {spec: Work(self._setting(spec)) for spec in group}
         # The same number of calls for each, so that interruptions affect all alike.
         times = min(20, math.ceil(LEAST / max(min(once[spec].seconds for spec in group), 1e-4)))
         for work in works.values():

@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 
+from lengthwise.device import choose_device, place, wait_for
 from lengthwise.model import Decoder, DecoderConfig
 from lengthwise.spec import Spec
 
 WHAT = ("train", "forward", "generate")
 NEW = 32
 """The number of generated tokens, or half of the length if that is less."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is measured, as plain data for another process."""
+
+    config: DecoderConfig
+    encoding: Spec
+    what: str
+    length: int
+    batch: int
+    device: str = "auto"
+    bf16: bool = False
 
 
 class Work:
@@ -23,12 +38,14 @@ class Work:
     - `generate`: one token with a cache, averaged over the last tokens of the length; the prompt is not timed.
     """
 
-    def __init__(self, config: DecoderConfig, encoding: Spec, what: str, length: int, batch: int) -> None:
-        self.what, self.length = what, length
-        self.decoder = Decoder(config, encoding, seed=0).train(what == "train")
-        self.optimizer = torch.optim.AdamW(self.decoder.parameters(), lr=1e-4) if what == "train" else None
+    def __init__(self, setting: Setting) -> None:
+        self.what, self.length, self.device = setting.what, setting.length, choose_device(setting.device).device
+        decoder = Decoder(setting.config, setting.encoding, seed=0).train(self.what == "train")
+        self.decoder = place(decoder, self.device, setting.bf16)
+        self.optimizer = torch.optim.AdamW(self.decoder.parameters(), lr=1e-4) if self.what == "train" else None
         generator = torch.Generator().manual_seed(0)
-        self.ids_BT = torch.randint(config.vocabulary, (batch, length + 1), generator=generator)
+        ids_BT = torch.randint(setting.config.vocabulary, (setting.batch, self.length + 1), generator=generator)
+        self.ids_BT = ids_BT.to(self.device)
 
     def __call__(self) -> float:
         if self.what == "train":
@@ -38,23 +55,28 @@ class Work:
 
     def _train(self) -> float:
         assert self.optimizer is not None
-        start = time.perf_counter()
+        start = self._now()
         logits_BTV = self.decoder(self.ids_BT[:, :-1])
         F.cross_entropy(logits_BTV.flatten(0, 1), self.ids_BT[:, 1:].flatten()).backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return time.perf_counter() - start
+        return self._now() - start
+
+    def _now(self) -> float:
+        """The time at which the device has done all that came before."""
+        wait_for(self.device)
+        return time.perf_counter()
 
     def _forward(self) -> float:
-        start = time.perf_counter()
+        start = self._now()
         self.decoder(self.ids_BT[:, :-1])
-        return time.perf_counter() - start
+        return self._now() - start
 
     def _generate(self) -> float:
         new = min(NEW, self.length // 2)
         cache = self.decoder.cache(self.length)
         chosen_B = self.decoder(self.ids_BT[:, : self.length - new], cache=cache)[:, -1].argmax(-1)
-        start = time.perf_counter()
+        start = self._now()
         for _ in range(new):
             chosen_B = self.decoder(chosen_B[:, None], cache=cache)[:, -1].argmax(-1)
-        return (time.perf_counter() - start) / new
+        return (self._now() - start) / new

@@ -139,6 +139,24 @@ PRESETS: dict[str, dict[str, object]] = {
 }
 
 
+Dtype = Literal["auto", "fp32", "bf16"]
+"""`bf16` is mixed precision (`autocast`), `fp32` is not, and `auto` is what the training preset says."""
+
+
+def mixed_precision(dtype: str) -> bool | None:
+    """Return whether a dtype asks for mixed precision; None for `auto`."""
+    if dtype not in {"auto", "fp32", "bf16"}:
+        raise SpecError(f"dtype is auto, fp32 or bf16, not {dtype!r}")
+    return None if dtype == "auto" else dtype == "bf16"
+
+
+def with_options(training: str | Mapping[str, object] | Spec, **changes: float | None) -> Spec:
+    """Return the name of a training with some options changed; None leaves an option as it is."""
+    given = Spec.of(training)
+    said = {key: value for key, value in changes.items() if value is not None}
+    return Spec(given.name, tuple({**dict(given.options), **said}.items()))
+
+
 def training_preset(
     spec: str | Mapping[str, object] | Spec, defaults: Mapping[str, object] | None = None, **changes: object
 ) -> Training:
