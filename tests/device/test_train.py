@@ -306,10 +306,3 @@ def test_decoding_takes_as_many_rows_as_fit(here, monkeypatch):
     one_by_one = here.evaluate([3], decoding="real", device="cpu").predictions
     monkeypatch.undo()
     assert one_by_one.equals(here.evaluate([3], decoding="real", device="cpu").predictions)
-
-
-@pytest.mark.slow
-def test_two_ranks_of_the_selftest_agree_with_one():
-    from lengthwise.interface.selftest import LIMITS, two_ranks_error
-
-    assert two_ranks_error("cpu") < LIMITS["two ranks"]

@@ -91,6 +91,48 @@ def test_gpus_are_shared_as_asked_and_an_absent_one_is_not_replaced_by_the_cpu(m
     assert refused.state == "failed" and "was given a GPU, but torch finds none" in refused.why
 
 
+@pytest.mark.evidence
+@pytest.mark.timeout(600)
+def test_a_study_goes_on_when_a_machine_with_gpus_leaves(monkeypatch, tmp_path, figure):
+    """Two machines with a GPU each that does not exist; runs are placed by GPU and computed on the CPU."""
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("LENGTHWISE_BEAT", "1")
+    monkeypatch.setenv("RAY_health_check_period_ms", "500")
+    monkeypatch.setenv("RAY_health_check_failure_threshold", "3")
+    planned, store = Planned(tiny(seeds=4, resources={"gpus": 0.5, "cpus": 0.1})), Store(tmp_path / "parts")
+    (tmp_path / "parts").mkdir()
+    size = {"object_store_memory": 100_000_000, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **size})
+    machines = [cluster.add_node(num_cpus=1, num_gpus=1, **size) for _ in range(2)]
+
+    def slowly(job: Job) -> Outcome:
+        from lengthwise.study.work import do_job
+
+        Path(job.store, f"seen-{job.key}-{os.environ['CUDA_VISIBLE_DEVICES']}").touch()
+        time.sleep(3)
+        return do_job(job)
+
+    def leave(words: str) -> None:
+        if len(machines) == 2 and not words.startswith("0 of"):
+            cluster.remove_node(machines.pop(), allow_graceful=False)
+
+    try:
+        executor = RayExecutor(planned.study.resources, address=cluster.address, do=slowly)
+        assert executor.slots == 4
+        tally = Driver(planned, store, executor, device="cpu", tell=leave).run()
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    assert len(machines) == 1 and len(tally.done) == 8 and not tally.failed, tally
+    figure(f"a machine with GPUs left: {tally.again} jobs started again, 8 of 8 runs done")
+    assert tally.again > 0 and len(list(Path(tmp_path / "parts").glob("seen-*-0"))) == 8
+    apart = Store(tmp_path / "whole")
+    Driver(planned, apart, InProcess(), device="cpu").run()
+    keys = [item.key for item in planned.items({})[0]]
+    assert store.rows(keys).sort(ORDER).equals(apart.rows(keys).sort(ORDER))
+
+
 class Command:
     """`lengthwise study run` as a process that can be killed, with everything it has started."""
 

@@ -12,11 +12,13 @@ import pytest
 import lengthwise as lw
 from lengthwise.device import choose_device
 from lengthwise.folder import Folder
+from lengthwise.interface.results import reproducing_commands
 from lengthwise.spec import SpecError
 from lengthwise.study.cost import expected_seconds
 from lengthwise.study.drive import Driver, Tally, item_without_seed, remaining_seconds
 from lengthwise.study.executors import InProcess, Processes
 from lengthwise.study.file import StudyFile
+from lengthwise.study.launch import executor_of
 from lengthwise.study.plan import Planned, check_only_encoding_differs
 from lengthwise.study.store import Store
 from lengthwise.study.work import job_of
@@ -215,3 +217,50 @@ def test_ctrl_c_says_how_far_it_is_and_the_same_command_goes_on(tmp_path, again)
     _, said = process.communicate(timeout=120)
     assert process.returncode == 75 and "Traceback" not in said
     assert f"stopped: saved at step {'4' if again else ''}" in said and "the same command goes on" in said
+
+
+def test_how_many_runs_fit_on_a_gpu_is_said_if_more_fit_than_are_placed(monkeypatch):
+    from lengthwise.study.cost import gpu_memory_of_run
+    from lengthwise.study.launch import gpu_suggestion
+    from lengthwise.study.machines import gpu_share
+
+    def said(**resources) -> str | None:
+        return gpu_suggestion(Planned(tiny(resources=resources)))
+
+    assert said() is None  # there is no GPU here
+    needed = max(gpu_memory_of_run(Planned(tiny()).plan(point)) for point in Planned(tiny()).points)
+    monkeypatch.setattr("lengthwise.device.gpu_bytes", lambda: int(6.5 * needed))
+    assert "6 fit on a GPU" in said() and "not placed on GPUs" in said()
+    assert "4 on a GPU" in said(gpus=0.25) and "resources: {gpus: 0.166}" in said(gpus=0.25)
+    assert said(gpus=0.166) is None and said(gpus=2) is None
+    monkeypatch.setattr("lengthwise.device.gpu_bytes", lambda: int(1.5 * needed))
+    assert said() is None
+    assert all(int(1 / gpu_share(runs)) == runs for runs in range(1, 20))
+
+
+def test_a_worker_sees_as_many_gpus_as_its_run_asks_for(monkeypatch):
+    monkeypatch.setattr("lengthwise.device.visible_gpus", lambda: ["0", "1", "2", "3", "4"])
+    whole = executor_of("processes", tiny(resources={"gpus": 2}).resources)
+    assert (whole.slots, whole._gpus) == (2, ["0,1", "2,3"])
+    parts = executor_of("processes", tiny(resources={"gpus": 0.5}).resources, workers=3)
+    assert (parts.slots, parts._gpus) == (3, ["0", "1", "2", "3", "4"])
+
+
+def test_a_study_in_another_precision_has_other_runs(written, tmp_path):
+    plain, mixed, same = (lw.Study.read(written(), dtype=dtype) for dtype in ("auto", "bf16", "fp32"))
+    ids = [{item.key for item in one.items(str(tmp_path))} for one in (plain, mixed, same)]
+    assert ids[0] == ids[2] and not ids[0] & ids[1] and len(ids[1]) == len(ids[0])
+    assert all(item.plan.training.autocast for item in mixed.items(str(tmp_path)))
+    assert "--dtype bf16" in reproducing_commands(mixed) and "--dtype" not in reproducing_commands(plain)
+    linked = lw.Study.read("laptop", dtype="bf16")
+    assert all(linked.planned.plan(point).training.autocast for point in linked.planned.points[:3])
+    again = lw.Study.read(mixed, tasks="quick")
+    assert again.dtype == "bf16" and {item.key for item in again.items(str(tmp_path))} <= ids[1]
+    with pytest.raises(SpecError, match="dtype is auto, fp32 or bf16, not 'fp16'"):
+        lw.Study.read(written(), dtype="fp16")
+
+
+def test_an_estimate_for_an_accelerator_says_what_it_assumes(written):
+    told = str(lw.Study.read(written()).cost("t4"))
+    assert "assumed of NVIDIA T4: 40% of its published peak (8.1 TFLOP/s" in told and "it has no bf16" in told
+    assert "nothing was measured on one" in told and "such runs fit into its" in told
