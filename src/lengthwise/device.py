@@ -153,7 +153,13 @@ def without_waiting(data: Tensor | Sequence[object], device: torch.device) -> Te
 
 def place(model: Model, device: str | torch.device = "auto", bf16: bool = False) -> Model:
     """Return the model on a device; with `bf16` its forward passes are in mixed precision and its outputs in fp32."""
-    where = device if isinstance(device, torch.device) else choose_device(device).device
+    if isinstance(device, torch.device):
+        where = device
+    else:
+        chosen = choose_device(device)
+        where = chosen.device
+        if not is_host(where):
+            say_once(str(chosen))
     if bf16:
         entered: list[AbstractContextManager[object]] = []
 
