@@ -106,9 +106,11 @@ def _side_by_side(
             cache.keep(going)
             best_B = best_B[without_waiting(going, best_B.device)]
             active, lengths = [active[n] for n in going], [lengths[n] for n in going]
-        room = min(asked[row].budget - (cache.tokens - wide + lengths[n]) for n, row in enumerate(active))
-        unread = []
-        for _ in range(max(1, min(ahead, room))):
+        unread, many = [], ahead
+        if ahead > 1:  # no row outgrows its budget unread
+            room = min(asked[row].budget - (cache.tokens - wide + lengths[n]) for n, row in enumerate(active))
+            many = max(1, min(ahead, room))
+        for _ in range(many):
             places_B1 = _next_places(positions, active, asked, said)
             best_B = decoder(best_B[:, None], cache=cache, positions_BT=places_B1)[:, -1].argmax(-1)
             unread.append(best_B)
