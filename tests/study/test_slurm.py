@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import polars as pl
@@ -117,9 +117,9 @@ def _free_port() -> int:
         return free.getsockname()[1]
 
 
-def _until(true: object, seconds: float) -> None:
+def _until(true: Callable[[], bool], seconds: float) -> None:
     end = time.monotonic() + seconds
-    while not true():  # type: ignore[operator]
+    while not true():
         assert time.monotonic() < end, f"not after {seconds} s"
         time.sleep(0.5)
 

@@ -254,6 +254,13 @@ def test_a_study_in_another_precision_has_other_runs(written, tmp_path):
     assert "--dtype bf16" in reproducing_commands(mixed) and "--dtype" not in reproducing_commands(plain)
     linked = lw.Study.read("laptop", dtype="bf16")
     assert all(linked.planned.plan(point).training.autocast for point in linked.planned.points[:3])
+    some = written(
+        base={**TINY["base"], "training": "laptop:steps=3"},
+        vary={"encoding": ["nope", "rope"]},
+        linked=[{"task": "copy", "training": "laptop:steps=4"}, {"task": "sort"}],
+    )
+    partly = lw.Study.read(some, dtype="bf16").planned
+    assert [partly.plan(point).training.autocast for point in partly.points] == [True] * len(partly.points)
     again = lw.Study.read(mixed, tasks="quick")
     assert again.dtype == "bf16" and {item.key for item in again.items(str(tmp_path))} <= ids[1]
     with pytest.raises(SpecError, match="dtype is auto, fp32 or bf16, not 'fp16'"):

@@ -225,7 +225,6 @@ def export_model(
 @app.command()
 def selftest(
     device: Device = "auto",
-    dtype: Dtype = "auto",
     to: Annotated[Path, typer.Option(help="the file with everything, for a bug report")] = OUTPUT / "selftest.json",
     quiet: Quiet = False,
     as_json: Json = False,

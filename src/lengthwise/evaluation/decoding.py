@@ -36,9 +36,9 @@ def bytes_per_token(config: DecoderConfig) -> float:
 
 
 def rows_that_fit(decoder: Decoder, tokens: int, most: int = ROWS) -> int:
-    """How many rows of so many tokens to decode in one batch: all on the CPU, else what half of the free memory holds.
+    """Return the batch size for rows of this length: `most` on the CPU, else what fits into half of the free memory.
 
-    Scores of every query with every key count too where no fused kernel is used.
+    The estimate includes the scores of every query with every key, as if no fused kernel were used.
     """
     free = free_bytes(next(decoder.parameters()).device)
     if free is None:

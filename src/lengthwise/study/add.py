@@ -39,14 +39,13 @@ def with_dtype(study: StudyFile, dtype: Dtype) -> StudyFile:
     if (autocast := mixed_precision(dtype)) is None:
         return study
     content = study.model_dump()
-    content["base"]["training"] = str(with_options(study.base.training, autocast=autocast))
-    if study.vary.training is not None:
+    if study.vary.training is None:
+        content["base"]["training"] = str(with_options(study.base.training, autocast=autocast))
+    else:
         content["vary"]["training"] = [str(with_options(one, autocast=autocast)) for one in study.vary.training]
     for number, entry in enumerate(study.linked):
         if entry.training is not None:
             content["linked"][number]["training"] = str(with_options(entry.training, autocast=autocast))
-    if study.vary.training is not None or any(entry.training is not None for entry in study.linked):
-        content["base"]["training"] = study.base.training  # not used, and a file may not say both
     return StudyFile.of(content, study.name)
 
 

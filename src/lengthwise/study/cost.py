@@ -197,7 +197,7 @@ def run_cost(plan: Plan, machine: ThisMachine | Accelerator) -> Cost:
 
 def gpu_memory_of_run(plan: Plan) -> float:
     """Return the bytes that a run needs on a GPU."""
-    return ACCELERATORS["a100"].base + _counts(plan).memory
+    return Accelerator.base + _counts(plan).memory
 
 
 def _counts(plan: Plan) -> RunWorkCounts:

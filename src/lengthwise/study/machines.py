@@ -139,7 +139,7 @@ class Accelerator:
 
 
 def gpu_share(runs: int) -> float:
-    """Return the share of a GPU with which so many runs are placed on it, rounded down."""
+    """Return the fraction for `resources: {gpus: ...}` that places this many runs on one GPU."""
     return floor(1000 / runs) / 1000
 
 

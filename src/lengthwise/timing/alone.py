@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from lengthwise.spec import SpecError, one_line
-from lengthwise.timing.work import Setting
+from lengthwise.timing.work import Setting, Work
 
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 WARM = 8
@@ -54,7 +54,6 @@ def _child(there: Connection, setting: Setting, threads: int) -> None:
     import torch
 
     from lengthwise.device import is_host, peak_bytes, restart_peak
-    from lengthwise.timing.work import Work
 
     torch.set_num_threads(threads)
     try:
