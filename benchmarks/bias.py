@@ -29,6 +29,7 @@ from lengthwise.encoding import build_encoding
 from lengthwise.encoding.base import Encoding
 from lengthwise.model import DecoderConfig, attention, preset
 from lengthwise.model.layout import lay_out
+from lengthwise.normaliser.softmax import Softmax
 
 FORMS = {"columns": 0, "matrix": sys.maxsize}
 """Each form with the `COLUMNS_FROM` that leads to it."""
@@ -60,7 +61,9 @@ class Case:
         layout = lay_out(self.batch, self.tokens, device)
         attention_mask = attention.AttentionMask(self.config.mask, layout, layout)
         budget_B = torch.tensor(layout.counts, device=device)
-        context = attention.AttentionContext(self.encoding, self.config, attention_mask, torch.float32, budget_B)
+        context = attention.AttentionContext(
+            self.encoding, self.config, attention_mask, torch.float32, budget_B, Softmax(self.config.geometry)
+        )
         q_BHTE, k_BHTE, v_BHTE = self.qkv
         outs = [attention.fused_attention(q_BHTE, k_BHTE, v_BHTE, context) for _ in range(self.layers)]
         gradients: tuple[Tensor, ...] = ()

@@ -26,11 +26,12 @@ MAY_IMPORT = {
     "progress": set(),
     "task": set(),
     "encoding": set(),
-    "model": {"encoding"},
+    "normaliser": {"encoding"},
+    "model": {"encoding", "normaliser"},
     "training": {"model", "encoding", "task"},
     "evaluation": {"model", "encoding", "task"},
     "run": {"training", "evaluation", "model", "encoding", "task"},
-    "conformance": {"model", "encoding"},
+    "conformance": {"model", "encoding", "normaliser"},
     "analysis": {"model", "encoding", "task", "evaluation"},
     "theory": {"model", "encoding"},
     "corpora": set(),
@@ -40,7 +41,7 @@ MAY_IMPORT = {
     "reporting": {"evaluation", "statistics", "study", "publication", "encoding", "training"},
     "interface": {
         *("run", "study", "reporting", "statistics", "encoding", "task", "conformance", "model", "publication"),
-        *("analysis", "theory", "evaluation", "corpora", "hf", "timing", "training"),
+        *("analysis", "theory", "evaluation", "corpora", "hf", "timing", "training", "normaliser"),
     },
     "hf": {"model", "encoding", "task"},
     "timing": {"model", "encoding"},
@@ -119,13 +120,20 @@ def test_no_drawer_for_leftovers():
 def test_every_encoding_file_has_its_row_and_its_class_one_name():
     from lengthwise.encoding import ENCODINGS
 
-    others = {"__init__", "base", "labels", "signature", "positions", "scaling"}
+    others = {"__init__", "base", "labels", "recipes", "signature", "positions", "scaling"}
     files = {path.stem for path in (ROOT / "encoding").glob("*.py")} - others
     assert files == set(ENCODINGS)
     for name, where in ENCODINGS.items():
         module, _, cls = where.partition(":")
         assert module == f"lengthwise.encoding.{name}"
         assert cls.lower() == name.replace("_", "")
+
+
+def test_every_normaliser_file_has_its_row():
+    from lengthwise.normaliser import NORMALISERS
+
+    files = {path.stem for path in (ROOT / "normaliser").glob("*.py")} - {"__init__", "base"}
+    assert files == {where.partition(":")[0].rpartition(".")[2] for where in NORMALISERS.values()}
 
 
 def test_every_task_has_its_file_and_its_class_one_name():

@@ -21,7 +21,7 @@ from lengthwise.encoding.t5 import T5
 from lengthwise.model import attention, decoder, layout
 from lengthwise.model.attention import AttentionContext, AttentionMask
 from lengthwise.model.decoder import Decoder
-from tests.conformance import mutants_rope
+from tests.conformance import mutants_newer, mutants_rope
 from tests.conformance.mutants_further import FURTHER
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -36,6 +36,8 @@ class Mutant:
     caught_by: set[str]
     patch: Patch | None = None
     positions: str = "consecutive"
+    normaliser: str = "softmax"
+    temperature: str = "constant"
     whole: bool = True
     """Whether all checks are run on it, or, for the sake of time, those that must catch it."""
     notes: str = field(default="", compare=False)
@@ -385,8 +387,8 @@ def _is_causal_with_fewer_queries(patch):
     patch.setattr(AttentionMask, "plain", property(lambda self: True))
     real = AttentionContext.__init__
 
-    def init(self, encoding, config, attention_mask, dtype, budget_B):
-        real(self, encoding, config, attention_mask, dtype, budget_B)
+    def init(self, encoding, config, attention_mask, dtype, *rest):
+        real(self, encoding, config, attention_mask, dtype, *rest)
         self.key_positions_BK = attention_mask.keys.positions_BT.to(dtype)
 
     patch.setattr(AttentionContext, "__init__", init)
@@ -451,8 +453,8 @@ def _bidirectional_stays_causal(patch):
 def _scale_by_width_always(patch):
     real = AttentionContext.__init__
 
-    def init(self, encoding, config, attention_mask, dtype, budget_B):
-        real(self, encoding, config, attention_mask, dtype, budget_B)
+    def init(self, encoding, config, attention_mask, dtype, *rest):
+        real(self, encoding, config, attention_mask, dtype, *rest)
         self.scale = config.head_width**-0.5
 
     patch.setattr(AttentionContext, "__init__", init)
@@ -472,13 +474,13 @@ def _mask_from_ids(patch):
 def _weights_without_bias(patch):
     real = attention.dense
 
-    def dense(q, k, v, context, *, taps=None, at="", **rest):
-        if taps is None or not taps.has(f"{at}.weights"):
-            return real(q, k, v, context, taps=taps, at=at, **rest)
+    def dense(q, k, v, context, *, taps=None, tap_prefix="", **rest):
+        if taps is None or not taps.has(f"{tap_prefix}.weights"):
+            return real(q, k, v, context, taps=taps, tap_prefix=tap_prefix, **rest)
         weights = (
             (q @ k.mT * context.scale).masked_fill(~context.attention_mask.allowed_BQK[:, None], -torch.inf).softmax(-1)
         )
-        return taps(f"{at}.weights", weights) @ v
+        return taps(f"{tap_prefix}.weights", weights) @ v
 
     patch.setattr(attention, "dense", dense)
 
@@ -581,4 +583,6 @@ MUTANTS = [
     Mutant("the length of the call for the budget", mutants_rope.LengthOfTheCall, {"C01", "C02", "T05"}),
     Mutant("the longest budget of the batch", mutants_rope.LongestOfTheBatch, {"T02"}),
     Mutant("a window off by one", mutants_rope.WindowOffByOne, {"T12"}),
+    *(Mutant(name, encoding, caught_by) for name, encoding, caught_by in mutants_newer.ENCODINGS),
+    *(Mutant(**given, whole=False) for given in mutants_newer.ATTENTION),
 ]

@@ -11,7 +11,8 @@ def run(mutant: Mutant) -> dict[str, str]:
         if mutant.patch is not None:
             mutant.patch(patch)
         only = None if mutant.whole else mutant.caught_by
-        report = verify(mutant.encoding, positions=mutant.positions, only=only)
+        given = {"positions": mutant.positions, "normaliser": mutant.normaliser, "temperature": mutant.temperature}
+        report = verify(mutant.encoding, **given, only=only)
     return {result.id: result.status for result in report.results}
 
 

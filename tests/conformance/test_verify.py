@@ -106,7 +106,7 @@ def test_parameters_without_initial_values_do_not_blame_the_model(monkeypatch):
 
 
 def test_ids_are_unique_and_sentences_end():
-    assert len({check.id for check in CHECKS}) == len(CHECKS) == 34
+    assert len({check.id for check in CHECKS}) == len(CHECKS) == 37
     assert all(sentence.endswith(".") and sentence[0].isupper() for sentence in checks().values())
 
 

@@ -73,5 +73,5 @@ def test_a_bias_of_another_dtype_is_caught():
 def test_columns_keep_heads_as_wide_as_kernels_want(monkeypatch):
     monkeypatch.setattr("lengthwise.model.attention.COLUMNS_FROM", 0)
     assert kernel("alibi", torch.float32, training=True) == "memory-efficient"
-    monkeypatch.setattr("lengthwise.model.attention.KERNEL_WIDTH", 1)
+    monkeypatch.setattr("lengthwise.model.fused.KERNEL_WIDTH", 1)
     assert kernel("alibi", torch.float32, training=True) == "math"

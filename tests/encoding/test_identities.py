@@ -263,3 +263,87 @@ def test_xpos_refuses_fp16_where_it_would_be_wrong_in_silence():
     q = torch.ones(1, 4, 3, 8, dtype=torch.float16)
     with pytest.raises(SpecError, match="fp16 cannot hold"):
         xpos.rotate(q, q, xpos.prepare(places, places, torch.tensor([3])))
+
+
+# --- encodings of 2024 to 2026 ---------------------------------------------------------------------------------------
+
+
+def drawn(name: str):
+    """An encoding with random parameters, marks of random tokens, and scores with what `score` gets."""
+    encoding = built(name)
+    with torch.no_grad():
+        for number, parameter in enumerate(encoding.parameters()):
+            parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number)))
+    x = torch.randn(1, TOKENS, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    return encoding, x
+
+
+def behind(scores):
+    """The scores of keys that a causal mask shows."""
+    return scores[..., torch.ones(TOKENS, TOKENS).tril() > 0]
+
+
+@torch.no_grad()
+def test_path_without_strength_is_nope():
+    encoding, x = drawn("path")
+    encoding.strength.zero_()
+    encoding.strength_bias.fill_(-1e3)
+    scores, given = pair(encoding, marks=encoding.mark(x))
+    assert torch.allclose(behind(encoding.score(scores, given)), behind(scores), atol=1e-12)
+    encoding.strength_bias.fill_(0.0)
+    scores, given = pair(encoding, marks=encoding.mark(x))
+    assert float((encoding.score(scores, given) - scores).abs().max()) > 0.1
+
+
+@torch.no_grad()
+def test_wall_without_decay_is_nope():
+    encoding, x = drawn("wall")
+    scores, given = pair(encoding, marks=torch.zeros_like(encoding.mark(x)))
+    assert torch.allclose(encoding.score(scores, given), scores, atol=1e-12)
+    scores, given = pair(encoding, marks=encoding.mark(x))
+    assert float((encoding.score(scores, given) - scores).abs().max()) > 0.1
+
+
+def test_wall_has_finite_gradients_where_sums_overflow():
+    encoding, _ = drawn("wall")
+    marks = torch.full((1, 4, TOKENS, 8), -400.0, dtype=torch.float64, requires_grad=True)
+    scores, given = pair(encoding, marks=marks)
+    encoding.score(scores, given).masked_fill(~given.allowed_BQK[:, None], -torch.inf).softmax(
+        -1
+    ).square().sum().backward()
+    assert bool(marks.grad.isfinite().all())
+
+
+@torch.no_grad()
+def test_selective_rope_with_increments_of_one_is_rope():
+    encoding, x = drawn("selective_rope:theta=10000.0:drift=true")
+    encoding.up.zero_()
+    encoding.log_drift.zero_()
+    scores, given = pair(encoding, marks=encoding.mark(x))
+    rope = built("rope")
+    places = torch.arange(float(TOKENS), dtype=torch.float64)[None]
+    q, k = rope.rotate(given.q_BHQE, given.k_BHKE, rope.prepare(places, places, torch.tensor([TOKENS])))
+    assert torch.allclose(encoding.score(scores, given), q @ k.mT, atol=1e-9)
+
+
+@torch.no_grad()
+def test_inkling_is_nope_beyond_its_extent_and_without_profiles():
+    encoding, x = drawn("inkling:extent=3:rank=2")
+    scores, given = pair(encoding, marks=encoding.mark(x))
+    changed = (encoding.score(scores, given) - scores)[0]
+    distance = torch.arange(TOKENS)[:, None] - torch.arange(TOKENS)
+    near = (distance >= 0) & (distance < 3)
+    assert bool((changed[:, ~near] == 0).all()) and bool((changed[:, near] != 0).all())
+    encoding.profiles.zero_()
+    assert torch.equal(encoding.score(scores, given), scores)
+
+
+@torch.no_grad()
+def test_cable_is_forgetting():
+    """CABLE adds b_i − b_j with b the running sum of −softplus(w · x): forgetting with the gate sigmoid(−w · x)."""
+    encoding, x = drawn("forgetting")
+    scores, given = pair(encoding, marks=encoding.mark(x))
+    h_BHT = torch.nn.functional.linear(x, -encoding.weight, -encoding.bias_H).transpose(1, 2)
+    b_BHT = (-torch.nn.functional.softplus(h_BHT)).cumsum(-1)
+    wanted = scores + b_BHT[..., :, None] - b_BHT[..., None, :]
+    assert torch.allclose(behind(encoding.score(scores, given)), behind(wanted), atol=1e-12)

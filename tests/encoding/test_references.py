@@ -1,13 +1,21 @@
 """Every encoding against an implementation that is not ours."""
 
 import math
+import subprocess
+import sys
+import zipfile
 
 import numpy as np
 import pytest
 import torch
 
+from lengthwise.conformance.reference import Triangle
 from lengthwise.encoding import build_encoding
-from lengthwise.encoding.base import Geometry
+from lengthwise.encoding.base import Geometry, QueriesAndKeys
+from lengthwise.encoding.recipes import RECIPES, recipe
+from lengthwise.model import Decoder, preset
+from lengthwise.normaliser.entmax import Entmax
+from lengthwise.spec import SpecError, parse_specs
 
 transformers = pytest.importorskip("transformers", reason="references come from the extra `hf`")
 
@@ -168,3 +176,215 @@ def test_positions_added_to_embeddings_have_their_standard_deviation_as_amplitud
     learned.initialize(lambda name: torch.Generator().manual_seed(0))
     assert float(learned.table.detach().std()) == pytest.approx(0.07, rel=0.02)
     assert math.isclose(float(build_encoding("sinusoidal:amplitude=2.0", small).amplitude), 2.0)
+
+
+# --- encodings of 2024 to 2026 ---------------------------------------------------------------------------------------
+
+SMALL = Geometry(width=32, heads=4, head_width=8)
+
+
+def random(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def filled(spec: str):
+    """An encoding with random parameters in float64."""
+    made = build_encoding(spec, SMALL).double()
+    with torch.no_grad():
+        for number, parameter in enumerate(made.parameters()):
+            parameter.copy_(0.5 * random(*parameter.shape, seed=number))
+    return made
+
+
+def scored(encoding, q, k, x, scale: float = 8**-0.5):
+    """What the encoding makes of the scores of queries and keys under a causal mask, with `documents_BK`."""
+    tokens = q.shape[2]
+    places = torch.arange(float(tokens), dtype=torch.float64)[None]
+    allowed = torch.ones(1, tokens, tokens).tril() > 0
+    given = QueriesAndKeys(q * scale, k, places, places, allowed, None, scale, encoding.mark(x))
+    return encoding.score(q @ k.mT * scale, given).masked_fill(~allowed[:, None], -torch.inf)
+
+
+@torch.no_grad()
+def test_pope_equals_x_transformers(figure):
+    polar = pytest.importorskip("x_transformers.x_transformers")
+    ours, theirs = filled("pope"), polar.PolarEmbedding(8, 4).double()
+    theirs.learned_bias.copy_(ours.phase[:, None])
+    q, k, places = random(2, 4, 11, 8), random(2, 4, 11, 8, seed=1), torch.arange(11)
+    frequencies, bias = theirs(places)
+    wanted = polar.apply_polar_pos_emb(q, frequencies) @ polar.apply_polar_pos_emb(k, frequencies[:, None] + bias).mT
+    positions = places[None].double()
+    turned_q, turned_k = ours.rotate(q, k, ours.prepare(positions, positions, torch.tensor([11])))
+    difference = float((turned_q @ turned_k.mT - wanted).abs().max())
+    figure(f"PoPE against x-transformers: largest difference {difference:.1e}")
+    assert difference < 1e-5  # they compute lengths and angles in fp32
+
+
+@torch.no_grad()
+def test_wall_equals_the_naive_code_of_fla(figure):
+    """As `naive_wall_attn` in fla 0.6.0 (fla/ops/wall_attn/naive.py), with torch.cumsum for its Triton kernel."""
+    ours, x = filled("wall"), random(2, 13, 32, seed=3)
+    q, k = random(2, 4, 13, 8), random(2, 4, 13, 8, seed=1)
+    gate = torch.nn.functional.logsigmoid(x @ ours.weight.T + ours.bias_N).view(2, 13, 4, 8)
+    log2 = gate.cumsum(1) / math.log(2)
+    spread = torch.exp2(log2[:, :, None] - log2[:, None])
+    products = (q.transpose(1, 2)[:, :, None] * k.transpose(1, 2)[:, None] * spread).sum(-1).permute(0, 3, 1, 2)
+    hidden = torch.ones(13, 13).triu(1) > 0
+    wanted = torch.exp2(products.masked_fill(hidden, -torch.inf) * 8**-0.5 / math.log(2))
+    wanted = wanted / wanted.sum(-1, keepdim=True)
+    difference = float((scored(ours, q, k, x).softmax(-1) - wanted).abs().max())
+    figure(f"Wall against fla's naive code: largest difference {difference:.1e}")
+    assert difference < 1e-12
+
+
+@torch.no_grad()
+def test_dape_is_the_network_of_its_authors(figure):
+    ours, x = filled("dape:hidden=6"), random(1, 9, 32, seed=3)
+    q, k = random(1, 4, 9, 8), random(1, 4, 9, 8, seed=1)
+    theirs = torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.LeakyReLU(), torch.nn.Linear(6, 4)).double()
+    for parameter, value in zip(theirs.parameters(), (ours.up, ours.up_bias, ours.down), strict=False):
+        parameter.copy_(value)
+    distance = (torch.arange(9.0)[:, None] - torch.arange(9.0)).abs().double()
+    r1, r2 = (part.clamp(min=0.01)[:, None, None] for part in (ours.inner_encoding.r1, ours.inner_encoding.r2))
+    scores, bias = q @ k.mT * 8**-0.5, (-r1 * torch.log(1 + r2 * distance))[None]
+    both = torch.cat([scores, bias], 1).permute(0, 2, 3, 1)
+    wanted = scores + bias + theirs(both).permute(0, 3, 1, 2)  # its last bias is a constant of each head
+    hidden = torch.ones(9, 9).triu(1) > 0
+    wanted = wanted.masked_fill(hidden, -torch.inf).softmax(-1)
+    difference = float((scored(ours, q, k, x).softmax(-1) - wanted).abs().max())
+    figure(f"DAPE against torch's layers: largest difference {difference:.1e}")
+    assert difference < 1e-12
+
+
+@torch.no_grad()
+def test_selective_rope_equals_its_authors_forward_pass(figure):
+    """As `SelectiveRoPE.forward` without gate and Triton (selective_rope/modules/rotary.py at 9d06c33), in float64."""
+    ours, x = filled("selective_rope:drift=true"), random(2, 13, 32, seed=3)
+    q, k = random(2, 4, 13, 8), random(2, 4, 13, 8, seed=1)
+    unit = torch.nn.functional.normalize(x.view(2, 13, 4, 8), dim=-1).flatten(-2)
+    phi = (unit @ ours.down.T @ ours.up.T).transpose(1, 2)
+    kernel = ours.taps.reshape(16, 1, 4)
+    phi = torch.nn.functional.conv1d(torch.nn.functional.pad(phi, (3, 0)), kernel, groups=16).transpose(1, 2)
+    phi = phi.view(2, 13, 4, 4) + ours.log_drift.exp()
+    angle = (phi.cumsum(1) / 500_000 ** (torch.arange(0, 8, 2).double() / 8)).transpose(1, 2)
+
+    def turned(part: torch.Tensor) -> torch.Tensor:
+        a, b = part[..., :4], part[..., 4:]
+        return torch.cat([a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()], -1)
+
+    wanted = (turned(q) @ turned(k).mT * 8**-0.5).masked_fill(torch.ones(13, 13).triu(1) > 0, -torch.inf)
+    difference = float((scored(ours, q, k, x).softmax(-1) - wanted.softmax(-1)).abs().max())
+    figure(f"Selective RoPE against its authors' operations: largest difference {difference:.1e}")
+    assert difference < 1e-12
+
+
+@pytest.mark.parametrize("length", [40, 200])
+def test_longrope_equals_transformers(length, figure):
+    from transformers import Phi3Config
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    short, long = [1.0, 1.1, 1.3, 1.7], [1.0, 2.0, 4.5, 9.0]
+    config = Phi3Config(
+        hidden_size=32, num_attention_heads=4, num_key_value_heads=4, max_position_embeddings=256,
+        original_max_position_embeddings=64, pad_token_id=0,
+        rope_scaling={"rope_type": "longrope", "short_factor": short, "long_factor": long, "factor": 4.0,
+                      "original_max_position_embeddings": 64, "rope_theta": 10_000.0},
+    )  # fmt: skip
+    wanted, magnitude = ROPE_INIT_FUNCTIONS["longrope"](config, None, seq_len=length)
+    listed = [",".join(map(str, factors)) for factors in (short, long)]
+    ours = build_encoding(f"rope:scaling=longrope:trained=64:factor=4:short=[{listed[0]}]:long=[{listed[1]}]", SMALL)
+    got, factor = ours.frequencies(torch.zeros(1), torch.tensor([length]))
+    difference = float((got.flatten() - wanted).abs().max())
+    figure(f"LongRoPE at {length} of 64 tokens against transformers: {difference:.1e}, magnitude {factor:.4f}")
+    assert difference < 1e-7 and factor == pytest.approx(magnitude)
+
+
+@pytest.mark.evidence
+@torch.no_grad()
+def test_path_and_entmax_equal_the_packages_of_their_authors(tmp_path, figure):
+    """fla's naive PaTH run from its source text, and the entmax package, both fetched from the package registry."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "fla-core", "entmax", "-d", str(tmp_path)],
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for wheel in tmp_path.glob("*.whl"):
+        zipfile.ZipFile(wheel).extractall(tmp_path)
+    source = (tmp_path / "fla" / "ops" / "path_attn" / "naive.py").read_text()
+    known: dict = {}
+    exec(compile(source, "naive.py", "exec"), known)
+    ours, x = filled("path:rank=5"), random(2, 77, 32, seed=3)
+    q, k, v = (random(2, 4, 77, 8, seed=seed) for seed in (0, 1, 2))
+    marks = ours.mark(x).transpose(1, 2)
+    given = [part.transpose(1, 2).float() for part in (q, k, v)]
+    gate = torch.zeros(2, 77, 4)
+    wanted = known["naive_path_attn"](*given, marks[..., :-1].float(), marks[..., -1].float(), gate, 8**-0.5)
+    got = scored(ours, q, k, x).softmax(-1) @ v
+    difference = float((got.transpose(1, 2) - wanted).abs().max())
+    figure(f"PaTH against fla's naive code, 77 tokens: largest difference {difference:.1e}")
+    assert difference < 1e-5
+    sys.path.insert(0, str(tmp_path))
+    try:
+        from entmax import entmax15, entmax_bisect, sparsemax
+    finally:
+        sys.path.remove(str(tmp_path))
+    scores = 3 * random(3, 4, 20, 20, seed=9)
+    for alpha, theirs in (
+        (1.5, entmax15(scores, dim=-1)),
+        (2.0, sparsemax(scores, dim=-1)),
+        (1.3, entmax_bisect(scores, 1.3, dim=-1, n_iter=60)),
+    ):
+        mine = Entmax(SMALL, alpha=alpha).weigh(scores, Triangle(20))
+        figure(
+            f"entmax {alpha} against the entmax package: largest difference {float((mine - theirs).abs().max()):.1e}"
+        )
+        assert torch.allclose(mine, theirs, atol=1e-9)
+
+
+def test_recipes_are_the_default_configurations_of_transformers():
+    from transformers import Cohere2Config, Gemma3TextConfig, SmolLM3Config
+    from transformers.models.gemma4.configuration_gemma4 import Gemma4TextConfig
+    from transformers.models.inkling.configuration_inkling import InklingTextConfig
+    from transformers.models.llama4.configuration_llama4 import Llama4TextConfig
+
+    def layers(name: str) -> list[str]:
+        return [str(spec) for spec in parse_specs(recipe(name).encoding(layers=12, window=8))]
+
+    def rotates(name: str) -> list[int]:
+        return [int(spec != "nope") for spec in layers(name)]
+
+    def local(config) -> list[bool]:
+        return ["full" not in kind and kind != "hybrid" for kind in config.layer_types]
+
+    llama, smol = Llama4TextConfig(num_hidden_layers=12), SmolLM3Config(num_hidden_layers=12)
+    assert rotates("llama4") == llama.no_rope_layers and rotates("smollm3") == smol.no_rope_layers
+    assert llama.attention_chunk_size == RECIPES["llama4"].window == llama.floor_scale and llama.attn_scale == 0.1
+    thetas = {"llama4": llama.rope_parameters["rope_theta"], "smollm3": smol.rope_parameters["rope_theta"]}
+    assert all(f"theta={theta:.1f}" in layers(name)[0] for name, theta in thetas.items())
+    for name, config in (
+        ("cohere2", Cohere2Config(num_hidden_layers=12)),
+        ("gemma3", Gemma3TextConfig(num_hidden_layers=12)),
+        ("gemma4", Gemma4TextConfig(num_hidden_layers=12)),
+        ("inkling", InklingTextConfig(num_hidden_layers=12)),
+    ):
+        assert ["window=8" in spec for spec in layers(name)] == local(config), name
+        assert config.sliding_window == RECIPES[name].window
+    for name, config in (("gemma3", Gemma3TextConfig()), ("gemma4", Gemma4TextConfig())):
+        near, far = (config.rope_parameters[kind] for kind in ("sliding_attention", "full_attention"))
+        assert near["rope_theta"] == 10_000 and f"theta={far['rope_theta']:.1f}" in layers(name)[5]
+    assert Gemma4TextConfig().rope_parameters["full_attention"]["partial_rotary_factor"] == 0.25
+    inkling = InklingTextConfig()
+    assert inkling.rel_extent == 2 * inkling.sliding_window and inkling.log_scaling_alpha == 0.1
+    with pytest.raises(
+        SpecError, match="gemma3 repeats every 6 layers, so the number of layers is a multiple of that, not 4"
+    ):
+        recipe("gemma3").encoding(layers=4)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@torch.no_grad()
+def test_a_recipe_is_a_model(name):
+    one = recipe(name)
+    decoder = Decoder(preset(one.model(), vocabulary=16), parse_specs(one.encoding()))
+    assert bool(decoder(torch.arange(16)[None].repeat(1, 3)).isfinite().all())
+    assert len(decoder.specs) == len(one.period)

@@ -243,7 +243,7 @@ WRONG = {
     "rope:scaling=dynamic:trained=1": "at least 2, not 1",
     "rope:scaling=linear:factor=2:p=0": "nothing to scale",
     "rope:scaling=linear:factor=2:fraction=0": "nothing to scale",
-    "rope:scaling=longrope": "Input should be 'linear', 'ntk', 'dynamic', 'yarn' or 'llama3'",
+    "rope:scaling=longrope": "needs short, a list of",
     "rope:p=1.5": "from 0 to 1",
     "rope:p=0.1": "turns none; write at least p=0.125",
     "rope:p=0.5:fraction=0.5": "two ways to turn less",

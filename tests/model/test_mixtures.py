@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from lengthwise.encoding.base import Geometry
 from lengthwise.model import Decoder, preset
 from lengthwise.model.decode import greedy
 from lengthwise.model.taps import Recorder
@@ -13,6 +14,7 @@ from lengthwise.run.identity import Plan, encodings_of
 from lengthwise.spec import SpecError, parse_specs
 
 FOUR = "3*local:window=4,nope"
+GEOMETRY = Geometry(width=32, heads=2, head_width=8)
 
 
 def model(encoding, layers=4, **changes) -> Decoder:
@@ -97,16 +99,16 @@ def test_an_option_that_did_not_arrive_is_an_error():
 
 def test_yarn_and_llama4_have_the_published_values(figure):
     positions = torch.tensor([[0, 100, 8190, 8191, 16382, 16383, 100_000]], dtype=torch.float64)
-    got = build_temperature("llama4").factor(positions).flatten()
+    got = build_temperature("llama4", GEOMETRY).factor(positions + 1, positions).flatten()
     # As in transformers' Llama 4: log1p(floor((t + 1) / 8192)) · 0.1 + 1.
     wanted = torch.log1p(torch.floor((positions[0] + 1.0) / 8192)) * 0.1 + 1.0
     figure(f"llama4 at positions 8191 and 100,000: {float(got[3]):.4f}, {float(got[6]):.4f}")
     assert torch.allclose(got, wanted, atol=1e-12) and got[:3].tolist() == [1, 1, 1]
     assert float(got[3]) == pytest.approx(1 + 0.1 * math.log(2))
-    small = build_temperature("llama4:scale=0.5:floor=4").factor(positions[:, :2]).flatten()
+    small = build_temperature("llama4:scale=0.5:floor=4", GEOMETRY).factor(positions[:, :2] + 1, positions).flatten()
     assert small.tolist() == pytest.approx([1.0, 1 + 0.5 * math.log1p(25)])
-    assert build_temperature("yarn:factor=4").factor(positions) == pytest.approx((0.1 * math.log(4) + 1) ** 2)
-    assert build_temperature("yarn:factor=1").factor(positions) == 1.0
+    stretched, same = (build_temperature(f"yarn:factor={s}", GEOMETRY).factor(positions, positions) for s in (4, 1))
+    assert stretched == pytest.approx((0.1 * math.log(4) + 1) ** 2) and same == 1.0
 
 
 @torch.no_grad()
@@ -136,7 +138,7 @@ def test_a_temperature_for_nope_layers_leaves_the_others_alone(temperature):
         ("yarn", "needs 'factor'"),
         ("yarn:factor=0.5", "at least 1, not 0.5"),
         ("llama4:floor=0:layers=all", "floor of at least 1"),
-        ("llama4:layers=rope", "Input should be 'all' or 'nope'"),
+        ("llama4:layers=rope", "Input should be 'all', 'nope' or 'global'"),
     ],
 )
 def test_a_temperature_that_would_do_nothing_is_refused(temperature, words):

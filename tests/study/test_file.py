@@ -12,7 +12,7 @@ import yaml
 
 import lengthwise
 from lengthwise.evaluation.cases import parse_lengths
-from lengthwise.spec import Spec
+from lengthwise.spec import Spec, SpecError
 from lengthwise.study import StudyFile
 from lengthwise.study.check import check
 from lengthwise.study.file import BaseRunOptions, CrossedOptions, LearningRateRule, LinkedOptions, schema
@@ -117,7 +117,12 @@ def test_lengths_are_listed_or_a_range():
         parse_lengths("8, 16,32") == [8, 16, 32]
         and parse_lengths("17-19") == [17, 18, 19]
         and parse_lengths("3,5-6") == [3, 5, 6]
+        and parse_lengths("64..4096:x2") == [64, 128, 256, 512, 1024, 2048, 4096]
+        and parse_lengths("10, 20..80:x1.5") == [10, 20, 30, 45, 68]
     )
+    for wrong in ("64..32:x2", "64..128:x1", "0..8:x2"):
+        with pytest.raises(SpecError, match=r"is no ladder: write first..last:xfactor"):
+            parse_lengths(wrong)
 
 
 def test_a_rate_is_chosen_on_the_first_task_of_a_group():

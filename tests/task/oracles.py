@@ -7,7 +7,7 @@ rewriting strings.
 
 import re
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, reduce
 from string import ascii_lowercase, ascii_uppercase, digits
 from typing import Any, NamedTuple
 
@@ -46,6 +46,19 @@ def components(form: str) -> frozenset[str]:
     bits = re.fullmatch("i([01])c([01])o([01])v([01])r([01])", form)
     assert bits, f"{form} is not a format"
     return frozenset(name for name, bit in zip(COMPONENTS, bits.groups(), strict=True) if bit == "1")
+
+
+def _permutations(words: str) -> list[str]:
+    assert all(sorted(word) == ["1", "2", "3"] for word in words.split()), words
+    return words.split()
+
+
+def _stored(stored: str, asked: str) -> tuple[int, dict[str, str], list[str]]:
+    """The number of tokens, values by key, and the keys that are asked, of words of two tokens."""
+    found = re.findall(r"(\d+ \d+) : (\d+ \d+) _", stored)
+    rest = re.sub(r"(\d+ \d+) : (\d+ \d+) _", "", stored)
+    assert not rest.replace("_", "").strip() and len(dict(found)) == len(found), stored
+    return len(stored.split()), dict(found), re.findall(r"\? (\d+ \d+)", asked)
 
 
 def values(variant: str, protocol: str, prompt: str) -> Any:
@@ -571,5 +584,33 @@ ORACLES = {
         read=_expression,
         units=lambda read: len(read.split()[::2]),
         solve=lambda read: str(eval(read) % 5),
+    ),
+    "group": Oracle(
+        ours=r"(.+) =",
+        paper=None,
+        read=_permutations,
+        units=len,
+        solve=lambda read: reduce(lambda a, b: "".join(b[int(place) - 1] for place in a), read),
+    ),
+    "majority": Oracle(
+        ours=r"([01](?: [01])*) =",
+        paper=None,
+        read=str.split,
+        units=len,
+        solve=lambda read: ["tie", "1", "0"][(read.count("1") > read.count("0")) - (read.count("1") < read.count("0"))],
+    ),
+    "nback": Oracle(
+        ours=r"([a-p](?: [a-p])*) =",
+        paper=None,
+        read=str.split,
+        units=len,
+        solve=lambda read: read[-3],
+    ),
+    "mqmtar": Oracle(
+        ours=r"(.+?) (\?.+)",
+        paper=None,
+        read=_stored,
+        units=lambda read: read[0],
+        solve=lambda read: " ".join(f"? {read[1][key]}" for key in read[2]),
     ),
 }

@@ -39,6 +39,8 @@ VARIANTS = (*PUBLISHED, *PAPER, *OTHERS)
 STEPWISE = tuple(spec for spec in (*PUBLISHED, *PAPER) if ORACLES[spec.removesuffix(":protocol=paper")].steps)
 # The same tasks with few symbols, so that longer instances can be enumerated too.
 FEW = (
+    "nback:letters=3",
+    "mqmtar:letters=2:queries=1",
     *("copy:variant=replace:alphabet=5", "copy:variant=random:alphabet=3", "copy:variant=random2:alphabet=2"),
     *("reverse:variant=once:alphabet=2", "reverse:variant=twice:alphabet=3", "reverse:variant=back:alphabet=3"),
     *("sort:variant=single:alphabet=3", "sort:variant=multi:largest=12", "lego:names=4:longest=4"),
@@ -172,7 +174,15 @@ def test_every_published_variant_has_an_oracle_and_every_oracle_a_task():
 
 
 # More than 3,000 instances of their shortest length; few symbols make up for them, and programs have a list below.
-LARGE = ("copy:variant=replace", "sort:variant=multi", "sort:variant=multi:protocol=paper", "lego", "recall")
+LARGE = (
+    "copy:variant=replace",
+    "sort:variant=multi",
+    "sort:variant=multi:protocol=paper",
+    "lego",
+    "recall",
+    "nback",
+    "mqmtar",
+)
 ENUMERATED = [*(spec for spec in VARIANTS if spec not in LARGE and not spec.startswith("pcfg")), *FEW]
 
 

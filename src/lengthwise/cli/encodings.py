@@ -13,15 +13,17 @@ from lengthwise.cli.runs import Device, ForwardDtype
 from lengthwise.cli.terminal import Json, app, print_table, say, show
 from lengthwise.spec import SpecError, did_you_mean, parse_specs
 
+_TABLES = "tasks, encodings, positions, normalisers, temperatures, recipes, presets, checks or studies"
+
 
 @app.command("list")
 def list_(
-    what: Annotated[str, typer.Argument(help="tasks, encodings, positions, presets, checks or studies")],
+    what: Annotated[str, typer.Argument(help=_TABLES)],
     markdown: Annotated[bool, typer.Option("--markdown", help="the encodings as a page of Markdown")] = False,
     as_json: Json = False,
 ) -> None:
-    """List tasks, encodings, presets, checks or studies."""
-    tables = ("tasks", "encodings", "positions", "presets", "checks", "studies")
+    """List what there is: tasks, encodings, recipes, studies"""
+    tables = tuple(_TABLES.replace(" or", ",").split(", "))
     if what not in tables:
         raise SpecError(f"there is no list of {what!r}.{did_you_mean(what, tables)}")
     if markdown and what != "encodings":
@@ -36,6 +38,8 @@ def list_(
 def verify(
     encoding: Annotated[str, typer.Argument(help="a name, module:Class or file.py:Class; commas separate several")],
     positions: Annotated[str, typer.Option(help="the kind of positions to verify it under")] = "consecutive",
+    normaliser: Annotated[str, typer.Option(help="the normaliser of the models, e.g. sink")] = "softmax",
+    temperature: Annotated[str, typer.Option(help="their attention temperature, e.g. ssmax")] = "constant",
     only: Annotated[list[str] | None, typer.Option(help="run these checks only, e.g. T05,T13")] = None,
     every: Annotated[bool, typer.Option("--all", help="print every check, not only those that failed")] = False,
     as_json: Json = False,
@@ -48,7 +52,8 @@ def verify(
     if not named:
         raise SpecError("name an encoding, e.g. lengthwise verify rope")
     chosen = [id for text in only or () for id in text.replace(",", " ").split()] or None
-    reports = [lw.verify(spec, positions=positions, only=chosen) for spec in named]
+    given = {"positions": positions, "normaliser": normaliser, "temperature": temperature, "only": chosen}
+    reports = [lw.verify(spec, **given) for spec in named]
     if as_json:
         told = [report.plain() for report in reports]
         print(json.dumps(told if len(told) > 1 else told[0], indent=2))

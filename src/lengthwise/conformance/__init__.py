@@ -17,6 +17,7 @@ import torch
 from lengthwise.conformance import (  # noqa: F401 - importing them registers their checks
     claims,
     mathematics,
+    normalisers,
     placement,
     published,
     rotation,
@@ -42,14 +43,18 @@ def verify(
     encoding: str | Mapping[str, object] | Spec | type[Encoding],
     *,
     positions: str | Mapping[str, object] | Spec = "consecutive",
+    normaliser: str = "softmax",
+    temperature: str = "constant",
     only: Collection[str] | None = None,
 ) -> Report:
     """Run the checks (all, or those whose ids are in `only`) on an encoding under a kind of positions.
 
+    The models that are checked have this normaliser and this attention temperature.
+
     >>> verify("rope", only=["T05", "T12"]).failed
     []
     """
-    subject = Subject(encoding, positions)
+    subject = Subject(encoding, positions, normaliser, temperature)
     wanted = None if only is None else {_known(id) for id in only}
     chosen = [check for check in CHECKS if wanted is None or check.id in wanted]
     threads = torch.get_num_threads()
@@ -66,7 +71,7 @@ def _known(id: str) -> str:
     """Normalise the id of a check (`t7` → `T07`); an id that another check covers becomes that check's."""
     held = {"T14": "T12", "T16": "T15", "T26": "T05"}
     known = [check.id for check in CHECKS]
-    asked = re.sub(r"^([TCSF])(\d)$", r"\g<1>0\2", id.strip().upper())
+    asked = re.sub(r"^([TCSFN])(\d)$", r"\g<1>0\2", id.strip().upper())
     asked = held.get(asked, asked)
     if asked not in known:
         raise SpecError(f"there is no check {id!r}.{did_you_mean(asked, known)}")
@@ -100,12 +105,14 @@ def assert_conforms(
     encoding: str | Mapping[str, object] | Spec | type[Encoding],
     *,
     positions: str | Mapping[str, object] | Spec = "consecutive",
+    normaliser: str = "softmax",
+    temperature: str = "constant",
 ) -> None:
     """Raise an AssertionError that lists every failed check with its smallest failing case; for a test of your own.
 
     >>> assert_conforms("rope")
     """
-    report = verify(encoding, positions=positions)
+    report = verify(encoding, positions=positions, normaliser=normaliser, temperature=temperature)
     if report.failed:
         count = f"{len(report.failed)} check{'' if len(report.failed) == 1 else 's'}"
         raise AssertionError(f"{report.encoding} fails {count}\n{report}")

@@ -51,6 +51,8 @@ class RopeVariant:
     slow: float | None = None
     fast: float | None = None
     attention_factor: float | None = None
+    short: tuple[float, ...] | None = None
+    long: tuple[float, ...] | None = None
     window: int | None = None
     """From this distance on a key is hidden."""
 
@@ -64,6 +66,8 @@ class RopeVariant:
         """The stretch factor s: how many times slower the slowest pair turns."""
         if self.scaling is None:
             return 1.0
+        if self.scaling == "longrope":
+            return length / (self.trained or 1)
         if self.scaling == "dynamic":
             factor = 1.0 if self.factor is None else self.factor
             return max(1.0, factor * length / (self.trained or 1) - (factor - 1))
@@ -85,9 +89,13 @@ def rope_frequencies(width: int, length: int, variant: RopeVariant) -> tuple[lis
             wavelength = _llama3(wavelength, s, variant)
         elif variant.scaling == "yarn":
             wavelength = _yarn(wavelength, s, k, turned, variant)
+        elif variant.scaling == "longrope":
+            wavelength *= ((variant.long if s > 1 else variant.short) or ())[k]
         # p-RoPE turns only the first p · turned / 2 pairs.
         found.append(2 * math.pi / wavelength if k + 1 <= variant.p * turned / 2 + 1e-4 else 0.0)
     magnitude = 0.1 * math.log(s) + 1 if variant.scaling == "yarn" else 1.0
+    if variant.scaling == "longrope":
+        magnitude = math.sqrt(1 + math.log(variant.factor or 1) / math.log(variant.trained or 1))
     return found, magnitude if variant.attention_factor is None else variant.attention_factor
 
 

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from lengthwise.conformance.check import CheckCase, NotApplicable, check
 from lengthwise.conformance.formulas import alibi_slopes, alibi_slopes_by_paper_text, sinusoid, t5_bucket
-from lengthwise.conformance.reference import reference_logits
+from lengthwise.conformance.reference import Triangle, reference_logits
 from lengthwise.conformance.subject import SMALL, TOLERANCE, Subject, relative_error
 from lengthwise.encoding.base import Encoding
+from lengthwise.model.layer import Layer
 from lengthwise.model.taps import Recorder, Tap
 
 FAR = (257, 4095, 65535)
@@ -166,11 +167,16 @@ def check_unscaled_bias(subject: Subject) -> Iterator[CheckCase]:
         positions = subject.places(n).double()[None]
         for scale in (None, 1.0, 0.01):
             for head_width in (8, 16):
-                encoding = subject.decoder(layers=1, attention_scale=scale, head_width=head_width).encodings[0]
-                assert isinstance(encoding, Encoding)
+                decoder = subject.decoder(layers=1, attention_scale=scale, head_width=head_width)
+                encoding, layer = decoder.encodings[0], decoder.layers[0]
+                assert isinstance(encoding, Encoding) and isinstance(layer, Layer)
+                if layer.attention.temperature.scales_bias:
+                    raise NotApplicable("its temperature multiplies the bias")
                 bias = encoding.bias(positions, positions)
                 assert bias is not None
-                wanted = bias[0].masked_fill(torch.ones(n, n).tril() == 0, -torch.inf).softmax(-1)
+                visible = Triangle(n)
+                masked = bias.masked_fill(~visible.allowed_BQK[:, None], -torch.inf)
+                wanted = layer.attention.normaliser.weigh(masked, visible)[0]
                 got = _weights_from_bias(subject, n, scale, head_width)
                 case = f"{n} tokens, scale {scale or '1/√width'}, head width {head_width}"
                 yield CheckCase(
@@ -257,7 +263,7 @@ def check_gradients(subject: Subject) -> Iterator[CheckCase]:
             for name, parameter in decoder.named_parameters():
                 truth, got = wanted[name], parameter.grad
                 case = f"{name}, {n} tokens, {str(dtype).removeprefix('torch.')}"
-                if name.startswith("encodings."):
+                if name.startswith("encodings.") or ".normaliser." in name or ".temperature." in name:
                     yield CheckCase(
                         f"no gradient at all for {case}", float(got is None or not bool(got.abs().max() > 0)), 0
                     )
@@ -384,7 +390,7 @@ def check_weights_on_demand(subject: Subject) -> Iterator[CheckCase]:
             )
             for name, weight in weights.items():
                 sums = weight.sum(-1)
-                if subject.encoding.complete:
+                if subject.encoding.complete and subject.normaliser.complete:
                     yield CheckCase(f"row sums of {name}, {case}", float((sums - 1).abs().max()), 1e-6)
                 else:
                     yield CheckCase(f"row sums of {name} above 1, {case}", float((sums - 1).max().clamp(min=0)), 1e-6)

@@ -33,10 +33,12 @@ def check_published_weights(subject: Subject) -> Iterator[CheckCase]:
             for h in range(SMALL.heads):
                 at = [int(place) for place in places[0]]
                 given = (q[0, h].tolist(), k[0, h].tolist(), x[0].tolist())
-                head = Head(*given, at, h, SMALL.heads, SMALL.scale, encoding)
+                head = Head(*given, at, h, SMALL.heads, SMALL.scale, encoding, q[0].tolist(), k[0].tolist())
                 try:
                     rows = WEIGHTS[subject.formula](head)
                     read = READS[subject.formula](head, rows) if subject.formula in READS else None
+                except NotImplementedError as error:
+                    raise NotApplicable(f"its formula is written {error}") from error
                 except AttributeError as error:
                     raise SpecError(
                         f"to be held to {subject.formula} it must name its parameters so: {error}"

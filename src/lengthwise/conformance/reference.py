@@ -5,12 +5,30 @@ It uses the encoding's hooks in their dense form, and of `lengthwise.model` only
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from lengthwise.encoding.base import Encoding, QueriesAndKeys
 from lengthwise.model import Decoder
+from lengthwise.model.layer import Layer
+from lengthwise.normaliser.softmax import Softmax
+
+
+@dataclass(frozen=True)
+class Triangle:
+    """The mask of `tokens` tokens that each see themselves and the earlier ones."""
+
+    tokens: int
+    start: int = 0
+    may_be_empty: bool = False
+
+    @property
+    def allowed_BQK(self) -> Tensor:
+        """True where a key is visible."""
+        return torch.ones(1, self.tokens, self.tokens).tril() > 0
 
 
 def reference_logits(decoder: Decoder, ids_T: Tensor, places_T: Tensor, budget: int) -> Tensor:
@@ -33,9 +51,14 @@ def reference_logits(decoder: Decoder, ids_T: Tensor, places_T: Tensor, budget: 
         state = encoding.prepare(positions_1T, positions_1T, length_1)
         marks = encoding.mark(h[None])
         q, k = encoding.rotate(q, k, state)
-        allowed_1TT = torch.ones(1, len(ids_T), len(ids_T)).tril() > 0
-        pair = QueriesAndKeys(q * config.scale, k, positions_1T, positions_1T, allowed_1TT, state, config.scale, marks)
-        heads = _attend(encoding, pair, v)
+        made = decoder.layers[layer]
+        assert isinstance(made, Layer)
+        factor = _factor(made, encoding, h[None])
+        inside, after = (1.0, factor) if made.attention.temperature.scales_bias else (factor, 1.0)
+        allowed_1TT = Triangle(len(ids_T)).allowed_BQK
+        q = q * inside * config.scale
+        pair = QueriesAndKeys(q, k, positions_1T, positions_1T, allowed_1TT, state, config.scale, marks)
+        heads = _attend(encoding, pair, v, after, made)
         x = x + heads.transpose(1, 2).flatten(2)[0] @ parameters[f"{at}.attention.out.weight"].T
         h = normed(f"{at}.feed_forward_norm", x)
         gate = h @ parameters[f"{at}.feed_forward.gate.weight"].T
@@ -48,15 +71,27 @@ def _heads(x_TN: Tensor, heads: int) -> Tensor:
     return x_TN.view(1, x_TN.shape[0], heads, -1).transpose(1, 2)
 
 
-def _attend(encoding: Encoding, pair: QueriesAndKeys, v: Tensor) -> Tensor:
+def _factor(layer: Layer, encoding: Encoding, x_1TD: Tensor) -> Tensor | float:
+    """The temperature's factor, with the tokens counted from 1."""
+    temperature, tokens = layer.attention.temperature, x_1TD.shape[1]
+    if not temperature.acts(encoding):
+        return 1.0
+    found = temperature.checked_factor(torch.arange(1.0, tokens + 1, dtype=x_1TD.dtype)[None], x_1TD, encoding)
+    return 1.0 if found is None else found
+
+
+def _attend(encoding: Encoding, pair: QueriesAndKeys, v: Tensor, factor: Tensor | float, layer: Layer) -> Tensor:
     tokens = v.shape[2]
     scores = torch.einsum("bhqe,bhke->bhqk", pair.q_BHQE, pair.k_BHKE)
     bias = encoding.bias(pair.query_positions_BQ, pair.key_positions_BK)
     if bias is not None:
         scores = scores + bias
-    scores = encoding.score(scores, pair)
+    scores = encoding.score(scores, pair) * factor
+    normaliser, masked = layer.attention.normaliser, scores.masked_fill(~pair.allowed_BQK[:, None], -torch.inf)
     if encoding.overrides("weigh"):
-        weights = encoding.weigh(scores.masked_fill(~pair.allowed_BQK[:, None], -torch.inf), pair)
+        weights = encoding.weigh(masked, pair)
+    elif type(normaliser) is not Softmax:
+        weights = normaliser.weigh(masked, Triangle(tokens))
     else:
         # Softmax row by row over the visible keys only, so that no mask is needed.
         rows = []

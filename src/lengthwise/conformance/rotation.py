@@ -26,8 +26,9 @@ def check_rope_formula(subject: Subject) -> Iterator[CheckCase]:
             yield CheckCase(f"a key at distance {distance} of a window of {variant.window} positions", wrong, 0)
     for head_width in (8, 16, 64):
         geometry = SMALL.model_copy(update={"head_width": head_width}).geometry
-        if round(variant.fraction * head_width) % 2:
-            continue
+        turned = round(variant.fraction * head_width)
+        if turned % 2 or (variant.long is not None and turned // 2 != len(variant.long)):
+            continue  # pairs do not fit, or there are no factors for them
         encoding = subject.build_initialised_encoding(geometry).double()
         x = _vectors(1, head_width).double()
         heads = x[0, :, 0].tolist()

@@ -15,6 +15,9 @@ from lengthwise.encoding import build_encoding, build_positions
 from lengthwise.encoding.base import CLAIMS, HOOKS, Encoding, Geometry, normal_
 from lengthwise.encoding.positions import Given
 from lengthwise.model import Decoder, DecoderConfig
+from lengthwise.model.layer import Layer
+from lengthwise.normaliser import build_normaliser
+from lengthwise.normaliser.base import Normaliser
 from lengthwise.spec import Spec, SpecError, did_you_mean, digest, options
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
@@ -54,6 +57,8 @@ class Subject:
         self,
         encoding: str | Mapping[str, object] | Spec | type[Encoding],
         positions: str | Mapping[str, object] | Spec = "consecutive",
+        normaliser: str = "softmax",
+        temperature: str = "constant",
     ) -> None:
         self.named = encoding if isinstance(encoding, type) else Spec.of(encoding)
         self.name = encoding.__qualname__ if isinstance(encoding, type) else str(self.named)
@@ -61,6 +66,10 @@ class Subject:
             raise SpecError(
                 f"{self.name} is not an encoding: the class must derive from {Encoding.__module__}.Encoding"
             )
+        self.config = SMALL.model_copy(update={"normaliser": normaliser, "temperature": temperature})
+        """The small config, with the normaliser and the temperature under test."""
+        changed = [given for given, usual in ((normaliser, "softmax"), (temperature, "constant")) if given != usual]
+        self.name = " with ".join([self.name, *([" and ".join(changed)] if changed else [])])
         self.positions_spec = Spec.of(positions)
         self.positions = build_positions(self.positions_spec)
         self.positions.places([], [], 0, 0)  # a kind that needs a task raises now
@@ -118,6 +127,19 @@ class Subject:
         randomise_zero_parameters(made)
         return made.eval()
 
+    @cached_property
+    def normaliser(self) -> Normaliser:
+        """The normaliser in the small geometry, initialised, in float64; checks share it and must not change it."""
+        made = build_normaliser(self.config.normaliser, SMALL.geometry)
+        made.initialize(lambda name: torch.Generator().manual_seed(digest("verify", name, bits=32)))
+        randomise_zero_parameters(made)
+        return made.double().eval()
+
+    @property
+    def order_matters_without_positions(self) -> bool:
+        """Whether the normaliser or the temperature sees the order of the tokens, so that NoPE sees it too."""
+        return self.normaliser.ordered or self.config.temperature != "constant"
+
     @property
     def formula(self) -> str | None:
         """The reference the encoding claims to equal."""
@@ -141,10 +163,14 @@ class Subject:
         self, dtype: torch.dtype = torch.float64, *, seed: int = 0, encoding: object = None, **changes: object
     ) -> Decoder:
         """A new decoder as by `decoder`, for checks that change it."""
-        config = SMALL.model_copy(update=changes)
+        config = self.config.model_copy(update=changes)
         decoder = Decoder(config, self.named if encoding is None else encoding, seed=seed)  # pyrefly: ignore[bad-argument-type]
         for index, part in enumerate(decoder.encodings):
             randomise_zero_parameters(part, seed, index)
+        for layer in decoder.layers:
+            assert isinstance(layer, Layer)
+            randomise_zero_parameters(layer.attention.normaliser, seed, layer.index)
+            randomise_zero_parameters(layer.attention.temperature, seed, layer.index)
         return unit_scale(decoder).to(dtype).eval()
 
     def sequence_lengths(self, *wanted: int) -> list[int]:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from lengthwise.conformance.check import CheckCase, NotApplicable, check
-from lengthwise.conformance.subject import SMALL, Subject
+from lengthwise.conformance.subject import Subject
 from lengthwise.model import Decoder
 
 STEPS = 50
@@ -43,7 +43,7 @@ class _Small:
 
     def __init__(self, subject: Subject, half: int) -> None:
         self.subject, self.half = subject, half
-        self.decoder = Decoder(SMALL.model_copy(update={"sigma": None}), subject.named, seed=0).train()
+        self.decoder = Decoder(subject.config.model_copy(update={"sigma": None}), subject.named, seed=0).train()
         self.start = {name: parameter.detach().clone() for name, parameter in self.decoder.named_parameters()}
         self.given = None if subject.model_counts_positions else subject.places(2 * half)[None].expand(ROWS, -1)
 

@@ -28,6 +28,9 @@ class Head:
     scale: float
     encoding: Any
     """The encoding, whose options and parameters are read by name."""
+    all_q: Sequence[Sequence[Vector]] = ()
+    all_k: Sequence[Sequence[Vector]] = ()
+    """Queries and keys of every head, for formulas that mix heads."""
 
     def option(self, name: str, default: float) -> float:
         """An option of the encoding, or the published value if it has none."""
@@ -192,6 +195,134 @@ def stick_breaking(head: Head) -> Rows:
     return rows
 
 
+def nape(head: Head) -> Rows:
+    """−|d| / h in heads h = 1, ..., H/2 (or −|d| / 2^(h − 1)), 0 in the others."""
+    h = head.index + 1
+    slope = 1 / h if getattr(head.encoding, "slopes", "linear") == "linear" else 2.0 ** (1 - h)
+    slope = slope if h <= head.heads // 2 else 0.0
+    return softmax_rows(head, lambda i, j: _content(head, i, j) - slope * abs(_distance(head, i, j)))
+
+
+def inkling(head: Head) -> Rows:
+    """(W x_i) · p[d] for 0 ≤ d < extent; keys at distance `window` or more are hidden."""
+    rank, extent = int(head.option("rank", 16)), int(head.option("extent", 1024))
+    mix = head.parameter("mix")[head.index * rank : (head.index + 1) * rank]
+    profiles, window = head.parameter("profiles"), getattr(head.encoding, "window", None)
+
+    def score(i: int, j: int) -> float:
+        d = _distance(head, i, j)
+        if window is not None and abs(d) >= window:
+            return -math.inf
+        mixed = [dot(row, head.x[i]) for row in mix]
+        bias = dot(mixed, [profile[d] for profile in profiles]) if 0 <= d < extent else 0.0
+        return _content(head, i, j) + bias
+
+    return softmax_rows(head, score)
+
+
+def wall(head: Head) -> Rows:
+    """Σ_n q_in k_jn Π_{j < l ≤ i} sigmoid(w_n · x_l + b_n), scaled."""
+    width = len(head.q[0])
+    own = slice(head.index * width, (head.index + 1) * width)
+    weight, bias = head.parameter("weight")[own], head.parameter("bias_N")[own]
+    passed = [[sigmoid(dot(w, x) + b) for w, b in zip(weight, bias, strict=True)] for x in head.x]
+
+    def score(i: int, j: int) -> float:
+        left = [math.prod(passed[token][n] for token in range(j + 1, i + 1)) for n in range(width)]
+        return head.scale * math.fsum(q * k * f for q, k, f in zip(head.q[i], head.k[j], left, strict=True))
+
+    return softmax_rows(head, score)
+
+
+def path(head: Head) -> Rows:
+    """k_j reflected by each token j < s ≤ i in turn, k − β_s (k · w_s) w_s, then multiplied by q_i."""
+    width = len(head.q[0])
+    down, up = head.parameter("down"), head.parameter("up")[head.index * width : (head.index + 1) * width]
+    strength, bias = head.parameter("strength")[head.index], head.parameter("strength_bias")[head.index]
+    betas, units = [], []
+    for x in head.x:
+        low = [dot(row, x) for row in down]
+        w = [dot(row, low) for row in up]
+        size = math.sqrt(dot(w, w))
+        units.append([value / size for value in w])
+        betas.append(2 * sigmoid(dot(strength, x) + bias))
+
+    def score(i: int, j: int) -> float:
+        k = list(head.k[j])
+        for s in range(j + 1, i + 1):
+            share = betas[s] * dot(k, units[s])
+            k = [value - share * w for value, w in zip(k, units[s], strict=True)]
+        return head.scale * dot(head.q[i], k)
+
+    return softmax_rows(head, score)
+
+
+def selective_rope(head: Head) -> Rows:
+    """Re(q_f conj(k_f) e^(i θ_f (Φ_i − Φ_j))), Φ the running sum of convolved projections of the normalised input."""
+    half, wide = len(head.q[0]) // 2, len(head.x[0]) // head.heads
+    down, up = head.parameter("down"), head.parameter("up")[head.index * half : (head.index + 1) * half]
+    taps, theta = head.parameter("taps")[head.index], head.option("theta", 500_000.0)
+    drift = head.parameter("log_drift")[head.index] if getattr(head.encoding, "drift", False) else None
+    raw = []
+    for x in head.x:
+        slices = [x[h * wide : (h + 1) * wide] for h in range(head.heads)]
+        unit = [value / math.sqrt(dot(part, part)) for part in slices for value in part]
+        low = [dot(row, unit) for row in down]
+        raw.append([dot(row, low) for row in up])
+    total, sums = [0.0] * half, []
+    for t in range(len(raw)):
+        for f in range(half):
+            total[f] += sum(taps[f][3 - lag] * raw[t - lag][f] for lag in range(min(4, t + 1)))
+            total[f] += 0.0 if drift is None else math.exp(drift[f])
+        sums.append(list(total))
+
+    def score(i: int, j: int) -> float:
+        found = 0.0
+        for f in range(half):
+            angle = theta ** (-f / half) * (sums[i][f] - sums[j][f])
+            q, k = (complex(x[f], x[f + half]) for x in (head.q[i], head.k[j]))
+            found += (q * complex(math.cos(angle), math.sin(angle)) * k.conjugate()).real
+        return head.scale * found
+
+    return softmax_rows(head, score)
+
+
+def pope(head: Head) -> Rows:
+    """Σ_c softplus(q_c) softplus(k_c) cos(d ω_c − δ_c), δ clipped to [−2π, 0]."""
+    width, theta = len(head.q[0]), head.option("theta", 10_000.0)
+    phase = [min(max(value, -2 * math.pi), 0.0) for value in head.parameter("phase")[head.index]]
+
+    def length(x: float) -> float:
+        return math.log1p(math.exp(x))
+
+    def score(i: int, j: int) -> float:
+        d, terms = _distance(head, i, j), []
+        for c, (q, k) in enumerate(zip(head.q[i], head.k[j], strict=True)):
+            terms.append(length(q) * length(k) * math.cos(d * theta ** (-c / width) - phase[c]))
+        return head.scale * math.fsum(terms)
+
+    return softmax_rows(head, score)
+
+
+def dape(head: Head) -> Rows:
+    """s + b + f(all heads' s and b), with b KERPLE's logarithm and f one hidden layer of leaky ReLU."""
+    if getattr(head.encoding, "inner", "kerple") != "kerple":
+        raise NotImplementedError("only over KERPLE")
+    r1, r2 = (getattr(head.encoding.inner_encoding, name).detach().double().tolist() for name in ("r1", "r2"))
+    up, up_bias = head.parameter("up"), head.parameter("up_bias")
+    down = head.parameter("down")[head.index]
+
+    def score(i: int, j: int) -> float:
+        d = abs(_distance(head, i, j))
+        scores = [head.scale * dot(q[i], k[j]) for q, k in zip(head.all_q, head.all_k, strict=True)]
+        biases = [-max(a, 0.01) * math.log(1 + max(b, 0.01) * d) for a, b in zip(r1, r2, strict=True)]
+        units = [dot(row, [*scores, *biases]) + one for row, one in zip(up, up_bias, strict=True)]
+        more = dot(down, [unit if unit > 0 else 0.01 * unit for unit in units])
+        return scores[head.index] + biases[head.index] + more
+
+    return softmax_rows(head, score)
+
+
 def shaw_value_term(head: Head, weights: Rows) -> Rows:
     """Σ_j weight_ij · b[clip(i − j)]."""
     clip, width = int(head.option("distance", 16)), len(head.q[0])
@@ -217,5 +348,12 @@ WEIGHTS: dict[str, Callable[[Head], Rows]] = {
     "cope": cope,
     "forgetting": forgetting,
     "stick_breaking": stick_breaking,
+    "nape": nape,
+    "inkling": inkling,
+    "wall": wall,
+    "path": path,
+    "selective_rope": selective_rope,
+    "pope": pope,
+    "dape": dape,
 }
 """The formulas of attention weights that an encoding may claim."""

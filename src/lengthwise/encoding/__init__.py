@@ -25,6 +25,7 @@ ENCODINGS = {
     "alibi": "lengthwise.encoding.alibi:Alibi",
     "rope": "lengthwise.encoding.rope:Rope",
     "local": "lengthwise.encoding.local:Local",
+    "chunked": "lengthwise.encoding.chunked:Chunked",
     "kerple": "lengthwise.encoding.kerple:Kerple",
     "fire": "lengthwise.encoding.fire:Fire",
     "hard_alibi": "lengthwise.encoding.hard_alibi:HardAlibi",
@@ -34,6 +35,13 @@ ENCODINGS = {
     "cope": "lengthwise.encoding.cope:CoPE",
     "forgetting": "lengthwise.encoding.forgetting:Forgetting",
     "stick_breaking": "lengthwise.encoding.stick_breaking:StickBreaking",
+    "nape": "lengthwise.encoding.nape:Nape",
+    "inkling": "lengthwise.encoding.inkling:Inkling",
+    "wall": "lengthwise.encoding.wall:Wall",
+    "path": "lengthwise.encoding.path:PaTH",
+    "selective_rope": "lengthwise.encoding.selective_rope:SelectiveRope",
+    "pope": "lengthwise.encoding.pope:PoPE",
+    "dape": "lengthwise.encoding.dape:DAPE",
 }
 
 POSITIONS = {

@@ -64,6 +64,8 @@ class QueriesAndKeys:
     """The index of the first query among the keys: query i is key start + i."""
     known_distances: tuple[int, int] | None = None
     """The smallest and the largest distance of a query and a key, if known without reading the tensors."""
+    documents_BK: Tensor | None = None
+    """The document of each key, −1 for padding; None if each row is one sequence without padding."""
 
     @cached_property
     def behind_BQK(self) -> Tensor:
@@ -132,6 +134,10 @@ class Encoding(nn.Module):
         """The places where this encoding acts: `["bias"]` for ALiBi, `[]` for NoPE."""
         return list(dict.fromkeys(place for hook, place in HOOKS.items() if cls.overrides(hook)))
 
+    def heads_without_positions(self) -> range:
+        """The heads whose scores depend on no position: all heads if the encoding acts nowhere, else none."""
+        return range(0 if self.acts() else self.geometry.heads)
+
     def initialize(self, stream: Callable[[str], torch.Generator]) -> None:
         """Fill the parameters; `stream(name)` is a generator that depends on the seed and that name alone."""
         if any(True for _ in self.parameters()):
@@ -154,7 +160,7 @@ class Encoding(nn.Module):
         return x_BTD
 
     def rotate(self, q_BHQE: Tensor, k_BHKE: Tensor, state: object) -> tuple[Tensor, Tensor]:
-        """Change queries and keys, in every layer, before they are scaled."""
+        """Change queries and keys, in every layer, before they are scaled; both may become wider."""
         return q_BHQE, k_BHKE
 
     def mark(self, x_BTD: Tensor) -> Tensor | None:
@@ -230,9 +236,10 @@ class Encoding(nn.Module):
         if not isinstance(got, tuple) or len(got) != 2:
             raise SpecError(f"rotate of {type(self).__name__} must return (q, k), both turned, not {_described(got)}")
         meaning = "(batch, heads, tokens, head width)"
+        wide = max(q_BHQE.shape[-1], got[0].shape[-1] if isinstance(got[0], Tensor) and got[0].ndim else 0)
         return (
-            _shaped(self, "rotate", got[0], tuple(q_BHQE.shape), meaning),
-            _shaped(self, "rotate", got[1], tuple(k_BHKE.shape), meaning),
+            _shaped(self, "rotate", got[0], (*q_BHQE.shape[:-1], wide), meaning),
+            _shaped(self, "rotate", got[1], (*k_BHKE.shape[:-1], wide), meaning),
         )
 
     def checked_embed(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:

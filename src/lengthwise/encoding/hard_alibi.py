@@ -29,6 +29,9 @@ class HardAlibi(Encoding):
                 f"{geometry.heads}; write fraction={1 / geometry.heads:g} to 1.0"
             )
 
+    def heads_without_positions(self) -> range:
+        return range(self.windows, self.geometry.heads)
+
     def by_distance(self, distances_N: Tensor) -> Tensor:
         heads_H1 = torch.arange(self.geometry.heads, device=distances_N.device)[:, None]
         hidden_HN = (distances_N.abs() > heads_H1) & (heads_H1 < self.windows)

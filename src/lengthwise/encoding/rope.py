@@ -40,13 +40,15 @@ class Rope(Encoding):
         fraction: float = 1.0,
         interleaved: bool = False,
         p: float = 1.0,
-        scaling: Literal["linear", "ntk", "dynamic", "yarn", "llama3"] | None = None,
+        scaling: Literal["linear", "ntk", "dynamic", "yarn", "llama3", "longrope"] | None = None,
         factor: float | None = None,
         trained: int | None = None,
         slow: float | None = None,
         fast: float | None = None,
         attention_factor: float | None = None,
         length: Literal["budget", "seen"] = "budget",
+        short: tuple[float, ...] | None = None,
+        long: tuple[float, ...] | None = None,
     ) -> None:
         super().__init__(geometry)
         if not 0 < theta < math.inf:
@@ -63,7 +65,7 @@ class Rope(Encoding):
         self.p = p
         self.turning = _turning(p, fraction, self.turned)
         self.scaling, self.factor, self.trained, self.slow, self.fast = scaling, factor, trained, slow, fast
-        self.attention_factor, self.length = attention_factor, length
+        self.attention_factor, self.length, self.short, self.long = attention_factor, length, short, long
         self._scaling = build_scaling(
             scaling,
             theta=theta,
@@ -73,6 +75,8 @@ class Rope(Encoding):
             slow=slow,
             fast=fast,
             attention_factor=attention_factor,
+            short=short,
+            long=long,
             length=length,
         )
         if length == "seen":

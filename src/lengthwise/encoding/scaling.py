@@ -13,10 +13,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lengthwise.device import widest_float
+from lengthwise.device import widest_float, without_waiting
 from lengthwise.spec import SpecError
 
-Kind = Literal["linear", "ntk", "dynamic", "yarn", "llama3"]
+Kind = Literal["linear", "ntk", "dynamic", "yarn", "llama3", "longrope"]
 
 USES: dict[str, set[str]] = {
     "linear": {"factor", "trained", "length"},
@@ -24,6 +24,7 @@ USES: dict[str, set[str]] = {
     "dynamic": {"factor", "trained", "length"},
     "yarn": {"factor", "trained", "length", "slow", "fast", "attention_factor"},
     "llama3": {"factor", "trained", "length", "slow", "fast"},
+    "longrope": {"factor", "trained", "length", "attention_factor", "short", "long"},
 }
 """The options each scaling reads; any other option would be ignored, so it is an error."""
 
@@ -47,11 +48,15 @@ class Scaling:
     fast: float
     """A pair that turns more often than this is not changed; between `slow` and `fast` it is stretched in part."""
     attention_factor: float | None
+    short: tuple[float, ...] | None = None
+    """By how much each pair is slowed up to `trained` tokens (longrope)."""
+    long: tuple[float, ...] | None = None
+    """By how much each pair is slowed beyond `trained` tokens (longrope)."""
 
     @property
     def depends_on_length(self) -> bool:
         """Whether the frequencies depend on the length of the sequence."""
-        return self.kind == "dynamic" or self.factor is None
+        return self.kind in {"dynamic", "longrope"} or self.factor is None
 
     def stretch(self, length_B: Tensor) -> Tensor | float:
         """s: a number, or (B, 1)."""
@@ -72,6 +77,13 @@ class Scaling:
             return frequency_F / stretch
         if self.kind in {"ntk", "dynamic"}:
             return ntk(frequency_F, stretch)
+        if self.kind == "longrope":
+            assert self.short is not None and self.long is not None
+            short_F, long_F = (
+                without_waiting(torch.tensor(part, dtype=frequency_F.dtype), frequency_F.device)
+                for part in (self.short, self.long)
+            )
+            return frequency_F / torch.where(torch.as_tensor(stretch) > 1, long_F, short_F)
         assert self.trained is not None
         left_F = yarn_kept_share(self, frequency_F) if self.kind == "yarn" else llama3_kept_share(self, frequency_F)
         # This order of operations gives exactly the original frequency for a stretch of 1.
@@ -79,10 +91,13 @@ class Scaling:
 
     def magnitude(self, stretch: Tensor | float) -> Tensor | float:
         """The factor on cos and sin; scores are multiplied by its square."""
-        if self.kind != "yarn":
+        if self.kind not in {"yarn", "longrope"}:
             return 1.0
         if self.attention_factor is not None:
             return self.attention_factor
+        if self.kind == "longrope":
+            assert self.factor is not None and self.trained is not None
+            return math.sqrt(1 + math.log(self.factor) / math.log(self.trained))
         return 0.1 * (stretch.log() if isinstance(stretch, Tensor) else math.log(max(stretch, 1.0))) + 1
 
 
@@ -136,9 +151,12 @@ def build_scaling(
     fast: float | None,
     attention_factor: float | None,
     length: str,
+    short: tuple[float, ...] | None = None,
+    long: tuple[float, ...] | None = None,
 ) -> Scaling | None:
     """Build the scaling from rope's options; missing, invalid or unused options are errors."""
     options = {"factor": factor, "trained": trained, "slow": slow, "fast": fast, "attention_factor": attention_factor}
+    options |= {"short": short, "long": long}
     given = {name for name, value in options.items() if value is not None} | (
         {"length"} if length != "budget" else set()
     )
@@ -158,6 +176,8 @@ def build_scaling(
         slow=1.0 if slow is None else slow,
         fast=FAST.get(kind, 1.0) if fast is None else fast,
         attention_factor=attention_factor,
+        short=short,
+        long=long,
     )
     _check(made, length)
     return made
@@ -169,6 +189,8 @@ def _check(made: Scaling, length: str) -> None:
         raise SpecError(f"rope's factor stretches to longer sequences, so it is at least 1, not {made.factor}")
     if trained is not None and trained < 2:
         raise SpecError(f"rope's trained is the training length in tokens, at least 2, not {trained}")
+    if kind == "longrope":
+        _check_longrope(made)
     if trained is None and (made.depends_on_length or kind in FAST):
         raise SpecError(
             f"rope's scaling {kind!r} needs the training length in tokens; write trained=..., e.g. trained=64"
@@ -194,3 +216,14 @@ def _check(made: Scaling, length: str) -> None:
             )
     if made.attention_factor is not None and not 0 < made.attention_factor < math.inf:
         raise SpecError(f"rope's attention_factor is above 0, not {made.attention_factor}")
+
+
+def _check_longrope(made: Scaling) -> None:
+    for name, factors in (("short", made.short), ("long", made.long)):
+        if factors is None or len(factors) != made.pairs or not all(0 < one < math.inf for one in factors):
+            raise SpecError(
+                f"rope's scaling 'longrope' needs {name}, a list of {made.pairs} factors above 0, one per pair, "
+                f"from the model's configuration; write {name}=[1.0,...]"
+            )
+    if made.factor is None:
+        raise SpecError("rope's scaling 'longrope' needs factor, the longest length divided by trained")

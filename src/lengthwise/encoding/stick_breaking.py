@@ -28,14 +28,20 @@ class StickBreaking(Encoding):
         self.complete = remainder
 
     def weigh(self, scores_BHQK: Tensor, pair: QueriesAndKeys) -> Tensor:
-        queries, keys = scores_BHQK.shape[-2:]
-        key_K = torch.arange(keys, device=scores_BHQK.device)
-        own_QK = key_K[pair.start : pair.start + queries, None] == key_K
-        seen_B1QK = (pair.allowed_BQK & ~own_QK)[:, None]
-        scores_BHQK = scores_BHQK.masked_fill(~seen_B1QK, 0.0)
-        left_BHQK = torch.where(seen_B1QK, F.logsigmoid(-scores_BHQK), 0.0)
-        # Sum from the right, so that the sums of near keys have few terms and little rounding error.
-        until_BHQK = left_BHQK.flip(-1).cumsum(-1).flip(-1)
-        taken_BHQK = (F.logsigmoid(scores_BHQK) + until_BHQK - left_BHQK).exp()
-        rest = until_BHQK[..., :1].exp() if self.remainder else 0.0
-        return torch.where(seen_B1QK, taken_BHQK, torch.where(own_QK, rest, 0.0))
+        return break_stick(scores_BHQK, pair.allowed_BQK, pair.start, self.remainder)
+
+
+def break_stick(scores_BHQK: Tensor, allowed_BQK: Tensor, start: int, remainder: bool) -> Tensor:
+    """The weights of queries, of which the first is key `start`; with `remainder`, what is left goes to the query."""
+    queries, keys = scores_BHQK.shape[-2:]
+    key_K = torch.arange(keys, device=scores_BHQK.device)
+    own_QK = key_K[start : start + queries, None] == key_K
+    there_BHQK = allowed_BQK[:, None] & (scores_BHQK > -torch.inf)  # a bias may hide keys too
+    seen_BHQK = there_BHQK & ~own_QK
+    scores_BHQK = scores_BHQK.masked_fill(~seen_BHQK, 0.0)
+    left_BHQK = torch.where(seen_BHQK, F.logsigmoid(-scores_BHQK), 0.0)
+    # Sum from the right, so that the sums of near keys have few terms and little rounding error.
+    until_BHQK = left_BHQK.flip(-1).cumsum(-1).flip(-1)
+    taken_BHQK = (F.logsigmoid(scores_BHQK) + until_BHQK - left_BHQK).exp()
+    rest = until_BHQK[..., :1].exp() if remainder else 0.0
+    return torch.where(seen_BHQK, taken_BHQK, torch.where(there_BHQK & own_QK, rest, 0.0))

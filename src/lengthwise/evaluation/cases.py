@@ -118,14 +118,28 @@ def splits_and_lengths(task: Task, lengths: Sequence[int] | str | None = None) -
     return sorted(found, key=lambda pair: pair[1])
 
 
+def _ladder(first: int, last: int, factor: float, text: str) -> list[int]:
+    """Return first, first · factor, first · factor², ... up to last, rounded to whole lengths."""
+    if first < 1 or last < first or last > 10**6 or factor < 1.01:
+        raise SpecError(f"{text!r} is no ladder: write first..last:xfactor with a factor above 1, e.g. 64..4096:x2")
+    rungs, at = [], float(first)
+    while at <= last * (1 + 1e-9):
+        rungs.append(round(at))
+        at *= factor
+    return list(dict.fromkeys(rungs))
+
+
 def parse_lengths(text: str) -> list[int]:
-    """Return the lengths that `8,16,32` or `17-40` stands for."""
+    """Return the lengths that `8,16,32`, `17-40` or `64..4096:x2` (64, 128, ..., 4096) stands for."""
     found: list[int] = []
     for part in text.replace(" ", "").split(","):
+        if ladder := re.fullmatch(r"([0-9]{1,9})\.\.([0-9]{1,9}):x([0-9]{1,3}(?:\.[0-9]{1,3})?)", part):
+            found += _ladder(int(ladder[1]), int(ladder[2]), float(ladder[3]), part)
+            continue
         match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part)
         first, last = (0, -1) if match is None else (int(match[1]), int(match[2] or match[1]))
         if last < first:
-            raise SpecError(f"lengths are written 8,16,32 or 17-40, not {text!r:.80}")
+            raise SpecError(f"lengths are written 8,16,32, 17-40 or 64..4096:x2, not {text!r:.80}")
         if last > 10**6:
             raise SpecError(f"a length of {last} is beyond anything that can be tested")
         if len(found) + last + 1 - first > _LENGTHS:

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from lengthwise.display import Facts, Part, Table
 from lengthwise.encoding import ENCODINGS, POSITIONS
+from lengthwise.encoding.recipes import RECIPES
 from lengthwise.interface.study import Say, Study, StudyCost, StudyReport
+from lengthwise.model.config import PRESETS, TEMPERATURES, preset
+from lengthwise.normaliser import NORMALISERS
 from lengthwise.spec import Spec, SpecError, format_value, options, parse_specs, resolve
 from lengthwise.task import PUBLISHED, TASKS
 
@@ -66,7 +69,6 @@ def encodings() -> EncodingTable:
     """
     from lengthwise.encoding import build_encoding
     from lengthwise.encoding.base import CLAIMS
-    from lengthwise.model import preset
 
     geometry = preset("paper", vocabulary=1).geometry
     rows = EncodingTable()
@@ -130,8 +132,52 @@ def positions() -> Table:
     rows = Table()
     for name in POSITIONS:
         cls = resolve("positions", POSITIONS, name)
-        summary = (cls.__doc__ or "").strip().splitlines()[0]
-        rows.append({"name": name, "is": summary, "options": _defaults(cls), "paper": getattr(cls, "paper", "")})
+        rows.append({"name": name, "is": _summary(cls), "options": _defaults(cls), "paper": getattr(cls, "paper", "")})
+    return rows
+
+
+def normalisers() -> Table:
+    """List the normalisers, which turn scores into attention weights: what each does, its options, claims and paper.
+
+    >>> normalisers().names[0]
+    'softmax'
+    """
+    from lengthwise.normaliser import build_normaliser
+
+    geometry = preset("paper", vocabulary=1).geometry
+    rows = Table()
+    for name in NORMALISERS:
+        made = build_normaliser(name, geometry)
+        claims = [claim for claim in ("complete", "shift_invariant", "ordered") if getattr(made, claim)]
+        about = {"is": _summary(type(made)), "options": _defaults(type(made)), "claims": claims}
+        rows.append({"name": name, **about, "paper": made.paper})
+    return rows
+
+
+def temperatures() -> Table:
+    """List the attention temperatures: the factor of each on q · k, and its options.
+
+    >>> "ssmax" in temperatures().names
+    True
+    """
+    rows = Table()
+    for name in TEMPERATURES:
+        cls = resolve("temperature", TEMPERATURES, name)
+        rows.append({"name": name, "is": _summary(cls), "options": _defaults(cls)})
+    return rows
+
+
+def recipes(layers: int | None = None, window: int = 8) -> Table:
+    """List recipes: the encodings by layer of published models, as specs for one period or for `layers` layers.
+
+    >>> recipes(layers=12)[1]["encoding"]
+    '3*[3*rope:theta=2000000.0,nope]'
+    """
+    rows = Table()
+    for name, one in RECIPES.items():
+        about = {"encoding": one.encoding(layers, window), "model": one.model(layers, window)}
+        source = f"transformers {one.source}" + (f", window {one.window:,}" if one.window else "")
+        rows.append({"name": name, **about, "source": source, "not copied": one.differs})
     return rows
 
 
@@ -149,8 +195,6 @@ def presets() -> ModelPresetRows:
     >>> presets().names
     ['paper', 'modern', 'laptop']
     """
-    from lengthwise.model import PRESETS, preset
-
     rows = ModelPresetRows()
     for name in PRESETS:
         config = preset(name, vocabulary=1)
@@ -234,6 +278,10 @@ def report(study: Study | str | Path, to: str | Path | None = None, *, store: st
     >>> print(report("quickstart", "out").verdict)
     """
     return (study if isinstance(study, Study) else Study.read(study)).report(to, store=store)
+
+
+def _summary(cls: type) -> str:
+    return (cls.__doc__ or "").strip().splitlines()[0]
 
 
 def _defaults(cls: type) -> dict[str, object]:

@@ -3,15 +3,17 @@
 One `AttentionContext` per forward pass and encoding is shared by all layers of that encoding. It holds the mask, and
 the bias in the cheapest form that the path can use. Three paths compute the same result:
 
-- *fast*: PyTorch's fused attention; it needs no T × T matrix if the mask is causal and the bias is absent or in
-  columns;
-- *dense*: explicit scores, bias, mask and softmax, for attention dropout, a learned bias, hooks that see scores, and
-  taps on the weights. Above `AT_ONCE` scores it computes a block of queries at a time;
+- *fast* (`fused.py`): PyTorch's fused attention; it needs no T × T matrix if the mask is causal and the bias is absent
+  or in columns;
+- *dense*: explicit scores, bias, mask and normaliser, for attention dropout, a learned bias, hooks that see scores,
+  normalisers other than softmax, and taps on the weights. Above `AT_ONCE` scores it computes a block of queries at a
+  time;
 - *flex* (`flex.py`): FlexAttention, only with `attention=flex`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property, partial
 
 import torch
@@ -19,19 +21,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from lengthwise.device import is_host, without_autocast
+from lengthwise.device import without_autocast
 from lengthwise.encoding.base import SEES_SCORES, Encoding, QueriesAndKeys
 from lengthwise.model.cache import Cache
 from lengthwise.model.config import DecoderConfig
 from lengthwise.model.flex import BlockMask, Change, build_flex_inputs, flex
+from lengthwise.model.fused import fused_attention
 from lengthwise.model.mask import AttentionMask
 from lengthwise.model.taps import Taps
+from lengthwise.model.temperature import build_temperature
+from lengthwise.normaliser import build_normaliser
+from lengthwise.normaliser.base import Normaliser
 
 COLUMNS_FROM = 512 * 512
 """Up to this many query-key pairs a bias matrix is faster than extra columns (measured in benchmarks/bias.py)."""
-
-KERNEL_WIDTH = 8
-"""Fused kernels of a GPU take heads whose width is a multiple of this; others fall back on an unfused one."""
 
 AT_ONCE = 2**24
 """Above this many scores (64 MB in fp32) the dense path computes blocks of queries with a quarter as many scores."""
@@ -47,14 +50,16 @@ class AttentionContext:
         attention_mask: AttentionMask,
         dtype: torch.dtype,
         budget_B: Tensor,
+        normaliser: Normaliser,
+        backend: str = "auto",
     ) -> None:
         self.encoding = encoding
         self.config = config
         self.budget_B = budget_B
         self.scale = config.scale
-        self.factor: Tensor | float = 1.0
-        """The temperature's factor on q. It is kept here because mixed precision would cast an argument of a layer."""
-        self.backend = "auto"
+        self.normaliser = normaliser
+        """The first layer's, for its claims: each layer has its own, of the same class."""
+        self.backend = backend
         """The requested attention path."""
         self.attention_mask = attention_mask
         self.query_positions_BQ = attention_mask.queries.positions_BT.to(dtype)
@@ -64,6 +69,11 @@ class AttentionContext:
         self.biased = any(encoding.overrides(form) for form in ("columns", "by_distance", "bias"))
         self.marks = encoding.overrides("mark")
         self.hooked = any(encoding.overrides(hook) for hook in SEES_SCORES)
+
+    @cached_property
+    def counts_BQ(self) -> Tensor:
+        """The number of tokens of each query's own document up to it, whatever their positions are."""
+        return self.attention_mask.queries.order_BT.to(self.query_positions_BQ.dtype) + 1
 
     @cached_property
     def state(self) -> object:
@@ -77,7 +87,9 @@ class AttentionContext:
     def block(self, start: int, end: int) -> AttentionContext:
         """The context of the queries from `start` up to `end`."""
         dtype = self.query_positions_BQ.dtype
-        return AttentionContext(self.encoding, self.config, self.attention_mask.block(start, end), dtype, self.budget_B)
+        mask = self.attention_mask.block(start, end)
+        given = (self.encoding, self.config, mask, dtype, self.budget_B, self.normaliser, self.backend)
+        return AttentionContext(*given)
 
     def rows(self, score_count: int, tap_block_size: int | None) -> int:
         """The number of queries per block, given the number of all scores and the block size that a tap wants."""
@@ -126,6 +138,8 @@ class AttentionContext:
         attention_mask, encoding = self.attention_mask, self.encoding
         if not encoding.overrides("columns") or attention_mask.mask != "causal" or not attention_mask.keys.ordered:
             return None
+        if not self.normaliser.shift_invariant:
+            return None  # columns leave out a constant of each query
         if attention_mask.queries.tokens * attention_mask.keys.tokens <= COLUMNS_FROM and encoding.overrides(
             "by_distance"
         ):
@@ -142,8 +156,8 @@ class AttentionContext:
 
     @cached_property
     def dense(self) -> bool:
-        """Whether the dense path is needed: for hooks on scores or a learned bias, or if it was requested."""
-        if self.hooked or self.backend == "dense":
+        """Whether the dense path is needed: for hooks on scores or weights, a learned bias, or if it was requested."""
+        if self.hooked or self.normaliser.overrides("weigh") or self.backend == "dense":
             return True
         learns = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in self.encoding.parameters())
         return self.biased and learns and self.columns is None
@@ -184,66 +198,8 @@ class AttentionContext:
             marks_BHKC,
             self.attention_mask.start,
             self.attention_mask.distances,
+            self.attention_mask.keys.documents_BT,
         )
-
-
-def fused_attention(q_BHQE: Tensor, k_BHKE: Tensor, v_BHKE: Tensor, context: AttentionContext) -> Tensor:
-    """Softmax attention by PyTorch's fused kernels."""
-    attention_mask = context.attention_mask
-    causal = (
-        attention_mask.plain
-        and attention_mask.mask == "causal"
-        and attention_mask.square
-        and attention_mask.queries.tokens > 1
-    )
-    mask = None if causal or attention_mask.all_visible else attention_mask.allowed_BQK[:, None]
-    if not context.biased:
-        return F.scaled_dot_product_attention(q_BHQE, k_BHKE, v_BHKE, mask, is_causal=causal, scale=context.scale)
-    if context.columns is None:
-        added = context.added_BHQK
-        assert added is not None
-        # The bias stays in fp32 even with bf16 queries; autocast would round it.
-        with without_autocast(q_BHQE.device):
-            if added.dtype == q_BHQE.dtype or is_host(added):
-                return F.scaled_dot_product_attention(q_BHQE, k_BHKE, v_BHKE, added, scale=context.scale)
-            # CUDA's memory-efficient kernel refuses two dtypes, and cuDNN's reads a fp32 bias as if it were bf16.
-            wide_q, wide_k, wide_v = (part.to(added.dtype) for part in (q_BHQE, k_BHKE, v_BHKE))
-            out = F.scaled_dot_product_attention(wide_q, wide_k, wide_v, added, scale=context.scale)
-            return out.to(q_BHQE.dtype)
-    query_columns, key_columns = context.columns
-    q_BHQE, k_BHKE = _beside(q_BHQE, k_BHKE, query_columns, key_columns)
-    # The kernel wants values as wide as keys.
-    wide_BHKE = F.pad(v_BHKE, (0, k_BHKE.shape[-1] - v_BHKE.shape[-1]))
-    out = F.scaled_dot_product_attention(q_BHQE, k_BHKE, wide_BHKE, mask, is_causal=causal, scale=context.scale)
-    return out[..., : v_BHKE.shape[-1]]
-
-
-def _beside(q_BHQE: Tensor, k_BHKE: Tensor, query_BHQC: Tensor, key_BHKC: Tensor) -> tuple[Tensor, Tensor]:
-    """Append columns to queries and keys; in bf16 and fp16 each column is split into several that sum to it."""
-    if q_BHQE.dtype in {torch.bfloat16, torch.float16}:
-        # Three bf16 numbers of 8 bits make up fp32's 24 bits. For queries, whose columns are mostly ones, two suffice.
-        (q_head, q_rest), (k_head, k_rest, k_last) = (
-            _split(query_BHQC, q_BHQE.dtype, 2),
-            _split(key_BHKC, q_BHQE.dtype, 3),
-        )
-        query_BHQC = torch.cat([q_head, q_head, q_head, q_rest], -1)
-        key_BHKC = torch.cat([k_head, k_rest, k_last, k_head], -1)
-    query = query_BHQC.to(q_BHQE.dtype).expand(*q_BHQE.shape[:-1], -1)
-    key = key_BHKC.to(q_BHQE.dtype).expand(*k_BHKE.shape[:-1], -1)
-    query, key = torch.cat([q_BHQE, query], -1), torch.cat([k_BHKE, key], -1)
-    if not is_host(q_BHQE):
-        surplus = -query.shape[-1] % KERNEL_WIDTH
-        query, key = F.pad(query, (0, surplus)), F.pad(key, (0, surplus))
-    return query, key
-
-
-def _split(x: Tensor, dtype: torch.dtype, parts: int) -> list[Tensor]:
-    """Split `x` into tensors that `dtype` can represent and that sum to `x`, the largest first."""
-    found: list[Tensor] = []
-    for _ in range(parts):
-        found.append(x.to(dtype).to(x.dtype))
-        x = x - found[-1]
-    return found
 
 
 def dense(
@@ -252,48 +208,46 @@ def dense(
     v_BHKE: Tensor,
     context: AttentionContext,
     *,
+    normaliser: Normaliser | None = None,
     marks_BHKC: Tensor | None = None,
+    factor: Tensor | None = None,
     dropout: float = 0.0,
     taps: Taps | None = None,
     tap_prefix: str = "",
 ) -> Tensor:
-    """Explicit attention in fp32 or better; with many scores, one block of queries at a time."""
+    """Explicit attention in fp32 or better; with many scores, one block of queries at a time.
+
+    `factor`, (B, H, Q, 1) where each may be 1, multiplies scores and bias.
+    """
     name = f"{tap_prefix}.weights"
     listened = taps is not None and taps.has(name)
     wanted = taps.queries_per_block(name) if taps is not None else None
     queries = q_BHQE.shape[2]
     rows = context.rows(q_BHQE.shape[0] * q_BHQE.shape[1] * queries * k_BHKE.shape[2], wanted)
+    normaliser = context.normaliser if normaliser is None else normaliser
+    work = partial(_dense, normaliser=normaliser, dropout=dropout, taps=taps, name=name)
     if rows == queries or (listened and wanted is None):
-        return _dense(q_BHQE, k_BHKE, v_BHKE, marks_BHKC, context, dropout, taps, name)
+        return work(q_BHQE, k_BHKE, v_BHKE, marks_BHKC, factor, context=context)
     parts = []
     for start in range(0, queries, rows):
         end = min(start + rows, queries)
         keys = context.attention_mask.block(start, end).keys.tokens
-        work = partial(_block, context=context, dropout=dropout, taps=taps, name=name, start=start)
+        block = partial(_block, work=work, context=context, start=start)
         marks = None if marks_BHKC is None else marks_BHKC[:, :, :keys]
-        tensors = (q_BHQE[:, :, start:end], k_BHKE[:, :, :keys], v_BHKE[:, :, :keys], marks)
+        scale = factor if factor is None or factor.shape[2] == 1 else factor[:, :, start:end]
+        tensors = (q_BHQE[:, :, start:end], k_BHKE[:, :, :keys], v_BHKE[:, :, :keys], marks, scale)
         if torch.is_grad_enabled() and not listened:
             # Without checkpointing, the backward pass would keep every block's scores, and blocks would save no memory.
-            parts.append(checkpoint(work, *tensors, use_reentrant=False))
+            parts.append(checkpoint(block, *tensors, use_reentrant=False))
         else:
-            parts.append(work(*tensors))
+            parts.append(block(*tensors))
     return torch.cat(parts, 2)
 
 
-def _block(
-    q_BHRE: Tensor,
-    k_BHKE: Tensor,
-    v_BHKE: Tensor,
-    marks_BHKC: Tensor | None,
-    context: AttentionContext,
-    dropout: float,
-    taps: Taps | None,
-    name: str,
-    start: int,
-) -> Tensor:
+def _block(*tensors: Tensor | None, work: Callable[..., Tensor], context: AttentionContext, start: int) -> Tensor:
     """The block of queries from `start` on. Its context is built here, so that checkpointing recomputes it too."""
-    part = context.block(start, start + q_BHRE.shape[2])
-    return _dense(q_BHRE, k_BHKE, v_BHKE, marks_BHKC, part, dropout, taps, name, start)
+    assert tensors[0] is not None
+    return work(*tensors, context=context.block(start, start + tensors[0].shape[2]), start=start)
 
 
 def _dense(
@@ -301,7 +255,10 @@ def _dense(
     k_BHKE: Tensor,
     v_BHKE: Tensor,
     marks_BHKC: Tensor | None,
+    factor: Tensor | None,
+    *,
     context: AttentionContext,
+    normaliser: Normaliser,
     dropout: float,
     taps: Taps | None,
     name: str,
@@ -309,21 +266,25 @@ def _dense(
 ) -> Tensor:
     """All queries of a context at once; `start` is the index of the first one if they are a block of more."""
     working = torch.promote_types(q_BHQE.dtype, torch.float32)
-    encoding = context.encoding
+    encoding, mask = context.encoding, context.attention_mask
     with without_autocast(q_BHQE.device):
         q_BHQE, k_BHKE = q_BHQE.to(working) * context.scale, k_BHKE.to(working)
         scores_BHQK = q_BHQE @ k_BHKE.mT
         pair = context.pair(q_BHQE, k_BHKE, marks_BHKC) if context.hooked else None
-        if pair is not None:
+        if pair is not None or factor is not None:
             if context.bias_BHQK is not None:
                 scores_BHQK = scores_BHQK + context.bias_BHQK
-            scores_BHQK = encoding.score(scores_BHQK, pair)
-            scores_BHQK = scores_BHQK.masked_fill(~pair.allowed_BQK[:, None], -torch.inf)
+            if pair is not None:
+                scores_BHQK = encoding.score(scores_BHQK, pair)
+            if factor is not None:
+                scores_BHQK = scores_BHQK * factor
+            scores_BHQK = scores_BHQK.masked_fill(~mask.allowed_BQK[:, None], -torch.inf)
+        elif context.added_BHQK is not None:
+            scores_BHQK = scores_BHQK + context.added_BHQK
+        if pair is not None and encoding.overrides("weigh"):
             weights_BHQK = encoding.weigh(scores_BHQK, pair)
         else:
-            if context.added_BHQK is not None:
-                scores_BHQK = scores_BHQK + context.added_BHQK
-            weights_BHQK = scores_BHQK.softmax(-1)
+            weights_BHQK = normaliser.weigh(scores_BHQK, mask)
         if taps is not None and start is not None:
             taps.pass_block_to_tap(name, weights_BHQK, start)
         elif taps is not None:
@@ -338,7 +299,7 @@ def _dense(
 
 
 class Attention(nn.Module):
-    """Multi-head attention, which uses its encoding only through hooks."""
+    """Multi-head attention, which uses its encoding, normaliser and temperature only through hooks."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -349,6 +310,8 @@ class Attention(nn.Module):
         self.k = nn.Linear(config.width, inner, bias=config.biases)
         self.v = nn.Linear(config.width, inner, bias=config.biases)
         self.out = nn.Linear(inner, config.width, bias=config.biases)
+        self.normaliser = build_normaliser(config.normaliser, config.geometry)
+        self.temperature = build_temperature(config.temperature, config.geometry)
 
     def forward(
         self,
@@ -370,8 +333,9 @@ class Attention(nn.Module):
             q, k = context.encoding.checked_rotate(q, k, context.state)
         if taps is not None:
             q, k = taps(f"{at}.q", q), taps(f"{at}.k", k)
-        if not isinstance(context.factor, float) or context.factor != 1.0:
-            q = (q * context.factor).to(q.dtype)
+        factor = self._factor(x_BTD, context)
+        if factor is not None and not (self.temperature.scales_bias and (context.biased or context.hooked)):
+            q, factor = (q * factor).to(q.dtype), None
         marks = None
         if context.marks:
             with without_autocast(x_BTD.device):
@@ -380,15 +344,25 @@ class Attention(nn.Module):
                 marks = cache.extend_marks(layer, marks)
         dropout = self.dropout if self.training else 0.0
         watched = taps is not None and taps.has(f"{at}.weights")  # fused kernels do not return weights
+        with without_autocast(x_BTD.device):
+            sink_H = self.normaliser.sink(context.query_positions_BQ)
         if context.backend == "flex" and not watched:
-            heads = flex(q, k, v, context, dropout=dropout)
-        elif context.dense or dropout or watched:
-            heads = dense(q, k, v, context, marks_BHKC=marks, dropout=dropout, taps=taps, tap_prefix=at)
+            heads = flex(q, k, v, context, sink_H=sink_H, dropout=dropout)
+        elif context.dense or dropout or watched or factor is not None:
+            given = {"normaliser": self.normaliser, "marks_BHKC": marks, "factor": factor}
+            heads = dense(q, k, v, context, **given, dropout=dropout, taps=taps, tap_prefix=at)
         else:
-            heads = fused_attention(q, k, v, context)
+            heads = fused_attention(q, k, v, context, sink_H)
         if taps is not None:
             heads = taps(f"{at}.heads", heads)
         return self.out(heads.transpose(1, 2).flatten(2))
+
+    def _factor(self, x_BTD: Tensor, context: AttentionContext) -> Tensor | None:
+        """The temperature's factor, None if it is 1 everywhere."""
+        if not self.temperature.acts(context.encoding):
+            return None
+        with without_autocast(x_BTD.device):
+            return self.temperature.checked_factor(context.counts_BQ, x_BTD, context.encoding)
 
     def _split(self, x_BTN: Tensor) -> Tensor:
         return x_BTN.unflatten(-1, (self.heads, -1)).transpose(1, 2)

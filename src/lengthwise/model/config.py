@@ -3,16 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from lengthwise.normaliser import NORMALISERS
 from lengthwise.spec import Spec, SpecError, did_you_mean, require_known_fields, validated
 
 if TYPE_CHECKING:
     from lengthwise.encoding.base import Geometry
 
+TEMPERATURES = {
+    "constant": "lengthwise.model.temperature:Constant",
+    "log-n": "lengthwise.model.temperature:LogN",
+    "yarn": "lengthwise.model.temperature:Yarn",
+    "llama4": "lengthwise.model.temperature:Llama4",
+    "ministral": "lengthwise.model.temperature:Ministral",
+    "beam": "lengthwise.model.temperature:Beam",
+    "inkling": "lengthwise.model.temperature:Inkling",
+    "ssmax": "lengthwise.model.temperature:SSMax",
+    "asentmax": "lengthwise.model.temperature:ASEntmax",
+}
+"""The attention temperatures; the classes are imported when a model is built."""
+
 Probability = Field(ge=0, lt=1)
+
+
+def _unbracketed(value: object) -> object:
+    """`laptop:temperature=[log-n:trained=16]` gives a list of one name."""
+    return value[0] if isinstance(value, tuple | list) and len(value) == 1 else value
+
+
+Nested = Annotated[str, BeforeValidator(_unbracketed)]
+"""A name with options of its own; inside another spec it is written in brackets."""
 
 
 class DecoderConfig(BaseModel):
@@ -45,8 +68,10 @@ class DecoderConfig(BaseModel):
     norm_epsilon: float = 1e-6
     attention_scale: float | None = Field(default=None, gt=0)
     """The factor on q · k; none means 1/√(head width). Never applied to a bias."""
-    temperature: str = "constant"
-    """A further factor on q · k: `constant:factor=1.2`, or `log-n:trained=16` by the query's position."""
+    normaliser: Nested = "softmax"
+    """How scores become weights: `softmax`, `sink`, `off-by-one`, `entmax:alpha=1.5` or `stick_breaking`."""
+    temperature: Nested = "constant"
+    """A further factor on q · k: `constant:factor=1.2`, or `log-n:trained=16` by the number of tokens so far."""
     mask: Literal["causal", "bidirectional", "prefix"] = "causal"
     attention: Literal["auto", "dense", "flex"] = "auto"
     """The attention path: the fastest one that applies, explicit scores, or FlexAttention."""
@@ -60,6 +85,14 @@ class DecoderConfig(BaseModel):
     initial: Literal["normal", "t5"] = "normal"
     sigma: float | None = Field(default=None, ge=0)
     """Standard deviation of every matrix under `initial="normal"`; none means 0.02 √(768 / width)."""
+
+    def outside_parts(self) -> list[tuple[str, dict[str, str], Spec]]:
+        """The normaliser and the temperature if they are from outside the package: (kind, table of ours, spec) each."""
+        named = [
+            ("normaliser", NORMALISERS, Spec.of(self.normaliser)),
+            ("temperature", TEMPERATURES, Spec.of(self.temperature)),
+        ]
+        return [(kind, table, spec) for kind, table, spec in named if spec.name not in table]
 
     @property
     def scale(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
@@ -17,53 +18,14 @@ from lengthwise.model.attention import Attention, AttentionContext, AttentionMas
 from lengthwise.model.cache import Cache
 from lengthwise.model.config import DecoderConfig
 from lengthwise.model.flex import check as check_flex
+from lengthwise.model.layer import Layer
 from lengthwise.model.layout import TokenLayout, lay_out
 from lengthwise.model.norm import Norm
 from lengthwise.model.per_layer import Named, per_layer
 from lengthwise.model.taps import Tap, Taps
-from lengthwise.model.temperature import build_temperature
+from lengthwise.model.temperature import AttentionTemperature
+from lengthwise.normaliser.base import Normaliser
 from lengthwise.spec import Spec, SpecError, digest, format_value, options
-
-
-class FeedForward(nn.Module):
-    """Two matrices around ReLU or GELU, or three around SiLU gates (SwiGLU)."""
-
-    def __init__(self, config: DecoderConfig) -> None:
-        super().__init__()
-        self.kind = config.feed_forward
-        self.dropout = config.dropout
-        self.up = nn.Linear(config.width, config.feed_forward_width, bias=config.biases)
-        self.gate = (
-            nn.Linear(config.width, config.feed_forward_width, bias=config.biases) if self.kind == "swiglu" else None
-        )
-        self.down = nn.Linear(config.feed_forward_width, config.width, bias=config.biases)
-
-    def forward(self, x_BTD: Tensor) -> Tensor:
-        if self.gate is not None:
-            h_BTF = F.silu(self.gate(x_BTD)) * self.up(x_BTD)
-        else:
-            h_BTF = F.relu(self.up(x_BTD)) if self.kind == "relu" else F.gelu(self.up(x_BTD))
-        return self.down(F.dropout(h_BTF, self.dropout, self.training) if self.dropout else h_BTF)
-
-
-class Layer(nn.Module):
-    """Attention and feed-forward, each normalised before and added to the residual stream after."""
-
-    def __init__(self, config: DecoderConfig, index: int) -> None:
-        super().__init__()
-        self.index = index
-        self.dropout = config.dropout
-        self.attention_norm = Norm(config.norm, config.width, config.norm_epsilon, config.biases)
-        self.attention = Attention(config)
-        self.feed_forward_norm = Norm(config.norm, config.width, config.norm_epsilon, config.biases)
-        self.feed_forward = FeedForward(config)
-
-    def forward(self, x_BTD: Tensor, context: AttentionContext, cache: Cache | None, taps: Taps | None) -> Tensor:
-        h = self.attention(self.attention_norm(x_BTD), context, layer=self.index, cache=cache, taps=taps)
-        x_BTD = x_BTD + (F.dropout(h, self.dropout, self.training) if self.dropout else h)
-        h = self.feed_forward(self.feed_forward_norm(x_BTD))
-        x_BTD = x_BTD + (F.dropout(h, self.dropout, self.training) if self.dropout else h)
-        return x_BTD if taps is None else taps(f"layers.{self.index}.residual", x_BTD)
 
 
 class Decoder(nn.Module):
@@ -82,7 +44,6 @@ class Decoder(nn.Module):
         self.seed = seed
         self.recompute = False
         """Gradient checkpointing: keep no activations inside a layer, compute them again in the backward pass."""
-        self.temperature = build_temperature(config.temperature)
         self.embedding = nn.Embedding(config.vocabulary, config.width)
         self.layers = nn.ModuleList(Layer(config, index) for index in range(config.layers))
         self.norm = Norm(config.norm, config.width, config.norm_epsilon, config.biases)
@@ -92,11 +53,7 @@ class Decoder(nn.Module):
         self.which: list[int] = []
         """For each layer, the index of its encoding in `encodings`."""
         self._build_encodings(classes)
-        if not any(self.temperature.acts(part) for part in self._encodings()):
-            raise SpecError(
-                f"temperature '{config.temperature}' is for layers without an encoding (nope); this model has none, "
-                "so write it with layers=all"
-            )
+        self._check_attention()
         self.backend = config.attention
         self.initialize(seed)
 
@@ -118,6 +75,29 @@ class Decoder(nn.Module):
             self.which.append(len(self.encodings))
             self.encodings.append(built)
 
+    def _check_attention(self) -> None:
+        """Refuse a temperature that would act nowhere, and two ways to compute weights."""
+        first = self._attentions()[0]
+        if not any(first.temperature.acts(part) for part in self._encodings()):
+            where = {"nope": "layers without an encoding (nope)", "global": "layers without a window"}
+            name = where.get(first.temperature.layers, "heads without positions (nope, half of nape)")
+            option = "layers" if first.temperature.layers != "all" else "heads"
+            raise SpecError(
+                f"temperature '{self.config.temperature}' is for {name}; this model has none, "
+                f"so write it with {option}=all"
+            )
+        weighing = [str(spec) for spec, at in zip(self.specs, self.which, strict=True) if self._weighs(at)]
+        if weighing and self.config.normaliser != "softmax":
+            raise SpecError(
+                f"'{weighing[0]}' computes weights itself, so it goes without normaliser '{self.config.normaliser}'"
+            )
+
+    def _weighs(self, index: int) -> bool:
+        return self._encodings()[index].overrides("weigh")
+
+    def _attentions(self) -> list[Attention]:
+        return [layer.attention for layer in self.layers if isinstance(layer, Layer)]
+
     @property
     def backend(self) -> str:
         """The attention path: `auto`, `dense` or `flex`; initially that of the config, and can be set at any time."""
@@ -127,8 +107,9 @@ class Decoder(nn.Module):
     def backend(self, name: str) -> None:
         if name not in {"auto", "dense", "flex"}:
             raise SpecError(f"the backend of attention is 'auto', 'dense' or 'flex', not {name!r}")
+        attention = self._attentions()[0]
         for part in self._encodings() if name == "flex" else ():
-            check_flex(part)
+            check_flex(part, attention.normaliser, attention.temperature)
         self._backend = name
 
     def _encodings(self) -> list[Encoding]:
@@ -147,7 +128,9 @@ class Decoder(nn.Module):
         for name, module in self.named_modules():
             if isinstance(module, Norm):
                 module.initialize()
-            elif isinstance(module, nn.Linear | nn.Embedding) and not name.startswith("encodings."):
+            elif isinstance(module, Normaliser | AttentionTemperature):
+                module.initialize(_named(stream, name))
+            elif isinstance(module, nn.Linear | nn.Embedding) and not _OWN.search(name):
                 normal_(module.weight, self._std(name), stream(f"{name}.weight"))
                 if isinstance(module, nn.Linear) and module.bias is not None:
                     module.bias.zero_()
@@ -237,14 +220,18 @@ class Decoder(nn.Module):
         budget_B = self._budget(budget, cache, new, batch, ids_BT.device)
         there_B = without_waiting(keys.counts, ids_BT.device)
         plans = [
-            AttentionContext(part, self.config, attention_mask, working, budget_B if part.prefix_stable else there_B)
+            AttentionContext(
+                part,
+                self.config,
+                attention_mask,
+                working,
+                budget_B if part.prefix_stable else there_B,
+                self._attentions()[0].normaliser,
+                self.backend,
+            )
             for part in self._encodings()
         ]
         with without_autocast(ids_BT.device):
-            for context in plans:
-                if self.temperature.acts(context.encoding):
-                    context.factor = self.temperature.factor(context.query_positions_BQ)
-                context.backend = self.backend
             if plans[0].encoding.overrides("embed"):
                 x = plans[0].encoding.checked_embed(x, plans[0].query_positions_BQ)
         if listening is not None:
@@ -393,6 +380,10 @@ class Decoder(nn.Module):
             "position_ratio": self.position_ratio(),
             "seed": self.seed,
         }
+
+
+_OWN = re.compile(r"^encodings\.|\.attention\.(normaliser|temperature)\.")
+"""Modules that initialize themselves."""
 
 
 def _named(stream: Callable[[str], torch.Generator], prefix: str) -> Callable[[str], torch.Generator]:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_block_mask, flex_attention
 
 from lengthwise.device import FLEX_COMPILES, FLEX_WITHOUT_BACKWARD, without_autocast
 from lengthwise.encoding.base import SEES_SCORES
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from lengthwise.encoding.base import Encoding
     from lengthwise.model.attention import AttentionContext
     from lengthwise.model.mask import AttentionMask
+    from lengthwise.model.temperature import AttentionTemperature
+    from lengthwise.normaliser.base import Normaliser
 
 Change = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 """(score, row, head, query, key) → the changed score."""
@@ -31,16 +33,31 @@ Change = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 INSTEAD = "use attention=auto (or decoder.backend = 'auto')"
 
 
-def check(encoding: Encoding) -> None:
-    """Raise for an encoding whose hooks see scores or weights, which the kernel does not expose."""
+def check(encoding: Encoding, normaliser: Normaliser, temperature: AttentionTemperature) -> None:
+    """Raise for hooks that see scores or weights, which the kernel does not expose."""
     hooks = [hook for hook in SEES_SCORES if encoding.overrides(hook)]
+    name = type(encoding).__name__.lower()
     if hooks:
-        name = type(encoding).__name__.lower()
         raise SpecError(f"attention=flex cannot do {name}, which acts in {' and '.join(hooks)}; {INSTEAD}")
+    if normaliser.overrides("weigh"):
+        raise SpecError(
+            f"attention=flex has softmax, with or without a sink, not {type(normaliser).__name__}; {INSTEAD}"
+        )
+    biased = any(encoding.overrides(form) for form in ("columns", "by_distance", "bias"))
+    if temperature.scales_bias and biased and temperature.acts(encoding):
+        raise SpecError(f"attention=flex cannot multiply the bias of {name} by a temperature; {INSTEAD}")
 
 
-def flex(q_BHQE: Tensor, k_BHKE: Tensor, v_BHKE: Tensor, context: AttentionContext, *, dropout: float = 0.0) -> Tensor:
-    """Softmax attention by FlexAttention."""
+def flex(
+    q_BHQE: Tensor,
+    k_BHKE: Tensor,
+    v_BHKE: Tensor,
+    context: AttentionContext,
+    *,
+    sink_H: Tensor | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Softmax attention by FlexAttention; `sink_H` is a further logit of each head, without a value."""
     if dropout:
         raise SpecError(f"attention=flex has no attention dropout; train with attention_dropout=0, or {INSTEAD}")
     device = q_BHQE.device.type
@@ -53,13 +70,17 @@ def flex(q_BHQE: Tensor, k_BHKE: Tensor, v_BHKE: Tensor, context: AttentionConte
     change, mask = context.flex_inputs
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
-        return _kernel(device in FLEX_COMPILES)(
-            q_BHQE, k_BHKE, v_BHKE, score_mod=change, block_mask=mask, scale=context.scale
-        )
+        kernel, given = _kernel(device in FLEX_COMPILES), {"score_mod": change, "block_mask": mask}
+        if sink_H is None:
+            return kernel(q_BHQE, k_BHKE, v_BHKE, **given, scale=context.scale)
+        wanted = AuxRequest(lse=True)
+        out_BHQE, aux = kernel(q_BHQE, k_BHKE, v_BHKE, **given, scale=context.scale, return_aux=wanted)
+        # exp(lse) / (exp(lse) + exp(sink)) is the share that softmax without the sink gives away.
+        return (out_BHQE * (aux.lse - sink_H[:, None]).sigmoid()[..., None]).to(out_BHQE.dtype)
 
 
 @lru_cache(maxsize=2)
-def _kernel(compiled: bool) -> Callable[..., Tensor]:
+def _kernel(compiled: bool) -> Callable[..., Any]:
     return torch.compile(flex_attention) if compiled else flex_attention
 
 

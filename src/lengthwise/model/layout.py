@@ -22,6 +22,8 @@ class TokenLayout:
     """The positions and documents of a block of tokens, and some of their properties, computed once."""
 
     positions_BT: Tensor
+    order_BT: Tensor
+    """The index of each token in its own document, 0, 1, 2, ...; positions, unless others were given."""
     documents_BT: Tensor | None
     """The document index of each token, `PAD` for padding; None if each row is one sequence without padding."""
     prefix_BT: Tensor | None
@@ -54,11 +56,12 @@ class TokenLayout:
             return held_BT[without_waiting(row_indices, held_BT.device)]
 
         counts = self.counts if len(self.counts) == 1 else tuple(self.counts[row] for row in row_indices)
-        positions_BT = of(self.positions_BT)
-        assert positions_BT is not None
+        positions_BT, order_BT = of(self.positions_BT), of(self.order_BT)
+        assert positions_BT is not None and order_BT is not None
         return replace(
             self,
             positions_BT=positions_BT,
+            order_BT=order_BT,
             documents_BT=of(self.documents_BT),
             prefix_BT=of(self.prefix_BT),
             counts=counts[:1] if len(set(counts)) == 1 else counts,
@@ -78,6 +81,7 @@ class TokenLayout:
         return replace(
             self,
             positions_BT=self.positions_BT[:, start:end],
+            order_BT=self.order_BT[:, start:end],
             documents_BT=of(self.documents_BT),
             prefix_BT=of(self.prefix_BT),
             smallest=first,
@@ -97,6 +101,7 @@ class TokenLayout:
         follows = self.documents_BT is None and new_layout.documents_BT is None
         return TokenLayout(
             positions_BT=_cat(self.positions_BT, new_layout.positions_BT),
+            order_BT=_cat(self.order_BT, new_layout.order_BT),
             documents_BT=documents,
             prefix_BT=prefix,
             counts=counts[:1] if len(set(counts)) == 1 else counts,
@@ -176,13 +181,16 @@ def lay_out(
             counted_BT, consecutive = index_1T.clamp(max=largest), True
 
     smallest, ordered = min(start), True
+    order_BT = counted_BT
     if positions_BT is not None:
         consecutive = False
         counted_BT, ordered = _check_positions(positions_BT, batch, tokens, documents_BT)
         smallest, largest = (int(counted_BT.min()), int(counted_BT.max())) if tokens else (0, 0)
     prefix_BT = _prefix(prefix, index_1T, batch, tokens, rows, padding)
+    moved_BT = without_waiting(counted_BT, device)
     return TokenLayout(
-        positions_BT=without_waiting(counted_BT, device),
+        positions_BT=moved_BT,
+        order_BT=moved_BT if order_BT is counted_BT else without_waiting(order_BT, device),
         documents_BT=None if documents_BT is None else without_waiting(documents_BT, device),
         prefix_BT=None if prefix_BT is None else without_waiting(prefix_BT, device),
         counts=counts[:1] if len(set(counts)) == 1 else counts,

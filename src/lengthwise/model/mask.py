@@ -21,6 +21,11 @@ class AttentionMask:
     first: int | None = None
 
     @property
+    def may_be_empty(self) -> bool:
+        """Whether a query may see no key: never, since padding sees padding."""
+        return False
+
+    @property
     def start(self) -> int:
         """The index of the first query among the keys."""
         return self.keys.tokens - self.queries.tokens if self.first is None else self.first

@@ -32,6 +32,10 @@ KINDS = {
 }
 
 
+LADDER = 16
+"""From this multiple of the trained length on, lengths are drawn on a logarithmic axis."""
+
+
 def study_accuracy_curves(findings: Findings, task: str) -> Drawing:
     """Draw accuracy against length on one task of a study."""
     import polars as pl
@@ -83,7 +87,12 @@ def accuracy_curves(
                 zorder=3,
                 clip_on=False,
             )
-        axes.set(xlabel=f"length ({unit})", ylabel="exact match", ylim=(0, 1.06), xlim=(0, None))
+        axes.set(xlabel=f"length ({unit})", ylabel="exact match", ylim=(0, 1.06))
+        if max(chance) >= LADDER * trained:
+            axes.set_xscale("log", base=2)
+            axes.xaxis.set_major_formatter("{x:g}")
+        else:
+            axes.set_xlim(0, None)
         _legend(figure, axes, width)
         return figure
 

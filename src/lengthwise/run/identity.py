@@ -189,6 +189,7 @@ class Plan:
         """Return the classes from outside the package, with their specs."""
         named = [("task", TASKS, self.task_spec), ("positions", POSITIONS, self.positions_spec)]
         named += [("encoding", ENCODINGS, spec) for spec in self.encoding_specs]
+        named += self.model.outside_parts()
         return [(resolve(kind, table, spec.name), spec) for kind, table, spec in named if spec.name not in table]
 
     def _check_tests(self) -> None:
@@ -217,13 +218,14 @@ class Plan:
         return self._identity()
 
     def _depends_on_files(self) -> bool:
-        return _depends_on_files(self.task_spec, self.positions_spec, self.encoding_specs)
+        return _depends_on_files(self.task_spec, self.positions_spec, self.encoding_specs, self.model)
 
     def _identity(self) -> dict[str, Any]:
+        outside = {kind: identity_part(kind, table, spec) for kind, table, spec in self.model.outside_parts()}
         found: dict[str, Any] = {
             "task": self._task_part(),
             "encoding": [identity_part("encoding", ENCODINGS, spec) for spec in self.encoding_specs],
-            "model": {"version": DecoderConfig.version, **_chosen(self.model)},
+            "model": {"version": DecoderConfig.version, **_chosen(self.model), **outside},
             "training": {"version": Training.version, **_chosen(self.training)},
             "seed": self.seed,
         }
@@ -362,11 +364,11 @@ def identity_part(kind: str, table: Mapping[str, str], spec: Spec) -> Mapping[st
 
 
 @lru_cache(maxsize=4096)
-def _depends_on_files(task: Spec, positions: Spec, encodings: tuple[Spec, ...]) -> bool:
+def _depends_on_files(task: Spec, positions: Spec, encodings: tuple[Spec, ...], model: DecoderConfig) -> bool:
     """Whether the class or the data of any of these comes from a file outside the package."""
     data = any(key in _IN_FILES for key, _ in task.options)
     known = task.name in TASKS and positions.name in POSITIONS and all(spec.name in ENCODINGS for spec in encodings)
-    return data or not known
+    return data or not known or bool(model.outside_parts())
 
 
 @lru_cache(maxsize=4096)

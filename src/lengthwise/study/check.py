@@ -169,11 +169,12 @@ def _evaluations(planned: Planned, plans: Iterable[tuple[GridPoint, Plan]], erro
         if one.encoding is not None:
             for layers in dict.fromkeys(plan.model.layers for _, plan in plans):
                 _told(errors, f"{place}.encoding", partial(encodings_of, one.encoding, layers))
-        if one.temperature is not None:
+        if one.temperature is not None and plans:
+            sizes = plans[0][1].model.geometry
             _told(
                 errors,
                 f"{place}.temperature",
-                partial(build_temperature, temperature_with_trained_length(one.temperature, lambda: 8)),
+                partial(build_temperature, temperature_with_trained_length(one.temperature, lambda: 8), sizes),
             )
         if (one.encoding is not None or one.temperature is not None) and len(errors) == before:
             _evaluated_alike(place, one, plans, errors)

@@ -271,8 +271,10 @@ class Planned:
         for kind, text in dict.fromkeys(listed):
             for spec in parse_specs(text):
                 names = [spec.name]
-                if kind == "model":  # temperature is its only option that names code
-                    names = [str(value) for key, value in spec.options if key == "temperature"]
+                if kind == "model":  # its options that name code
+                    given = [value for key, value in spec.options if key in {"normaliser", "temperature"}]
+                    listed_names = [value[0] if isinstance(value, tuple) else value for value in given]
+                    names = [Spec.of(str(name)).name for name in listed_names]
                 for name in names:
                     if name not in tables.get(kind, {}) and (":" in name or name.endswith(".py")):
                         found.append(name)

@@ -33,6 +33,10 @@ TASKS = {
     "recall": "lengthwise.task.recall:Recall",
     "flipflop": "lengthwise.task.flipflop:Flipflop",
     "modular": "lengthwise.task.modular:Modular",
+    "group": "lengthwise.task.group:Group",
+    "majority": "lengthwise.task.majority:Majority",
+    "nback": "lengthwise.task.nback:Nback",
+    "mqmtar": "lengthwise.task.mqmtar:Mqmtar",
     "file": "lengthwise.task.file:File",
 }
 
