@@ -583,6 +583,6 @@ MUTANTS = [
     Mutant("the length of the call for the budget", mutants_rope.LengthOfTheCall, {"C01", "C02", "T05"}),
     Mutant("the longest budget of the batch", mutants_rope.LongestOfTheBatch, {"T02"}),
     Mutant("a window off by one", mutants_rope.WindowOffByOne, {"T12"}),
-    *(Mutant(name, encoding, caught_by) for name, encoding, caught_by in mutants_newer.ENCODINGS),
+    *(Mutant(name, encoding, caught_by, whole=False) for name, encoding, caught_by in mutants_newer.ENCODINGS),
     *(Mutant(**given, whole=False) for given in mutants_newer.ATTENTION),
 ]

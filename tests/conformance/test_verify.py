@@ -36,6 +36,7 @@ FURTHER = [
     "forgetting:start=5.0",
     "stick_breaking:remainder=true",
 ]
+NEWER = ("chunked", "nape", "inkling", "wall", "path", "selective_rope", "pope", "dape")
 POSITIONS = [
     "consecutive",
     "randomized:limit=64",
@@ -51,7 +52,8 @@ def _slowly(name: str, positions: str) -> object:
     The further encodings under the rarer kinds of positions are evidence, run by hand.
     """
     quick = name in FIRST and (positions == "consecutive" or (name == "rope" and positions == POSITIONS[1]))
-    later = pytest.mark.evidence if name in FURTHER and positions not in POSITIONS[:2] else pytest.mark.slow
+    rare = POSITIONS[1:] if name in NEWER else POSITIONS[2:]
+    later = pytest.mark.evidence if name in FURTHER and positions in rare else pytest.mark.slow
     return pytest.param(name, positions, marks=() if quick else later, id=f"{name}-{positions[:16]}{positions[-4:]}")
 
 
@@ -307,3 +309,35 @@ def test_mistakes_are_told():
         verify("rope", only=["T99"])
     with pytest.raises(SpecError, match=r"e.g. randomized:limit=64"):
         verify("learned:limit=64", positions="randomized:limit=2048")
+
+
+ATTENTION = [
+    ("nope", "sink", "constant"),
+    ("alibi", "sink", "constant"),
+    ("rope", "entmax", "constant"),
+    ("alibi", "stick_breaking:remainder=true", "constant"),
+    ("nape", "entmax", "asentmax"),
+    ("inkling", "softmax", "inkling:floor=4"),
+    ("nope", "off-by-one", "ssmax"),
+]
+FURTHER_ATTENTION = [
+    ("t5", "softmax", "inkling:floor=4"),
+    ("rope", "entmax:alpha=1.3", "ministral:floor=3"),
+    ("nope", "softmax", "beam:floor=3"),
+    ("pope", "sink", "log-n:trained=4"),
+    ("path", "entmax", "ssmax"),
+    ("selective_rope", "off-by-one", "yarn:factor=4"),
+    ("wall", "stick_breaking", "llama4:floor=2:layers=all"),
+]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "normaliser", "temperature"),
+    [
+        *(pytest.param(*given, marks=pytest.mark.slow) for given in ATTENTION),
+        *(pytest.param(*given, marks=pytest.mark.evidence) for given in FURTHER_ATTENTION),
+    ],
+)
+def test_every_normaliser_and_temperature_conforms(encoding, normaliser, temperature):
+    report = verify(encoding, normaliser=normaliser, temperature=temperature)
+    assert report.passed, str(report)

@@ -36,7 +36,7 @@ class Inkling(Encoding):
         self.profiles = nn.Parameter(torch.empty(rank, extent))
 
     def initialize(self, stream: Callable[[str], torch.Generator]) -> None:
-        normal_(self.mix, self.geometry.bias_std, stream("mix"))
+        normal_(self.mix, self.geometry.width**-0.5, stream("mix"))
         normal_(self.profiles, self.geometry.bias_std, stream("profiles"))
 
     def mark(self, x_BTD: Tensor) -> Tensor:
