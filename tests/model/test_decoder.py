@@ -61,6 +61,10 @@ def test_every_way_of_running_equals_one_plain_pass(name, dtype, form, figure):
         first = decoder(torch.cat([room, tokens[:, :5]], 1), lengths=[5] * 3, padding="left", cache=cache)
         rest = [decoder(tokens[:, i : i + 1], cache=cache) for i in range(5, n)]
         errors[f"{pads} on the left, cached"] = relative_error(torch.cat([first[:, pads:], *rest], 1), plain)
+    cache = decoder.cache(n)
+    decoder(torch.cat([tokens[:, :5], tokens[:, :3] * 0], 1), lengths=[5] * 3, cache=cache)
+    rest = [decoder(tokens[:, i : i + 1], cache=cache) for i in range(5, n)]
+    errors["3 on the right, cached"] = relative_error(torch.cat(rest, 1), plain[:, 5:])
     lengths = [33, 20, 7]
     mixed = decoder(tokens, lengths=lengths)
     errors["mixed lengths"] = max(

@@ -286,3 +286,54 @@ def test_a_name_with_options_stands_in_brackets():
     assert math.isclose(Decoder(config).layers[0].attention.normaliser.alpha, 1.3)
     with pytest.raises(SpecError, match=r"unknown normaliser 'softmix'. Did you mean 'softmax'"):
         model(normaliser="softmix")
+
+
+def test_a_temperature_has_no_idle_parameters_that_ddp_would_wait_for():
+    config = preset("laptop", vocabulary=17, layers=2, temperature="ssmax:layers=nope")
+    decoder = Decoder(config, ["rope", "nope"])
+    decoder(ids(9)).sum().backward()
+    idle = [name for name, one in decoder.named_parameters() if one.requires_grad and one.grad is None]
+    assert (
+        not idle
+        and decoder.parameter_count()
+        == Decoder(config.model_copy(update={"temperature": "constant"}), ["rope", "nope"]).parameter_count() + 4
+    )
+
+
+@pytest.mark.parametrize(
+    ("encoding", "changes", "words"),
+    [
+        ("selective_rope:rank=0", {}, "a rank of at least 1"),
+        ("selective_rope:theta=0.0", {}, "a theta above 0"),
+        ("path:rank=0", {}, "a rank of at least 1"),
+        ("dape:hidden=0", {}, "at least one hidden unit"),
+        ("pope:theta=-2.0", {}, "a theta above 0"),
+        ("nope", {"temperature": "ssmax:shift=-1"}, "it is not negative"),
+        ("nope", {"temperature": "inkling:floor=2:scale=-3.0"}, "a scale from 0"),
+        ("nope", {"normaliser": "entmax:alpha=1.0001"}, "from 1.001 to 4"),
+    ],
+)
+def test_options_that_would_give_nan_or_nothing_are_refused(encoding, changes, words):
+    with pytest.raises(SpecError, match=words):
+        model(encoding, **changes)
+
+
+def test_where_a_temperature_counted_positions_a_run_is_another_run_now():
+    given = {"model": "laptop:temperature=[log-n:trained=8]"}
+    plain = Plan.of("copy:variant=same", "nope", **given).identity()
+    moved = Plan.of("copy:variant=same", "nope", positions="randomized", **given).identity()
+    assert "temperature_version" not in plain and moved["temperature_version"] == 2
+
+
+def test_an_exported_model_refuses_a_normaliser_that_has_changed(tmp_path, monkeypatch):
+    hf = pytest.importorskip("lengthwise.hf", reason="needs the extra `hf`")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(OWN)
+    decoder = Decoder(preset("laptop", vocabulary=17, normaliser="own.py:Top"), "nope")
+    hf.LengthwiseForCausalLM.from_decoder(decoder).save_pretrained(tmp_path / "saved")
+    with pytest.warns(UserWarning, match="runs code from outside the package"):
+        loaded = hf.LengthwiseForCausalLM.from_pretrained(tmp_path / "saved", trust_remote_code=True)
+    assert torch.equal(loaded(ids(9)).logits, decoder.eval()(ids(9)))
+    (tmp_path / "own.py").write_text(OWN.replace("min(2,", "min(3,"))
+    with pytest.raises(SpecError, match=r"the file of 'own.py:Top' has changed since this model was saved"):
+        hf.LengthwiseForCausalLM.from_pretrained(tmp_path / "saved", trust_remote_code=True)

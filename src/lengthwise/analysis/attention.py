@@ -20,6 +20,7 @@ from lengthwise.evaluation.cases import Case, evaluation_cases, splits_and_lengt
 from lengthwise.evaluation.onepass import stack_positions
 from lengthwise.model import Decoder
 from lengthwise.model.taps import QueryBlockTap, tap_names
+from lengthwise.normaliser.base import Normaliser
 from lengthwise.spec import SpecError
 from lengthwise.task.base import Task
 
@@ -94,9 +95,10 @@ class DecoderSource:
 
     @property
     def weights_sum_to_one(self) -> list[bool]:
-        """For each layer, what its encoding declares."""
+        """For each layer, what its encoding and its normaliser declare."""
         parts = [part for part in self.decoder.encodings if isinstance(part, Encoding)]
-        return [parts[which].complete for which in self.decoder.which]
+        complete = [part.complete for part in self.decoder.modules() if isinstance(part, Normaliser)]
+        return [parts[which].complete and all(complete) for which in self.decoder.which]
 
     def visit_attention_weights(self, batch: Batch, on_weights: See, queries_per_block: int = ROWS) -> None:
         """Run one forward pass without logits; a block's weights are freed before the next block is computed."""

@@ -127,9 +127,7 @@ def check_finite(subject: Subject) -> Iterator[CheckCase]:
     yield CheckCase(f"logits of {n} tokens that see those ahead: not finite", int((~logits.isfinite()).sum()), 0)
 
 
-@check(
-    "T05", "The cache gives the logits of one pass: token by token, in chunks of 1, 3, n − 1, and after left padding."
-)
+@check("T05", "The cache gives the logits of one pass: token by token, in chunks of 1, 3, n − 1, and after padding.")
 @torch.no_grad()
 def check_cache(subject: Subject) -> Iterator[CheckCase]:
     if not subject.encoding.prefix_stable:
@@ -148,6 +146,18 @@ def check_cache(subject: Subject) -> Iterator[CheckCase]:
                     for row, got in enumerate(_in_chunks(subject, decoder, rows, n + pads, chunk)):
                         case = f"{n} tokens in chunks of {chunk}, {pads} pads on the left, row {row}, {_name(dtype)}"
                         yield CheckCase(case, relative_error(got, truths[row]), tolerance)
+            if n > 2:
+                got = _after_right_padding(subject, decoder, *rows[0])
+                case = f"{n} tokens, 3 pads after the first two, {_name(dtype)}"
+                yield CheckCase(case, relative_error(got, truths[0][2:]), tolerance)
+
+
+def _after_right_padding(subject: Subject, decoder: Decoder, ids: Tensor, places: Tensor) -> Tensor:
+    """The logits from the third token on, after a prompt of two tokens and three pads."""
+    cache, given = decoder.cache(subject.budget), subject.padded_batch_positions([places[:2]], 5, "right")
+    decoder(_fill(ids[:2], 5, "right")[None], lengths=[2], positions_BT=given, cache=cache)
+    later = None if given is None else places[None, 2:]
+    return decoder(ids[None, 2:], positions_BT=later, cache=cache)[0]
 
 
 def _made(make: Callable[..., object], *arguments: object) -> float:

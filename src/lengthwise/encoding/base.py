@@ -48,8 +48,8 @@ class Geometry:
 class QueriesAndKeys:
     """Queries and keys of one layer, for hooks that depend on content.
 
-    `allowed_BQK` combines the causal, padding and document masks. q is already rotated and multiplied by the
-    temperature's factor and by `scale`. `marks_BHKC` holds what `mark` returned for each key.
+    `allowed_BQK` combines the causal, padding and document masks. q is already rotated and multiplied by `scale` and by
+    the temperature's factor, unless that multiplies the bias too. `marks_BHKC` holds what `mark` returned for each key.
     """
 
     q_BHQE: Tensor
@@ -66,6 +66,12 @@ class QueriesAndKeys:
     """The smallest and the largest distance of a query and a key, if known without reading the tensors."""
     documents_BK: Tensor | None = None
     """The document of each key, −1 for padding; None if each row is one sequence without padding."""
+
+    def without_padding(self, values_BHKC: Tensor) -> Tensor:
+        """The values with 0 for padding, for sums from key to query: a cache may hold padding between them."""
+        if self.documents_BK is None:
+            return values_BHKC
+        return torch.where((self.documents_BK >= 0)[:, None, :, None], values_BHKC, 0.0)
 
     @cached_property
     def behind_BQK(self) -> Tensor:

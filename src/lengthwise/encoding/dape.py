@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from lengthwise.encoding import build_encoding
 from lengthwise.encoding.base import Encoding, Geometry, QueriesAndKeys, normal_
+from lengthwise.spec import SpecError
 
 
 class DAPE(Encoding):
@@ -17,7 +18,7 @@ class DAPE(Encoding):
     For each query and key, f maps the scores and the biases of all heads, 2H numbers, through `hidden` units with
     LeakyReLU to one number per head. Each layer has its own f and its own inner encoding: ALiBi, KERPLE or FIRE, as
     published. The bias of the authors' last layer is left out: it adds one number to all keys of a query, which softmax
-    ignores. Scores are computed on the dense path.
+    and entmax ignore (a sink would not). Scores are computed on the dense path.
     """
 
     paper = "Zheng et al. 2024, arXiv:2405.14722"
@@ -28,6 +29,8 @@ class DAPE(Encoding):
         self, geometry: Geometry, *, inner: Literal["alibi", "kerple", "fire"] = "kerple", hidden: int = 32
     ) -> None:
         super().__init__(geometry)
+        if hidden < 1:
+            raise SpecError(f"dape needs at least one hidden unit, not {hidden}")
         self.inner, self.hidden = inner, hidden
         self.inner_encoding = build_encoding(inner, geometry)
         self.relative = self.inner_encoding.relative

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lengthwise.encoding.base import Encoding, Geometry, QueriesAndKeys, normal_
+from lengthwise.spec import SpecError
 
 
 class PaTH(Encoding):
@@ -27,6 +28,8 @@ class PaTH(Encoding):
 
     def __init__(self, geometry: Geometry, *, rank: int = 32) -> None:
         super().__init__(geometry)
+        if rank < 1:
+            raise SpecError(f"path needs a rank of at least 1, not {rank}")
         self.rank = rank
         self.down = nn.Parameter(torch.empty(rank, geometry.width))
         self.up = nn.Parameter(torch.empty(geometry.heads * geometry.head_width, rank))
@@ -51,7 +54,7 @@ class PaTH(Encoding):
 
     def score(self, scores_BHQK: Tensor, pair: QueriesAndKeys) -> Tensor:
         assert pair.marks_BHKC is not None
-        marks_BHKC = pair.marks_BHKC.to(scores_BHQK.dtype)
+        marks_BHKC = pair.without_padding(pair.marks_BHKC).to(scores_BHQK.dtype)
         w_BHKE, beta_BHK1 = marks_BHKC[..., :-1], marks_BHKC[..., -1:]
         weighted_BHKE = beta_BHK1 * w_BHKE
         # The product of reflections is I − Wᵀ T (β W), with T the inverse of a unit triangular matrix.

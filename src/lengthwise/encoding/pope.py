@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lengthwise.encoding.base import Encoding, Geometry, cos_sin_from_theta
+from lengthwise.spec import SpecError
 
 
 class PoPE(Encoding):
@@ -24,6 +25,8 @@ class PoPE(Encoding):
 
     def __init__(self, geometry: Geometry, *, theta: float = 10_000.0) -> None:
         super().__init__(geometry)
+        if not 0 < theta < math.inf:
+            raise SpecError(f"pope needs a theta above 0, not {theta}")
         self.theta = theta
         self.phase = nn.Parameter(torch.empty(geometry.heads, geometry.head_width))
 

@@ -1,7 +1,7 @@
 """Scalings of RoPE's frequencies for sequences longer than the trained ones.
 
 Each scaling gets RoPE's frequencies, fastest first, and a stretch factor s: a number, or one per row if it depends on
-the length. At s = 1 each scaling equals RoPE bit for bit.
+the length. At s = 1 each scaling but LongRoPE, which has factors for short sequences too, equals RoPE bit for bit.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """Selective RoPE: rotation by angles that depend on the tokens. Movahedi et al. 2025, arXiv:2511.17388."""
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -37,6 +38,8 @@ class SelectiveRope(Encoding):
                 f"selective_rope needs an even head width and a width that its heads divide, not {geometry.head_width} "
                 f"and {geometry.width} / {geometry.heads}"
             )
+        if rank < 1 or not 0 < theta < math.inf:
+            raise SpecError(f"selective_rope needs a rank of at least 1 and a theta above 0, not {rank} and {theta}")
         self.theta, self.rank, self.drift = theta, rank, drift
         self.pairs = geometry.head_width // 2
         self.down = nn.Parameter(torch.empty(rank, geometry.width))
@@ -59,14 +62,25 @@ class SelectiveRope(Encoding):
         return angle_BTN.unflatten(-1, (self.geometry.heads, -1)).transpose(1, 2)
 
     def increments(self, pair: QueriesAndKeys) -> Tensor:
-        """How far each token turns each pair on: (B, H, K, pairs)."""
+        """How far each token turns each pair on, padding not at all: (B, H, K, pairs)."""
         assert pair.marks_BHKC is not None
-        angle_BHKF, taps_HF = pair.marks_BHKC, self.taps.to(pair.marks_BHKC.dtype)
+        angle_BHKF, documents_BK = pair.marks_BHKC, pair.documents_BK
+        if documents_BK is None:
+            return self._convolved(angle_BHKF, None)
+        # A cache may hold padding between tokens, so the convolution is over the tokens with padding moved to the end.
+        documents_BK = documents_BK.expand(len(angle_BHKF), -1)
+        order_BK = torch.argsort(documents_BK < 0, dim=-1, stable=True)
+        index_BHKF = order_BK[:, None, :, None].expand_as(angle_BHKF)
+        moved_BHKF = self._convolved(angle_BHKF.gather(2, index_BHKF), documents_BK.gather(1, order_BK))
+        return pair.without_padding(torch.zeros_like(moved_BHKF).scatter(2, index_BHKF, moved_BHKF))
+
+    def _convolved(self, angle_BHKF: Tensor, documents_BK: Tensor | None) -> Tensor:
+        taps_HF = self.taps.to(angle_BHKF.dtype)
         found_BHKF = torch.zeros_like(angle_BHKF)
         for lag in range(min(TAPS, angle_BHKF.shape[2])):
             earlier_BHKF = F.pad(angle_BHKF, (0, 0, lag, 0))[:, :, : angle_BHKF.shape[2]]
-            if lag and pair.documents_BK is not None:  # a document does not see the one before it, nor padding
-                same_BK = F.pad(pair.documents_BK[:, lag:] == pair.documents_BK[:, :-lag], (lag, 0))
+            if lag and documents_BK is not None:  # a document does not see the one before it
+                same_BK = F.pad(documents_BK[:, lag:] == documents_BK[:, :-lag], (lag, 0))
                 earlier_BHKF = earlier_BHKF * same_BK[:, None, :, None]
             found_BHKF = found_BHKF + taps_HF[:, None, :, TAPS - 1 - lag] * earlier_BHKF
         return found_BHKF if self.log_drift is None else found_BHKF + self.log_drift.to(taps_HF.dtype).exp()[:, None]

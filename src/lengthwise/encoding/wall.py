@@ -44,7 +44,7 @@ class Wall(Encoding):
 
     def score(self, scores_BHQK: Tensor, pair: QueriesAndKeys) -> Tensor:
         assert pair.marks_BHKC is not None
-        sum_BHKE = pair.marks_BHKC.to(widest_float(scores_BHQK.device)).cumsum(2)
+        sum_BHKE = pair.without_padding(pair.marks_BHKC).to(widest_float(scores_BHQK.device)).cumsum(2)
         own_BHQE = sum_BHKE[:, :, pair.start : pair.start + scores_BHQK.shape[2]]
         behind_B1QK = pair.behind_BQK[:, None]
         decayed_BHQK = torch.zeros_like(scores_BHQK)

@@ -121,7 +121,9 @@ def splits_and_lengths(task: Task, lengths: Sequence[int] | str | None = None) -
 def _ladder(first: int, last: int, factor: float, text: str) -> list[int]:
     """Return first, first · factor, first · factor², ... up to last, rounded to whole lengths."""
     if first < 1 or last < first or last > 10**6 or factor < 1.01:
-        raise SpecError(f"{text!r} is no ladder: write first..last:xfactor with a factor above 1, e.g. 64..4096:x2")
+        raise SpecError(
+            f"{text!r} is no ladder: write first..last:xfactor with a factor of at least 1.01, e.g. 64..4096:x2"
+        )
     rungs, at = [], float(first)
     while at <= last * (1 + 1e-9):
         rungs.append(round(at))
@@ -134,7 +136,7 @@ def parse_lengths(text: str) -> list[int]:
     found: list[int] = []
     for part in text.replace(" ", "").split(","):
         if ladder := re.fullmatch(r"([0-9]{1,9})\.\.([0-9]{1,9}):x([0-9]{1,3}(?:\.[0-9]{1,3})?)", part):
-            found += _ladder(int(ladder[1]), int(ladder[2]), float(ladder[3]), part)
+            found += _ladder(int(ladder[1]), int(ladder[2]), float(ladder[3]), part)  # a thousand at most
             continue
         match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part)
         first, last = (0, -1) if match is None else (int(match[1]), int(match[2] or match[1]))

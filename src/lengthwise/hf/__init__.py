@@ -91,7 +91,7 @@ class LengthwiseConfig(PreTrainedConfig):
         for field, value in listed.items():
             if not isinstance(value, list):
                 raise SpecError(f"{field} in the config of this model cannot be {value!r}: a list, one for each layer")
-        if len(self.sources) != len(self.encodings):
+        if len(self.sources) != len(self.encodings) + len(config.outside_parts()):
             raise SpecError("the config of this model does not have as many sources as encodings")
         return config, [Spec.of(encoding) for encoding in self.encodings]
 
@@ -131,8 +131,9 @@ class LengthwiseForCausalLM(DecoderGenerationMixin, PreTrainedModel):
     ) -> None:
         super().__init__(config)
         fields, specs = config.validated_config()
+        named = [*specs, *(spec for _, _, spec in fields.outside_parts())]
         if decoder is None:
-            _refuse_foreign_code(config, specs, trust_remote_code or _TRUSTED.get())
+            _refuse_foreign_code(config, named, trust_remote_code or _TRUSTED.get())
             decoder = _built(fields, specs, config.seed)
         elif (decoder.config, list(decoder.specs)) != (fields, specs):
             raise SpecError("the config describes another decoder; use LengthwiseForCausalLM.from_decoder(decoder)")
@@ -141,9 +142,9 @@ class LengthwiseForCausalLM(DecoderGenerationMixin, PreTrainedModel):
                 f"this model was written by lengthwise {config.lengthwise_version}, whose decoder and encodings had "
                 f"versions {config.versions}; here they are {_versions(decoder)} and compute something else"
             )
-        for spec, then, now in zip(specs, config.sources, _sources(decoder), strict=True):
+        for spec, then, now in zip(named, config.sources, _sources(decoder), strict=True):
             if then != now:
-                raise SpecError(f"the file of encoding '{spec}' has changed since this model was saved; restore it")
+                raise SpecError(f"the file of '{spec}' has changed since this model was saved; restore it")
         refuse_lost_buffers(decoder)
         self.decoder = decoder
         self._frozen = [name for name, parameter in decoder.named_parameters() if not parameter.requires_grad]
@@ -263,7 +264,7 @@ def _refuse_foreign_code(config: LengthwiseConfig, specs: list[Spec], trusted: b
     for spec, then in zip(specs, config.sources, strict=True):
         file = Path(spec.name.rpartition(":")[0])
         if file.suffix == ".py" and file.is_file() and _hash(file) != then:
-            raise SpecError(f"the file of encoding '{spec}' has changed since this model was saved; restore it")
+            raise SpecError(f"the file of '{spec}' has changed since this model was saved; restore it")
 
 
 def _hash(file: Path) -> str:
@@ -287,10 +288,15 @@ def _versions(decoder: Decoder) -> list[int]:
 
 
 def _sources(decoder: Decoder) -> list[str | None]:
-    """A hash of the file of each layer's encoding, where that file is not ours and may be edited."""
+    """A hash of the file of each layer's encoding, and of a normaliser and a temperature that are not ours.
+
+    It is None for the files of the package; others may be edited.
+    """
     found: list[str | None] = []
-    for which in decoder.which:
-        held = type(decoder.encodings[which])
+    classes = [type(decoder.encodings[which]) for which in decoder.which]
+    attention = decoder.layers[0].attention
+    classes += [type(getattr(attention, kind)) for kind, _, _ in decoder.config.outside_parts()]  # pyrefly: ignore
+    for held in classes:
         file = None if held.__module__.startswith("lengthwise.") else inspect.getsourcefile(held)
         found.append(None if file is None else _hash(Path(file)))
     return found

@@ -54,6 +54,9 @@ class Decoder(nn.Module):
         """For each layer, the index of its encoding in `encodings`."""
         self._build_encodings(classes)
         self._check_attention()
+        for attention, which in zip(self._attentions(), self.which, strict=True):
+            if not attention.temperature.acts(self._encodings()[which]):
+                attention.temperature.requires_grad_(False)  # DDP waits for the gradient of every parameter
         self.backend = config.attention
         self.initialize(seed)
 

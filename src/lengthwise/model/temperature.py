@@ -178,8 +178,8 @@ class Inkling(AttentionTemperature):
 
     def __init__(self, geometry: Geometry, *, floor: int, scale: float = 0.1, layers: Layers = "global") -> None:
         super().__init__(geometry)
-        if floor < 1:
-            raise SpecError(f"inkling needs a floor of at least 1, not {floor}")
+        if floor < 1 or not 0 <= scale < math.inf:
+            raise SpecError(f"inkling needs a floor of at least 1 and a scale from 0, not floor={floor}, scale={scale}")
         self.floor, self.scale, self.layers = floor, scale, layers
 
     def factor(self, n_BQ: Tensor, x_BQD: Tensor) -> Tensor | float:
@@ -189,8 +189,8 @@ class Inkling(AttentionTemperature):
 class SSMax(AttentionTemperature):
     """Scalable softmax: s_h · ln n at the n-th token, with a learned s per head. Nakanishi 2025, arXiv:2501.19399.
 
-    s is initialized to `start`. The first token sees itself alone, so its factor 0 changes nothing. With `shift=1` it
-    is s · ln(n + 1), as in the code of the ASEntmax study, which draws s from N(1, 0.01²).
+    s is initialized to `start`. The first token's factor is 0: it sees itself alone, so softmax does not change. With
+    `shift=1` it is s · ln(n + 1), as in the code of the ASEntmax study, which draws s from N(1, 0.01²).
     """
 
     def __init__(
@@ -203,6 +203,8 @@ class SSMax(AttentionTemperature):
         heads: Heads = "all",
     ) -> None:
         super().__init__(geometry)
+        if shift < 0:
+            raise SpecError(f"ssmax's shift is added to the number of tokens, so it is not negative, not {shift}")
         self.start, self.shift, self.layers, self.heads = start, shift, layers, heads
         self.scale_H = nn.Parameter(torch.empty(geometry.heads))
 

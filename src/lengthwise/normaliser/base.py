@@ -44,7 +44,7 @@ class Normaliser(nn.Module):
     formula: ClassVar[str | None] = None
     """The formula in `lengthwise.conformance` that it claims to equal."""
     version: ClassVar[int] = 1
-    """Incremented when the computed numbers change; part of a run's identity."""
+    """Incremented when the computed numbers change; part of a run's identity if it is from outside the package."""
 
     # Claims. `verify` tests each one, whether it is claimed or not.
     complete: bool = True

@@ -16,7 +16,7 @@ class Entmax(Normaliser):
     """[(α − 1) s_j − τ]₊^(1 / (α − 1)), with τ such that the weights sum to 1: keys with low scores get exactly 0.
 
     α = 1 is softmax and α = 2 is sparsemax. With α = 1.5, scores 0 and −2 give weights 1 and 0. τ is exact, by sorting,
-    for α = 1.5 and 2, and bisected to the last bit for other values. All scores are needed at once, so attention runs
+    for α = 1.5 and 2, and bisected for other values. All scores are needed at once, so attention runs
     on the dense path.
     """
 
@@ -26,8 +26,8 @@ class Entmax(Normaliser):
 
     def __init__(self, geometry: Geometry, *, alpha: float = 1.5) -> None:
         super().__init__(geometry)
-        if not 1 <= alpha <= 4:
-            raise SpecError(f"entmax's alpha is from 1 (softmax) to 4, not {alpha}")
+        if alpha != 1 and not 1.001 <= alpha <= 4:
+            raise SpecError(f"entmax's alpha is 1 (softmax) or from 1.001 to 4, not {alpha}")
         self.alpha = alpha
 
     def weigh(self, scores_BHQK: Tensor, visible: Visibility) -> Tensor:

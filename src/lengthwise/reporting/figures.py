@@ -90,6 +90,7 @@ def accuracy_curves(
         axes.set(xlabel=f"length ({unit})", ylabel="exact match", ylim=(0, 1.06))
         if max(chance) >= LADDER * trained:
             axes.set_xscale("log", base=2)
+            axes.set_xlim(trained / 8, None)  # room for the words beside the line
             axes.xaxis.set_major_formatter("{x:g}")
         else:
             axes.set_xlim(0, None)

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from lengthwise.encoding import ENCODINGS, POSITIONS, build_positions
@@ -230,6 +230,8 @@ class Plan:
             "seed": self.seed,
         }
         if self.positions_spec != Spec("consecutive"):
+            if Spec.of(self.model.temperature).name in {"log-n", "llama4"}:
+                found["temperature_version"] = 2  # it counted positions before, and counts tokens now
             found["positions"] = identity_part("positions", POSITIONS, self.positions_spec)
         if changed := {name: value for name, value in self.streams if value != self.seed}:
             found["streams"] = changed
@@ -279,15 +281,12 @@ class Plan:
         )
 
 
-@lru_cache(maxsize=256)
-def _positions_once(spec: Spec) -> Spec:
-    return canonical("positions", POSITIONS, spec)
-
-
 def _positions_spec(spec: Spec) -> Spec:
-    return _positions_once(spec) if spec.name in POSITIONS else canonical("positions", POSITIONS, spec)
+    return _positions_once(spec) if spec.name in POSITIONS else _canonical_positions(spec)
 
 
+_canonical_positions = partial(canonical, "positions", POSITIONS)
+_positions_once = lru_cache(maxsize=256)(_canonical_positions)
 _IN_FILES = {"path", "tokenizer"}  # options that name files, whose content may change
 
 

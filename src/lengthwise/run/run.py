@@ -332,7 +332,7 @@ def with_trained_length(encoding: str, get_trained_length: Callable[[], int]) ->
     found, filled = parse_specs(encoding), False
     for number, spec in enumerate(found):
         given = dict(spec.options)
-        by_length = given.get("scaling") in {"dynamic", "yarn", "llama3"} or "factor" not in given
+        by_length = given.get("scaling") in {"dynamic", "yarn", "llama3", "longrope"} or "factor" not in given
         if spec.name == "rope" and given.get("scaling") is not None and "trained" not in given and by_length:
             found[number] = Spec("rope", (*spec.options, ("trained", get_trained_length())))
             filled = True

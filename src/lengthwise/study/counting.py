@@ -96,6 +96,8 @@ class DecoderCostModel:
 def decoder_cost_model(config: DecoderConfig, specs: tuple[Spec, ...]) -> DecoderCostModel:
     from lengthwise.encoding import build_encoding
     from lengthwise.encoding.base import SEES_SCORES
+    from lengthwise.model.temperature import build_temperature
+    from lengthwise.normaliser import build_normaliser
 
     width, inner, bias = config.width, config.heads * config.head_width, int(config.biases)
     matrices = 3 if config.feed_forward == "swiglu" else 2
@@ -110,11 +112,19 @@ def decoder_cost_model(config: DecoderConfig, specs: tuple[Spec, ...]) -> Decode
     for spec, encoding in built.items():
         own = sum(part.numel() for part in encoding.parameters() if part.requires_grad)
         count += own * (1 if encoding.shared else listed.count(spec))
+    normaliser, temperature = (
+        build_normaliser(config.normaliser, config.geometry),
+        build_temperature(config.temperature, config.geometry),
+    )
+    acting = sum(temperature.acts(built[spec]) for spec in listed)
+    count += config.layers * sum(part.numel() for part in normaliser.parameters())
+    count += acting * sum(part.numel() for part in temperature.parameters())
     parts = list(built.values())
     hooked = any(part.overrides(hook) for part in parts for hook in SEES_SCORES)
     biased = [part for part in parts if any(map(part.overrides, ("columns", "by_distance", "bias")))]
     learns = any(part.requires_grad for encoding in biased for part in encoding.parameters())
-    path = "hooked" if hooked else "dense" if learns else "biased" if biased else "plain"
+    dense = learns or normaliser.overrides("weigh") or (temperature.scales_bias and biased and acting)
+    path = "hooked" if hooked else "dense" if dense else "biased" if biased else "plain"
     return DecoderCostModel(config, count, path)
 
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
 from math import comb, perm
 from typing import ClassVar
 
@@ -33,9 +35,9 @@ class Mqmtar(Task):
     unit: ClassVar[str] = "tokens"
 
     def __post_init__(self) -> None:
-        if self.letters < 2 or self.width < 1 or self.queries < 1 or not 0 < self.share <= 1:
+        if self.letters < 2 or self.width < 1 or self.queries < 1 or not 0.001 <= self.share <= 1:
             raise SpecError(
-                "mqmtar needs at least two letters, words of one token, one query and a share above 0 up to 1, not "
+                "mqmtar needs at least two letters, words of one token, one query and a share from .001 to 1, not "
                 f"letters={self.letters}, width={self.width}, queries={self.queries}, share={self.share}"
             )
         super().__post_init__()
@@ -55,8 +57,13 @@ class Mqmtar(Task):
 
     @property
     def lengths(self) -> range:
-        least = next(length for length in range(1, 1_000_000) if self.pairs(length))
-        return range(least, 1_000_001)
+        return range(self._shortest, 1_000_001)
+
+    @cached_property
+    def _shortest(self) -> int:
+        """The shortest length with a pair; rounding may move it by one from the pair's tokens divided by the share."""
+        about = int((2 * self.width + 2) / self.share)
+        return next(length for length in range(max(about - 1, 1), about + 3) if self.pairs(length))
 
     def draw(self, rng: RandomSource, length: int) -> Store:
         count, below = self.pairs(length), rng.below
@@ -110,10 +117,10 @@ class Mqmtar(Task):
 
     def chance(self, length: int) -> float:
         """Return the probability that all asked pairs have one value, which the guesser says for each query."""
-        count, total = self.pairs(length), 0.0
+        count, total = self.pairs(length), Fraction(0)
         for different in range(1, min(self.queries, count) + 1):
-            total += _onto(self.queries, different) * comb(count, different) * self.words**-different
-        return total / count**self.queries
+            total += Fraction(_onto(self.queries, different) * comb(count, different), self.words**different)
+        return float(total / count**self.queries)
 
 
 def _onto(queries: int, keys: int) -> int:
