@@ -179,7 +179,7 @@ class Mine(Encoding):
             "cannot write afile/compare-copy.svg",
         ),
         (["evaluate", "copy-rope-s0", "--lengths", "0"], "copy has no length 0 (symbols); the nearest is 1"),
-        (["evaluate", "copy-rope-s0", "--lengths", "a-b"], "lengths are written 8,16,32 or 17-40"),
+        (["evaluate", "copy-rope-s0", "--lengths", "a-b"], "lengths are written 8,16,32, 17-40 or 64..4096:x2"),
         (["evaluate", "copy-rope-s0", "--checkpoint", "first"], "has no checkpoint 'first'"),
         (["evaluate", "nothing"], "there is no run 'nothing'"),
         (["evaluate", "damaged"], "damaged/run.json is damaged"),

@@ -269,10 +269,16 @@ CASES = {
     ),
     "lengths in words": (
         with_(evaluations=[{"lengths": "a-b"}]),
-        ["evaluations.0: lengths are written 8,16,32 or 17-40"],
+        ["evaluations.0: lengths are written 8,16,32, 17-40 or 64..4096:x2"],
     ),
-    "lengths backwards": (with_(evaluations=[{"lengths": "9-3"}]), ["lengths are written 8,16,32 or 17-40, not '9-3'"]),
-    "superscript lengths": (with_(evaluations=[{"lengths": "²"}]), ["lengths are written 8,16,32 or 17-40, not '²'"]),
+    "lengths backwards": (
+        with_(evaluations=[{"lengths": "9-3"}]),
+        ["lengths are written 8,16,32, 17-40 or 64..4096:x2, not '9-3'"],
+    ),
+    "superscript lengths": (
+        with_(evaluations=[{"lengths": "²"}]),
+        ["lengths are written 8,16,32, 17-40 or 64..4096:x2, not '²'"],
+    ),
     "length 0": (
         with_(evaluations=[{"lengths": "0"}]),
         ["evaluations.0.lengths, copy:longest=4:variant=same: copy has no"],

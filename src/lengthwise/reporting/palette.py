@@ -29,6 +29,14 @@ _FIXED: dict[str, tuple[str, str, Dash]] = {
     "forgetting": ("#3D6FD8", "H", (0, (1, 1))),
     "stick_breaking": ("#7A7A7A", "8", (0, (1, 1))),
     "local": ("#CC6677", "<", (0, (7, 2))),
+    "chunked": ("#A6761D", ">", (0, (7, 2))),
+    "nape": ("#1B7F3B", "^", (0, (7, 2))),
+    "inkling": ("#5E3C99", "s", (0, (7, 2))),
+    "wall": ("#B2182B", "p", (0, (7, 2))),
+    "path": ("#01665E", "h", (0, (7, 2))),
+    "selective_rope": ("#E7298A", "D", (0, (7, 2))),
+    "pope": ("#4D4D4D", "d", (0, (7, 2))),
+    "dape": ("#6A7FBF", "*", (0, (7, 2))),
     "rope:p=0.75": ("#000000", "P", (0, (5, 1, 1, 1))),
 }
 """Okabe and Ito's colours for the published five and `learned`, Tol's muted and similar colours for the rest."""

@@ -19,7 +19,7 @@ class Majority(Task):
 
     longest: int = 15
 
-    paper: ClassVar[str] = "Pérez et al. 2021; in length generalization: Zhou et al. 2024 (mode), arXiv:2310.16028"
+    paper: ClassVar[str] = "Zhou et al. 2024, arXiv:2310.16028"
     unit: ClassVar[str] = "bits"
 
     @property

@@ -52,6 +52,12 @@ LAPTOP = {
     "recall": TaskOverrides(
         4, {"layers": 2}, {"steps": 3500, "batch_size": 128, "lr": 2e-3}, {"queries": 1, "keys": 16, "values": 8}
     ),
+    "group": TaskOverrides(5, {"layers": 2}, {"steps": 2500, "batch_size": 128, "lr": 2e-3}),
+    "majority": TaskOverrides(15, {"layers": 2}, {"steps": 1500, "batch_size": 64, "lr": 2e-3}),
+    "nback": TaskOverrides(16, {"layers": 2}, {"steps": 1500, "batch_size": 64, "lr": 2e-3}),
+    "mqmtar": TaskOverrides(
+        24, {"layers": 3}, {"steps": 3500, "batch_size": 128, "lr": 2e-3}, {"queries": 1, "letters": 8}
+    ),
 }
 """Task → its setting; `studies/defaults.yaml` shows that each is learned at seen lengths, or that it is not."""
 
