@@ -19,7 +19,7 @@ class Group(Task):
     The word problem of a group of permutations. 213 moves the first of three points to place 2, the second to place 1
     and leaves the third; the product applies the elements from left to right. `of` is S3, S4, S5 (all permutations of
     3, 4 or 5 points), A4 or A5 (the even ones, 12 or 60). `length` is the number of elements. The word problem of A5 is
-    complete for NC¹ (Barrington 1989), so that a Transformer of fixed depth is not expected to solve it at every length.
+    complete for NC¹ (Barrington 1989), so a Transformer of fixed depth is not expected to solve it at every length.
     """
 
     of: Literal["S3", "S4", "S5", "A4", "A5"] = "S3"

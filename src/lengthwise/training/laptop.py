@@ -52,7 +52,7 @@ LAPTOP = {
     "recall": TaskOverrides(
         4, {"layers": 2}, {"steps": 3500, "batch_size": 128, "lr": 2e-3}, {"queries": 1, "keys": 16, "values": 8}
     ),
-    "group": TaskOverrides(5, {"layers": 2}, {"steps": 2500, "batch_size": 128, "lr": 2e-3}),
+    "group": TaskOverrides(5, {"layers": 3}, {"steps": 4000, "batch_size": 128, "lr": 2e-3}),
     "majority": TaskOverrides(15, {"layers": 2}, {"steps": 1500, "batch_size": 64, "lr": 2e-3}),
     "nback": TaskOverrides(16, {"layers": 2}, {"steps": 1500, "batch_size": 64, "lr": 2e-3}),
     "mqmtar": TaskOverrides(
