@@ -35,7 +35,7 @@ def load_yaml(path_or_name: str | Path) -> object:
     """Return the plain data of a YAML file; a bare name may be a recipe that ships with the project."""
     path = Path(path_or_name)
     try:
-        if path.suffix == "" and len(path.parts) == 1 and str(path_or_name) in recipes() and not path.exists():
+        if path.suffix == "" and len(path.parts) == 1 and str(path_or_name) in recipes() and not path.is_file():
             path = recipes()[str(path_or_name)]
         with path.open("rb") as file:
             data = file.read(SIZE + 1)
