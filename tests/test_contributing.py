@@ -47,16 +47,16 @@ def test_one_file_and_one_line_are_enough(tmp_path):
         "from lengthwise import", "from lengthwise.encoding.base import"
     )
     (package / "encoding" / "decay.py").write_text(f'"""Logarithmic decay."""\n\n{decay}')
-    (package / "task" / "majority.py").write_text(
-        f'"""Majority: the commoner letter."""\n\n{written("tasks.md", "majority.py")}'
+    (package / "task" / "commonest.py").write_text(
+        f'"""Commonest: the commoner letter."""\n\n{written("tasks.md", "commonest.py")}'
     )
     added(package / "encoding" / "__init__.py", "ENCODINGS", '"decay": "lengthwise.encoding.decay:Decay",')
-    added(package / "task" / "__init__.py", "TASKS", '"majority": "lengthwise.task.majority:Majority",')
+    added(package / "task" / "__init__.py", "TASKS", '"commonest": "lengthwise.task.commonest:Commonest",')
     environment = {**os.environ, "PYTHONPATH": str(package.parent)}
     there = [one for one in CONTRACT if (tree / one).exists()]
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *there]
     # All that concerns the two new ones, and what looks at whole lists; the other encodings conform as before.
-    named = "decay or majority or ((list or every or catalogue or all or entry) and not conform and not oracle)"
+    named = "decay or commonest or ((list or every or catalogue or all or entry) and not conform and not oracle)"
     done = subprocess.run(
         [*command, "-k", named], cwd=tree, env=environment, capture_output=True, text=True, check=False
     )
