@@ -280,6 +280,21 @@ def test_files_of_ones_own_work_wherever_a_name_works(tmp_path, monkeypatch):
     assert lw.verify("nope", temperature="own.py:Root", only=["T01", "T11", "N03"]).passed
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"normaliser": "sinc"}, "unknown normaliser 'sinc'. Did you mean 'sink'"),
+        ({"normaliser": "entmax:alpha=9.0"}, "from 1.001 to 4, not 9.0"),
+        ({"temperature": "ssmix"}, "unknown temperature 'ssmix'. Did you mean 'ssmax'"),
+        ({"temperature": "log-n"}, "needs 'trained'"),
+        ({"temperature": "asentmax"}, "so write it with heads=all"),
+    ],
+)
+def test_verify_tells_a_mistake_in_a_name_at_once(given, words):
+    with pytest.raises(SpecError, match=words):
+        lw.verify("rope", **given)
+
+
 def test_a_name_with_options_stands_in_brackets():
     config = preset("laptop:temperature=[log-n:trained=16]:normaliser=[entmax:alpha=1.3]", vocabulary=4)
     assert (config.temperature, config.normaliser) == ("log-n:trained=16", "entmax:alpha=1.3")

@@ -16,7 +16,7 @@ from lengthwise.encoding.signature import encoding_stub
 from lengthwise.publication.citations import VARIANTS, arxiv_numbers, project_bibtex, short_entry
 from lengthwise.publication.citations import entries as bibtex
 from lengthwise.spec import resolve
-from lengthwise.study.reading import recipes
+from lengthwise.study.reading import shipped_studies
 from lengthwise.task import TASKS
 
 NOBODYS = {"file", "consecutive", "given"}
@@ -112,7 +112,7 @@ def test_a_study_names_all_it_rests_on():
     assert keys[:2] == ["lengthwise", "kazemnejad2023impact"]
     assert {"haviv2022transformer", "raffel2020exploring", "lake2018generalization"} <= set(keys)
     assert len(keys) == len(set(keys))
-    for name in recipes():
+    for name in shipped_studies():
         assert cite(name).exit_code == 0
 
 

@@ -7,7 +7,7 @@ import yaml
 
 from lengthwise.spec import Spec
 from lengthwise.study.file import StudyFile
-from lengthwise.study.reading import recipes
+from lengthwise.study.reading import shipped_studies
 
 CLAIMS = yaml.safe_load((Path(__file__).parents[2] / "studies" / "claims.yaml").read_text())["claims"]
 FIELDS = ["id", "claim", "source", "published", "study", "measure", "encodings", "against", "tasks", "rule"]
@@ -19,7 +19,7 @@ RULES = {"above", "below", "within", "order", "not tested here"}
 def test_a_claim_has_the_fields_of_the_schema(claim):
     told = claim["measure"] == "analysis"
     assert [field for field in claim if field not in OPTIONAL] == FIELDS
-    assert all(name in recipes() for name in claim.get("settings", []))
+    assert all(name in shipped_studies() for name in claim.get("settings", []))
     assert ("quantity" in claim) == told
     assert claim["measure"] in {"mean_unseen", "mrr", "reach", "learned", "analysis"}
     ((kind, value),) = claim["rule"].items()
@@ -57,4 +57,4 @@ def test_the_main_claims_are_two_and_were_named_before():
 
 
 def test_claims_are_no_recipe():
-    assert "claims" not in recipes() and "laptop" in recipes()
+    assert "claims" not in shipped_studies() and "laptop" in shipped_studies()

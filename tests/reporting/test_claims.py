@@ -12,7 +12,7 @@ from lengthwise.spec import SpecError
 from lengthwise.statistics.estimate import Estimate
 from lengthwise.study.add import find_committed_file
 from lengthwise.study.file import StudyFile
-from lengthwise.study.reading import recipes, shipped_file_path
+from lengthwise.study.reading import shipped_file_path, shipped_studies
 from tests.reporting.made import FIVE, TASKS, findings, study
 
 SIX = [*TASKS, "copy:longest=8:variant=random", "copy:longest=8:variant=replace", "reverse:longest=8"]
@@ -173,7 +173,7 @@ def test_the_claims_that_ship_are_sound():
     made = read_claims()
     assert {f"C{n}" for n in range(1, 8)} <= {one.id for one in made} and len({one.id for one in made}) == len(made)
     for one in made:
-        assert one.study is None or one.study in recipes()
+        assert one.study is None or one.study in shipped_studies()
         assert judge_claim(one).word == "not tested here"
 
 

@@ -13,19 +13,20 @@ from lengthwise.cli.runs import Device, ForwardDtype
 from lengthwise.cli.terminal import Json, app, print_table, say, show
 from lengthwise.spec import SpecError, did_you_mean, parse_specs
 
-_TABLES = "tasks, encodings, positions, normalisers, temperatures, recipes, presets, checks or studies"
+_TABLES = (
+    *("tasks", "encodings", "positions", "normalisers", "temperatures", "recipes", "presets", "checks", "studies"),
+)
 
 
 @app.command("list")
 def list_(
-    what: Annotated[str, typer.Argument(help=_TABLES)],
+    what: Annotated[str, typer.Argument(help=", ".join(_TABLES))],
     markdown: Annotated[bool, typer.Option("--markdown", help="the encodings as a page of Markdown")] = False,
     as_json: Json = False,
 ) -> None:
-    """List what there is: tasks, encodings, recipes, studies"""
-    tables = tuple(_TABLES.replace(" or", ",").split(", "))
-    if what not in tables:
-        raise SpecError(f"there is no list of {what!r}.{did_you_mean(what, tables)}")
+    """List tasks, encodings, normalisers, recipes or studies."""
+    if what not in _TABLES:
+        raise SpecError(f"there is no list of {what!r}.{did_you_mean(what, _TABLES)}")
     if markdown and what != "encodings":
         raise SpecError("--markdown writes the catalogue of encodings: lengthwise list encodings --markdown")
     if markdown:

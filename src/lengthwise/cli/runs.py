@@ -24,7 +24,9 @@ Store = Annotated[str, typer.Option(help="where runs are kept: a folder or any f
 Threads = Annotated[int | None, typer.Option(min=1, help="threads of torch; recorded with the run")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps or xpu")]
 Checkpoint = Annotated[str, typer.Option(help="last, best, earliest_best, 25%, 50% or 75%")]
-Lengths = Annotated[str | None, typer.Option(help="e.g. 8,16,32 or 17-40; all that are tested, unless given")]
+Lengths = Annotated[
+    str | None, typer.Option(help="e.g. 8,16,32, 17-40 or 64..4096:x2; all that are tested, unless given")
+]
 Allow = Annotated[
     list[str] | None, typer.Option(help="parameters that may be missing or left over, e.g. 'encodings.*'")
 ]

@@ -11,14 +11,13 @@ import torch
 from torch import Tensor
 
 from lengthwise.conformance.check import CheckCase, NotApplicable, check
+from lengthwise.conformance.claims import CHANGED
 from lengthwise.conformance.reference import Triangle
 from lengthwise.conformance.subject import SMALL, Subject, relative_error
 from lengthwise.conformance.weights import sigmoid
 from lengthwise.model.config import TEMPERATURES
 from lengthwise.model.temperature import build_temperature
 from lengthwise.spec import Spec
-
-CHANGED = 1e-6
 
 
 def _scores(tokens: int) -> Tensor:

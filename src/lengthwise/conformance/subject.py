@@ -75,6 +75,8 @@ class Subject:
         self.positions.places([], [], 0, 0)  # a kind that needs a task raises now
         self._decoders: dict[object, Decoder] = {}
         self._check_contract()
+        if changed:  # a mistake in a name or an option is an error, not a check that failed
+            Decoder(self.config, self.named)
         limit = self.encoding.limit
         if limit is not None and self.positions.limit is not None and self.positions.limit > limit:
             raise SpecError(
@@ -148,7 +150,7 @@ class Subject:
     @property
     def biased(self) -> bool:
         """Whether it adds a bias to the scores."""
-        return any(self.encoding.overrides(form) for form in ("columns", "by_distance", "bias"))
+        return self.encoding.adds_bias()
 
     def decoder(
         self, dtype: torch.dtype = torch.float64, *, seed: int = 0, encoding: object = None, **changes: object

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+from lengthwise.conformance.formulas import alibi_slopes
 
 Vector = Sequence[float]
 Rows = list[list[float]]
+Bias = Callable[[int, int], float]
+"""What is added to the score of query i and key j."""
 
 
 @dataclass(frozen=True)
@@ -71,31 +75,46 @@ def _distance(head: Head, i: int, j: int) -> int:
     return head.positions[i] - head.positions[j]
 
 
-def kerple(head: Head) -> Rows:
+def _biased(bias: Callable[[Head], Bias]) -> Callable[[Head], Rows]:
+    """The weights of an encoding that adds a bias."""
+
+    def weights(head: Head) -> Rows:
+        added = bias(head)
+        return softmax_rows(head, lambda i, j: _content(head, i, j) + added(i, j))
+
+    return weights
+
+
+def alibi_bias(head: Head) -> Bias:
+    """−slope · |d|, with the authors' slopes."""
+    slope = alibi_slopes(head.heads)[head.index]
+    return lambda i, j: -slope * abs(_distance(head, i, j))
+
+
+def kerple_bias(head: Head) -> Bias:
     """−r1 · log(1 + r2 · |d|), or −r1 · |d|^r2."""
     r1, r2 = (max(head.parameter(name)[head.index], 0.01) for name in ("r1", "r2"))
 
-    def score(i: int, j: int) -> float:
+    def bias(i: int, j: int) -> float:
         d = abs(_distance(head, i, j))
         if getattr(head.encoding, "kernel", "log") == "power":
-            return _content(head, i, j) - r1 * d ** min(r2, 2.0)
-        return _content(head, i, j) - r1 * math.log(1 + r2 * d)
+            return -r1 * d ** min(r2, 2.0)
+        return -r1 * math.log(1 + r2 * d)
 
-    return softmax_rows(head, score)
+    return bias
 
 
-def fire(head: Head) -> Rows:
+def fire_bias(head: Head) -> Bias:
     """f(log(c·d + 1) / log(c·max(L, i) + 1)), f evaluated unit by unit."""
     c, far = abs(head.parameter("c")[0]), abs(head.parameter("multiple")[0] * head.option("threshold", 512.0))
     up, up_bias = head.parameter("up"), head.parameter("up_bias")
     down = head.parameter("down")[head.index]
 
-    def score(i: int, j: int) -> float:
+    def bias(i: int, j: int) -> float:
         share = math.log(c * abs(_distance(head, i, j)) + 1) / math.log(c * max(far, head.positions[i]) + 1)
-        hidden = [max(0.0, w * share + b) for w, b in zip(up, up_bias, strict=True)]
-        return _content(head, i, j) + dot(down, hidden)
+        return dot(down, [max(0.0, w * share + b) for w, b in zip(up, up_bias, strict=True)])
 
-    return softmax_rows(head, score)
+    return bias
 
 
 def hard_alibi(head: Head) -> Rows:
@@ -305,17 +324,16 @@ def pope(head: Head) -> Rows:
 
 
 def dape(head: Head) -> Rows:
-    """s + b + f(all heads' s and b), with b KERPLE's logarithm and f one hidden layer of leaky ReLU."""
-    if getattr(head.encoding, "inner", "kerple") != "kerple":
-        raise NotImplementedError("only over KERPLE")
-    r1, r2 = (getattr(head.encoding.inner_encoding, name).detach().double().tolist() for name in ("r1", "r2"))
+    """s + b + f(all heads' s and b), with b the bias of ALiBi, KERPLE or FIRE and f one hidden layer of leaky ReLU."""
+    inner = {"alibi": alibi_bias, "kerple": kerple_bias, "fire": fire_bias}[getattr(head.encoding, "inner", "kerple")]
+    heads = [replace(head, index=index, encoding=head.encoding.inner_encoding) for index in range(head.heads)]
+    biases_of = [inner(one) for one in heads]
     up, up_bias = head.parameter("up"), head.parameter("up_bias")
     down = head.parameter("down")[head.index]
 
     def score(i: int, j: int) -> float:
-        d = abs(_distance(head, i, j))
         scores = [head.scale * dot(q[i], k[j]) for q, k in zip(head.all_q, head.all_k, strict=True)]
-        biases = [-max(a, 0.01) * math.log(1 + max(b, 0.01) * d) for a, b in zip(r1, r2, strict=True)]
+        biases = [bias(i, j) for bias in biases_of]
         units = [dot(row, [*scores, *biases]) + one for row, one in zip(up, up_bias, strict=True)]
         more = dot(down, [unit if unit > 0 else 0.01 * unit for unit in units])
         return scores[head.index] + biases[head.index] + more
@@ -339,8 +357,8 @@ READS: dict[str, Callable[[Head, Rows], Rows]] = {"shaw": shaw_value_term}
 """The term added to a head's output, for formulas that have one."""
 
 WEIGHTS: dict[str, Callable[[Head], Rows]] = {
-    "kerple": kerple,
-    "fire": fire,
+    "kerple": _biased(kerple_bias),
+    "fire": _biased(fire_bias),
     "hard_alibi": hard_alibi,
     "shaw": shaw,
     "transformer_xl": transformer_xl,

@@ -29,6 +29,9 @@ HOOKS = {
 SEES_SCORES = ("score", "weigh", "read")
 """Hooks that no fused kernel supports: an encoding that overrides one runs, and is costed, on the dense path."""
 
+BIAS_FORMS = ("columns", "by_distance", "bias")
+"""Hooks that add a bias to the scores."""
+
 CLAIMS = ("relative", "limit", "prefix_stable", "static_keys", "shared", "ordinal", "complete")
 """The properties that an encoding claims; `verify` tests them."""
 
@@ -134,6 +137,11 @@ class Encoding(nn.Module):
     def overrides(cls, hook: str) -> bool:
         """Whether this class overrides `hook`."""
         return getattr(cls, hook) is not getattr(Encoding, hook)
+
+    @classmethod
+    def adds_bias(cls) -> bool:
+        """Whether this class adds a bias to the scores, in any of its forms."""
+        return any(map(cls.overrides, BIAS_FORMS))
 
     @classmethod
     def acts(cls) -> list[str]:

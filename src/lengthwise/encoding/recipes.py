@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
 
 from lengthwise.spec import SpecError, did_you_mean
 
@@ -32,12 +33,7 @@ class Recipe:
                 f"not {layers}"
             )
         listed = [part.format(window=window, twice=2 * window) for part in self.period]
-        counted: list[list] = []
-        for one in listed:
-            if counted and counted[-1][1] == one:
-                counted[-1][0] += 1
-            else:
-                counted.append([1, one])
+        counted = [(len(list(same)), one) for one, same in groupby(listed)]
         once = ",".join(one if many == 1 else f"{many}*{one}" for many, one in counted)
         times = layers // len(self.period)
         return once if times == 1 else f"{times}*[{once}]"

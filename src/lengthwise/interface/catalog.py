@@ -241,10 +241,10 @@ def studies() -> Table:
     True
     """
     from lengthwise.study.add import committed_results_folder
-    from lengthwise.study.reading import recipes
+    from lengthwise.study.reading import shipped_studies
 
     rows = Table()
-    for name, path in recipes().items():
+    for name, path in shipped_studies().items():
         study = Study.read(path)
         counts = study.planned.item_counts()
         line = {"study": name, "runs": counts["runs"] + counts["tuning"]}

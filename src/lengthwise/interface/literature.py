@@ -161,14 +161,14 @@ def claims(store: str = STORE, results: str | Path | None = None) -> Claims:
     from lengthwise.study.bundle import Bundle
     from lengthwise.study.file import StudyFile
     from lengthwise.study.plan import Planned
-    from lengthwise.study.reading import recipes, shipped_file_path
+    from lengthwise.study.reading import shipped_file_path, shipped_studies
     from lengthwise.study.store import Store
 
     listed, rows = read_claims(), dict[str, StudyResults]()
     dates = {"claims": last_commit_date(shipped_file_path("claims.yaml"))}
     named = [name for claim in listed for name in (claim.study, *claim.settings)]
     named += ["frequencies", "frequencies-lengths"]
-    for name in dict.fromkeys(name for name in named if name in recipes()):
+    for name in dict.fromkeys(name for name in named if name in shipped_studies()):
         study = StudyFile.read(str(name))
         where = results or committed_results_folder(study)
         try:
@@ -218,11 +218,11 @@ def _papers(name: str, outside: bool = True) -> list[str]:
     """Return what a name rests on: the `paper` of a class, those of everything in a study, or `lengthwise` itself."""
     from lengthwise.publication.citations import STUDY
     from lengthwise.study.file import StudyFile
-    from lengthwise.study.reading import recipes
+    from lengthwise.study.reading import shipped_studies
 
     if name == "lengthwise":
         return ["lengthwise"]
-    if name in recipes() or name.endswith((".yaml", ".yml")):
+    if name in shipped_studies() or name.endswith((".yaml", ".yml")):
         study = StudyFile.read(name)
         parts = [str(spec) for one in (*study.encodings, *study.positions, *study.tasks) for spec in parse_specs(one)]
         # A study's code from outside is not loaded for the sake of a name.
@@ -240,7 +240,7 @@ def _papers(name: str, outside: bool = True) -> list[str]:
 def _named_class(spec: Spec, outside: bool) -> type:
     """Return the class that a name stands for; an option that does not exist is an error."""
     from lengthwise.encoding.signature import canonical_encoding, encoding_stub
-    from lengthwise.study.reading import recipes
+    from lengthwise.study.reading import shipped_studies
 
     if spec.name in ENCODINGS:
         canonical_encoding(spec)
@@ -252,7 +252,7 @@ def _named_class(spec: Spec, outside: bool) -> type:
             return resolve(kind, table, spec.name)
     if ":" in spec.name or spec.name.endswith(".py"):
         return resolve("encoding or task", {}, spec.name) if outside else object
-    known = [*ENCODINGS, *TASKS, *POSITIONS, *recipes(), "lengthwise"]
+    known = [*ENCODINGS, *TASKS, *POSITIONS, *shipped_studies(), "lengthwise"]
     raise SpecError(f"there is nothing to cite under {spec.name!r}.{did_you_mean(spec.name, known)}")
 
 

@@ -66,7 +66,7 @@ class AttentionContext:
         same = attention_mask.square
         self.key_positions_BK = self.query_positions_BQ if same else attention_mask.keys.positions_BT.to(dtype)
         self.turns = encoding.overrides("rotate")
-        self.biased = any(encoding.overrides(form) for form in ("columns", "by_distance", "bias"))
+        self.biased = encoding.adds_bias()
         self.marks = encoding.overrides("mark")
         self.hooked = any(encoding.overrides(hook) for hook in SEES_SCORES)
 
@@ -208,7 +208,7 @@ def dense(
     v_BHKE: Tensor,
     context: AttentionContext,
     *,
-    normaliser: Normaliser | None = None,
+    normaliser: Normaliser,
     marks_BHKC: Tensor | None = None,
     factor: Tensor | None = None,
     dropout: float = 0.0,
@@ -224,7 +224,6 @@ def dense(
     wanted = taps.queries_per_block(name) if taps is not None else None
     queries = q_BHQE.shape[2]
     rows = context.rows(q_BHQE.shape[0] * q_BHQE.shape[1] * queries * k_BHKE.shape[2], wanted)
-    normaliser = context.normaliser if normaliser is None else normaliser
     work = partial(_dense, normaliser=normaliser, dropout=dropout, taps=taps, name=name)
     if rows == queries or (listened and wanted is None):
         return work(q_BHQE, k_BHKE, v_BHKE, marks_BHKC, factor, context=context)
@@ -312,6 +311,7 @@ class Attention(nn.Module):
         self.out = nn.Linear(inner, config.width, bias=config.biases)
         self.normaliser = build_normaliser(config.normaliser, config.geometry)
         self.temperature = build_temperature(config.temperature, config.geometry)
+        self.tempered = config.temperature != "constant"
 
     def forward(
         self,
@@ -344,8 +344,10 @@ class Attention(nn.Module):
                 marks = cache.extend_marks(layer, marks)
         dropout = self.dropout if self.training else 0.0
         watched = taps is not None and taps.has(f"{at}.weights")  # fused kernels do not return weights
-        with without_autocast(x_BTD.device):
-            sink_H = self.normaliser.sink(context.query_positions_BQ)
+        sink_H = None
+        if self.normaliser.overrides("sink"):
+            with without_autocast(x_BTD.device):
+                sink_H = self.normaliser.sink(context.query_positions_BQ)
         if context.backend == "flex" and not watched:
             heads = flex(q, k, v, context, sink_H=sink_H, dropout=dropout)
         elif context.dense or dropout or watched or factor is not None:
@@ -359,7 +361,7 @@ class Attention(nn.Module):
 
     def _factor(self, x_BTD: Tensor, context: AttentionContext) -> Tensor | None:
         """The temperature's factor, None if it is 1 everywhere."""
-        if not self.temperature.acts(context.encoding):
+        if not self.tempered or not self.temperature.acts(context.encoding):
             return None
         with without_autocast(x_BTD.device):
             return self.temperature.checked_factor(context.counts_BQ, x_BTD, context.encoding)

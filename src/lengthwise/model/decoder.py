@@ -89,14 +89,11 @@ class Decoder(nn.Module):
                 f"temperature '{self.config.temperature}' is for {name}; this model has none, "
                 f"so write it with {option}=all"
             )
-        weighing = [str(spec) for spec, at in zip(self.specs, self.which, strict=True) if self._weighs(at)]
-        if weighing and self.config.normaliser != "softmax":
-            raise SpecError(
-                f"'{weighing[0]}' computes weights itself, so it goes without normaliser '{self.config.normaliser}'"
-            )
-
-    def _weighs(self, index: int) -> bool:
-        return self._encodings()[index].overrides("weigh")
+        for spec, which in zip(self.specs, self.which, strict=True):
+            if self._encodings()[which].overrides("weigh") and self.config.normaliser != "softmax":
+                raise SpecError(
+                    f"'{spec}' computes weights itself, so it goes without normaliser '{self.config.normaliser}'"
+                )
 
     def _attentions(self) -> list[Attention]:
         return [layer.attention for layer in self.layers if isinstance(layer, Layer)]

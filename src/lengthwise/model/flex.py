@@ -43,8 +43,7 @@ def check(encoding: Encoding, normaliser: Normaliser, temperature: AttentionTemp
         raise SpecError(
             f"attention=flex has softmax, with or without a sink, not {type(normaliser).__name__}; {INSTEAD}"
         )
-    biased = any(encoding.overrides(form) for form in ("columns", "by_distance", "bias"))
-    if temperature.scales_bias and biased and temperature.acts(encoding):
+    if temperature.scales_bias and encoding.adds_bias() and temperature.acts(encoding):
         raise SpecError(f"attention=flex cannot multiply the bias of {name} by a temperature; {INSTEAD}")
 
 

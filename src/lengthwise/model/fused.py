@@ -36,9 +36,8 @@ def fused_attention(
         mask, added, causal = None, context.added_BHQK, False
     if sink_H is not None:
         # The sink is the first key, with value 0. A causal kernel aligns the first query with it, so one goes before.
+        q_BHQE = F.pad(q_BHQE, (0, 0, 1, 0)) if causal else q_BHQE
         q_BHQE, k_BHKE = _with_sink(q_BHQE, k_BHKE, sink_H / context.scale)
-        if not causal:
-            q_BHQE = q_BHQE[:, :, 1:]
         v_BHKE = F.pad(v_BHKE, (0, 0, 1, 0))
         mask, added = (
             None if part is None else F.pad(part, (1, 0), value=one) for part, one in ((mask, True), (added, 0.0))
@@ -64,12 +63,10 @@ def _kernel(
 
 
 def _with_sink(q_BHQE: Tensor, k_BHKE: Tensor, logit_H: Tensor) -> tuple[Tensor, Tensor]:
-    """Put a key before the others whose product with every query is `logit_H`, and a query before the others."""
-    keys = k_BHKE.shape[2]
-    column_1HK1 = F.pad(logit_H[None, :, None, None], (0, 0, 0, keys))
-    ones_1HQ1 = torch.ones_like(column_1HK1[:, :, :1]).expand(-1, -1, q_BHQE.shape[2] + 1, -1)
-    q_BHQE, k_BHKE = F.pad(q_BHQE, (0, 0, 1, 0)), F.pad(k_BHKE, (0, 0, 1, 0))
-    return _beside(q_BHQE, k_BHKE, ones_1HQ1, column_1HK1)
+    """Put a key before the others whose product with every query is `logit_H`."""
+    column_1HK1 = F.pad(logit_H[None, :, None, None], (0, 0, 0, k_BHKE.shape[2]))
+    ones_1HQ1 = torch.ones_like(column_1HK1[:, :, :1]).expand(-1, -1, q_BHQE.shape[2], -1)
+    return _beside(q_BHQE, F.pad(k_BHKE, (0, 0, 1, 0)), ones_1HQ1, column_1HK1)
 
 
 def _beside(q_BHQE: Tensor, k_BHKE: Tensor, query_BHQC: Tensor, key_BHKC: Tensor) -> tuple[Tensor, Tensor]:

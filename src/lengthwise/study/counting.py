@@ -121,7 +121,7 @@ def decoder_cost_model(config: DecoderConfig, specs: tuple[Spec, ...]) -> Decode
     count += acting * sum(part.numel() for part in temperature.parameters())
     parts = list(built.values())
     hooked = any(part.overrides(hook) for part in parts for hook in SEES_SCORES)
-    biased = [part for part in parts if any(map(part.overrides, ("columns", "by_distance", "bias")))]
+    biased = [part for part in parts if part.adds_bias()]
     learns = any(part.requires_grad for encoding in biased for part in encoding.parameters())
     dense = learns or normaliser.overrides("weigh") or (temperature.scales_bias and biased and acting)
     path = "hooked" if hooked else "dense" if dense else "biased" if biased else "plain"

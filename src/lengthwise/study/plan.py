@@ -273,8 +273,7 @@ class Planned:
                 names = [spec.name]
                 if kind == "model":  # its options that name code
                     given = [value for key, value in spec.options if key in {"normaliser", "temperature"}]
-                    listed_names = [value[0] if isinstance(value, tuple) else value for value in given]
-                    names = [Spec.of(str(name)).name for name in listed_names]
+                    names = [Spec.of(str(value[0] if isinstance(value, tuple) else value)).name for value in given]
                 for name in names:
                     if name not in tables.get(kind, {}) and (":" in name or name.endswith(".py")):
                         found.append(name)

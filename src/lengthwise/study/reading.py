@@ -35,13 +35,13 @@ def load_yaml(path_or_name: str | Path) -> object:
     """Return the plain data of a YAML file; a bare name may be a recipe that ships with the project."""
     path = Path(path_or_name)
     try:
-        if path.suffix == "" and len(path.parts) == 1 and str(path_or_name) in recipes() and not path.is_file():
-            path = recipes()[str(path_or_name)]
+        if path.suffix == "" and len(path.parts) == 1 and str(path_or_name) in shipped_studies() and not path.is_file():
+            path = shipped_studies()[str(path_or_name)]
         with path.open("rb") as file:
             data = file.read(SIZE + 1)
         text = data.decode("utf-8")
     except FileNotFoundError:
-        hint = did_you_mean(str(path_or_name), recipes()) if path.suffix == "" else ""
+        hint = did_you_mean(str(path_or_name), shipped_studies()) if path.suffix == "" else ""
         raise SpecError(f"there is no study {str(path_or_name)!r:.200}; give the path of a YAML file.{hint}") from None
     except IsADirectoryError:
         raise SpecError(f"{path_or_name} is a folder; give the path of a YAML file") from None
@@ -77,7 +77,7 @@ def shipped_file_path(name: str) -> Path:
 
 
 @lru_cache(maxsize=1)
-def recipes() -> dict[str, Path]:
+def shipped_studies() -> dict[str, Path]:
     """Return the studies that ship with the project, by name."""
     files = sorted(shipped_file_path("").glob("*.yaml"))
     return {path.stem: path for path in files if path.stem != "claims"}  # claims.yaml is not a study
