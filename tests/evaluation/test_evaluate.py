@@ -377,3 +377,33 @@ def test_every_run_is_asked_the_same():
     first = [case.ids for case in evaluation_cases(build_task("addition"), "test_unseen", 9)]
     assert first == [case.ids for case in evaluation_cases(build_task("addition"), "test_unseen", 9)]
     assert len(first) == 256
+
+
+def test_lengths_after_two_without_a_right_answer_are_recorded_as_0_and_marked():
+    task = build_task("sort:longest=4")
+    asked = []
+
+    def right_up_to_5_and_at_8(case):
+        return case.answer if case.length <= 5 or case.length == 8 else case.answer[:-2] + case.answer[-1:]
+
+    model = answering(task, right_up_to_5_and_at_8)
+
+    def counted(ids_BT, lengths_B):
+        asked.append(ids_BT.shape)
+        return model(ids_BT, lengths_B)
+
+    whole = evaluate_decoder(counted, task, examples=8).rows.sort("length")
+    widest = max(tokens for _, tokens in asked)
+    asked.clear()
+    cut = evaluate_decoder(counted, task, examples=8, stop_after_zeros=2).rows.sort("length")
+    assert max(tokens for _, tokens in asked) < widest
+    assert cut.filter(cut["length"] <= 7).equals(whole.filter(whole["length"] <= 7))
+    rest = cut.filter(cut["length"] > 7)
+    assert rest["length"].to_list() == whole.filter(whole["length"] > 7)["length"].to_list()
+    assert rest["correct"].sum() == 0 and rest["tokens"].null_count() == rest.height
+    assert (rest["wrong"] == rest["examples"]).all() and rest["chance"].equals(
+        whole.filter(whole["length"] > 7)["chance"]
+    )
+    assert whole.filter(whole["length"] == 8)["correct"].item() == 8  # the rule is not harmless: it is a shortcut
+    same = evaluate_decoder(counted, task, examples=8, stop_after_zeros=3).rows.sort("length")
+    assert same.equals(whole)

@@ -12,7 +12,8 @@ from lengthwise.evaluation.cases import splits_and_lengths
 from lengthwise.evaluation.rows import COLUMNS
 from lengthwise.reporting.findings import Findings, run_label_table
 from lengthwise.study.file import StudyFile
-from lengthwise.study.plan import Item, Planned, check_only_encoding_differs
+from lengthwise.study.plan import Item, Planned
+from lengthwise.study.proof import check_only_encoding_differs
 
 STRENGTH = {"nope": 1.5, "t5": 1.4, "alibi": 1.3, "rope": 1.2, "rope:fraction=0.25": 1.05, "sinusoidal": 1.02}
 FIVE = ["nope", "t5", "alibi", "rope", "sinusoidal"]

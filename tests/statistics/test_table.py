@@ -179,7 +179,8 @@ def test_labels_of_a_planned_study():
         {"name": "s", "question": "q", "vary": {"task": ["copy", "parity"], "encoding": ["nope", "rope"]}, "seeds": 2}
     )
     found = label_runs(*Planned(study).items({}))
-    assert found.height == 8 and found.columns == ["run", "task", "encoding", "positions", "model", "training", "seed"]
+    columns = ["run", "task", "encoding", "positions", "model", "training", "seed", "stage"]
+    assert found.height == 8 and found.columns == columns
     assert set(found["encoding"]) == {"nope", "rope"} and found["run"].n_unique() == 8
     waiting = label_runs([], Planned(study).points)
     assert waiting["run"].null_count() == 8

@@ -20,7 +20,8 @@ from lengthwise.study.add import chosen_tasks, with_added_encodings
 from lengthwise.study.bundle import Bundle
 from lengthwise.study.drive import Driver
 from lengthwise.study.executors import InProcess, Processes
-from lengthwise.study.plan import Planned, check_only_encoding_differs
+from lengthwise.study.plan import Planned
+from lengthwise.study.proof import check_only_encoding_differs
 from lengthwise.study.status import status
 from lengthwise.study.store import Store
 from lengthwise.study.work import Outcome, do_job

@@ -19,7 +19,8 @@ from lengthwise.study.drive import Driver, Tally, item_without_seed, remaining_s
 from lengthwise.study.executors import InProcess, Processes
 from lengthwise.study.file import StudyFile
 from lengthwise.study.launch import executor_of
-from lengthwise.study.plan import Planned, check_only_encoding_differs
+from lengthwise.study.plan import Planned
+from lengthwise.study.proof import check_only_encoding_differs
 from lengthwise.study.store import Store
 from lengthwise.study.work import job_of
 from tests.run.test_cli_runs import cli

@@ -165,6 +165,9 @@ def evaluate(
     ] = None,
     checkpoint: Checkpoint = "last",
     examples: Annotated[int | None, typer.Option(min=1, help="of each length; 256 unless given")] = None,
+    stop_after_zeros: Annotated[
+        int | None, typer.Option(min=1, help="stop after so many lengths in a row without a right answer")
+    ] = None,
     allow: Allow = None,
     store: Store = STORE,
     device: Device = "auto",
@@ -178,7 +181,7 @@ def evaluate(
     Lengths, encoding scaling and temperature may differ from those of training.
     """
     opened = lw.load_run(run, store, allow_code=allow_code)
-    changed = {"encoding": encoding, "temperature": temperature}
+    changed = {"encoding": encoding, "temperature": temperature, "stop_after_zeros": stop_after_zeros}
     with progress() as tell:
         how = {"checkpoint": checkpoint, "examples": examples, "allow": allow or (), "say": tell}
         found = opened.evaluate(lengths, device=device, dtype=dtype, **how, **changed)

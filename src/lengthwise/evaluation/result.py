@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lengthwise.display import Display, Part, Table
 from lengthwise.encoding.positions import Positions
@@ -111,15 +111,30 @@ def evaluate_decoder(
     labels: dict[str, str | None] | None = None,
     decoding_batch_rows: int = ROWS,
     tokens_per_batch: int = TOKENS,
+    stop_after_zeros: int | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> EvaluationResult:
     """Evaluate a model on a task.
 
     `decoding` is `checked` (one pass, a decoded sample, decoded failures), `real` (decode everything) or `none` (one
     pass only, which does not distinguish kinds of failures but is enough to choose a checkpoint). `further_cases` are
-    evaluated beside the examples of `splits`, such as those of `trained_cases`.
+    evaluated beside the examples of `splits`, such as those of `trained_cases`. With `stop_after_zeros=2`, lengths
+    after two in a row without a right answer are not evaluated: their rows have no right answer, and `tokens` is null.
     """
     task = build_task(task) if isinstance(task, str) else task
+    if stop_after_zeros is not None:
+        places = splits_and_lengths(task, lengths) if splits is None else splits
+        how: dict[str, Any] = {"examples": examples, "positions": positions, "decoding": decoding, "labels": labels}
+        how |= {"decoding_batch_rows": decoding_batch_rows, "tokens_per_batch": tokens_per_batch}
+        return _evaluate_length_by_length(
+            lambda place, further: evaluate_decoder(
+                model, task, splits=[place], further_cases=further, on_progress=on_progress, **how
+            ),
+            task,
+            sorted(places, key=lambda place: place[1]),
+            list(further_cases),
+            stop_after_zeros,
+        )
     if decoding not in {"checked", "real", "none"}:
         raise SpecError(f"decoding is 'checked', 'real' or 'none', not {decoding!r}")
     subject = EvaluatedModel.of(model, task, positions, decoding_batch_rows)
@@ -152,6 +167,39 @@ def evaluate_decoder(
     marks = {"run": getattr(model, "id", None), "evaluation": name, "checkpoint": "last", **(labels or {})}
     trained = _trained_lengths(model, task)
     return EvaluationResult(_rows(task, judged, marks, trained), _predictions(task, judged, marks), checks, judged)
+
+
+def _evaluate_length_by_length(
+    evaluate_place: Callable[[tuple[str, int], list[Case]], EvaluationResult],
+    task: Task,
+    places: Sequence[tuple[str, int]],
+    further_cases: list[Case],
+    stop_after_zeros: int,
+) -> EvaluationResult:
+    """Evaluate each length in turn; after so many in a row without a right answer, record the others as 0."""
+    import polars as pl
+
+    found, zeros, left_out = list[EvaluationResult](), 0, list[dict[str, object]]()
+    for split, length in places:
+        if zeros < stop_after_zeros:
+            found.append(evaluate_place((split, length), further_cases if not found else []))
+            own = found[-1].rows.filter((pl.col("length") == length) & (pl.col("split") == split))
+            zeros = 0 if own["correct"].sum() else zeros + 1
+            continue
+        like = found[-1].rows.filter(pl.col("split") != "train").row(-1, named=True)
+        blank = dict.fromkeys(("subgroup", "tokens", "correct_content", "loss", "targets"))
+        counts = {"correct": 0, "early": 0, "late": 0, "wrong": like["examples"], "cut": 0}
+        chance = {"chance": float(task.chance(length)), "seen": length in lengths_of(task, "train")}
+        left_out.append({**like, "split": split, "length": length, **blank, **counts, **chance})
+    agreement = DecodingAgreement(
+        *(sum(getattr(one.checks, part) for one in found) for part in ("decoded", "near_ties", "differences"))
+    )
+    return EvaluationResult(
+        pl.concat([*(one.rows for one in found), rows_to_frame(left_out)]),
+        pl.concat([one.predictions for one in found]),
+        agreement,
+        [outcome for one in found for outcome in one.judged],
+    )
 
 
 def _trained_lengths(model: object, task: Task) -> set[int]:

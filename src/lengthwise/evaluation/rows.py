@@ -26,7 +26,7 @@ COLUMNS = {
     "seen": "Boolean",  # whether the length was trained on
     "length": "Int64",  # in the task's unit
     "subgroup": "String",  # the task's finer unit, or null
-    "tokens": "Int64",  # of the longest sequence
+    "tokens": "Int64",  # of the longest sequence; null where evaluation had stopped, see `stop_after_zeros`
     "examples": "Int64",
     "correct": "Int64",
     "correct_content": "Int64",  # right if the model knew where to stop

@@ -22,7 +22,8 @@ from lengthwise.run.lease import STORE
 from lengthwise.spec import Spec, SpecError, format_value, suggests
 from lengthwise.study.bundle import attempt_record, outcome_kinds, sample_wrong_answers
 from lengthwise.study.file import StudyFile
-from lengthwise.study.plan import GridPoint, Item, check_only_encoding_differs
+from lengthwise.study.plan import GridPoint, Item
+from lengthwise.study.proof import check_only_encoding_differs
 from lengthwise.study.store import Store
 from lengthwise.training.settings import Dtype
 
@@ -211,9 +212,8 @@ def _items(runs: Sequence[Run]) -> list[Item]:
         rest = ":".join(part for part in (axes.pop("start"), axes.pop("streams")) if part)
         positions = str(plan.positions_spec)
         axes["training"] = ":".join(part for part in (axes["training"], rest) if part)
-        point = GridPoint(
-            str(plan.task_spec), ",".join(map(str, plan.encoding_specs)), positions, seed=plan.seed, **axes
-        )
+        encoding = ",".join(map(str, plan.encoding_specs))
+        point = GridPoint(str(plan.task_spec), encoding, positions, axes["model"], axes["training"], plan.seed)
         made.append(Item(run.id, "run", point, plan))
     return made
 

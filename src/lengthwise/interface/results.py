@@ -14,7 +14,7 @@ from lengthwise.progress import Say, progress
 from lengthwise.study.add import RerunComparison, ResultsCheck
 from lengthwise.study.drive import Tally, format_duration
 from lengthwise.study.file import StudyFile
-from lengthwise.study.plan import OnlyEncodingDiffersResult
+from lengthwise.study.proof import OnlyEncodingDiffersResult
 from lengthwise.study.status import Status
 
 if TYPE_CHECKING:

@@ -43,7 +43,8 @@ from lengthwise.study.bundle import Bundle
 from lengthwise.study.check import check
 from lengthwise.study.file import StudyFile
 from lengthwise.study.launch import ExecutorName, PlanSubset, drive, rerun_some
-from lengthwise.study.plan import Item, Planned, check_only_encoding_differs
+from lengthwise.study.plan import Item, Planned
+from lengthwise.study.proof import check_only_encoding_differs
 from lengthwise.study.status import Status, status
 from lengthwise.study.store import Store
 from lengthwise.task import TASKS

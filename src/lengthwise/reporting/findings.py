@@ -14,13 +14,8 @@ from lengthwise.spec import Spec, SpecError, format_value
 from lengthwise.statistics.learned import scored_rows_filter
 from lengthwise.statistics.table import score_table
 from lengthwise.study.bundle import Bundle
-from lengthwise.study.plan import (
-    Item,
-    LearningRateChoice,
-    OnlyEncodingDiffersResult,
-    Planned,
-    check_only_encoding_differs,
-)
+from lengthwise.study.plan import GridPoint, Item, LearningRateChoice, Planned
+from lengthwise.study.proof import OnlyEncodingDiffersResult, check_only_encoding_differs
 from lengthwise.study.store import Store
 from lengthwise.training.health import Diverged
 
@@ -150,14 +145,28 @@ def short_task_name(task: str) -> str:
 
 
 def encoding_label_by_run(items: Sequence[Item]) -> dict[str, str]:
-    """Return run → its encoding, and its positions, model or training if these vary within a task too."""
-    tasks = {item.point.task for item in items}
+    """Return run → its encoding, and its positions, model or training if these vary within a task and stage too."""
+    tasks = {(item.point.task, item.point.stage) for item in items}
     axes = [
         axis
         for axis in ("positions", "model", "training")
-        if len({(item.point.task, getattr(item.point, axis)) for item in items}) > len(tasks)
+        if len({(item.point.task, item.point.stage, getattr(item.point, axis)) for item in items}) > len(tasks)
     ]
-    return {item.key: " ".join([item.point.encoding, *(getattr(item.point, axis) for axis in axes)]) for item in items}
+    return {
+        item.key: " ".join([_through_stages(item.point), *(getattr(item.point, axis) for axis in axes)])
+        for item in items
+    }
+
+
+def _through_stages(point: GridPoint) -> str:
+    """Return the encoding of a point, e.g. `nope stage 2`; `rope → nope stage 1` if an earlier stage had another."""
+    if point.start is None:
+        return point.encoding
+    used, place = [point.encoding], point
+    while place.start is not None:
+        place = place.start
+        used += [place.encoding] if place.encoding != used[-1] else []
+    return f"{' → '.join(reversed(used))} stage {point.stage}"
 
 
 def run_label_table(items: Sequence[Item], diverged: Mapping[str, Mapping[str, Any]] | None = None) -> pl.DataFrame:

@@ -33,6 +33,7 @@ from lengthwise.model import Decoder
 from lengthwise.run.acquire import time_and_last_validation
 from lengthwise.run.identity import Plan
 from lengthwise.run.lease import Lease
+from lengthwise.run.pseudo_labels import PseudoLabels, pseudo_label
 from lengthwise.run.resume import best_checkpoint_steps, is_usable, load_checkpoint
 from lengthwise.run.run import Run, attempts_of, load_matching_weights
 from lengthwise.run.stop import Stopped, call_when_asked_to_stop
@@ -78,6 +79,7 @@ class Attempt:
     """CPU seconds of the earlier attempts that this one continues."""
     cpu_began: float = field(default_factory=time.process_time)
     began: float = field(default_factory=time.monotonic)
+    pseudo_labels: PseudoLabels | None = None
     stop: bool = False
     stale: tuple[list[str], list[str]] = field(default_factory=lambda: ([], []))
     """Weight files that no label needs any more: to delete at the next checkpoint, and at the one after it.
@@ -116,6 +118,8 @@ class Attempt:
             load_matching_weights(
                 decoder, start_run.weights(dict(plan.start)["checkpoint"]), allowed_mismatches, start_run.id
             )
+            if training.pseudo_labels_up_to is not None:
+                self.pseudo_labels = pseudo_label(plan, start_run, self.processes.device, self.progress.say)
         places = [attempt / "checkpoints" for attempt in attempts_of(self.home)]
         checkpoint, torn = newest_checkpoint(places, lambda one: is_usable(self.home, one, training.stages.values()))
         for name in torn if self.processes.first else ():
@@ -288,6 +292,8 @@ class Attempt:
                 "checks": checks,
                 "validations": self.validations,
             }
+            if self.pseudo_labels is not None:
+                done["pseudo_labels"] = self.pseudo_labels.counts
             done["seconds"] = round(self.before[1] + time.monotonic() - self.began, 3)
             done["cpu_seconds"] = round(self._cpu_seconds(), 3)
             for name in ("run.json", "train.jsonl"):
@@ -349,6 +355,10 @@ class Attempt:
             (begin * training.batch_size, (begin + steps) * training.batch_size)
             for begin, steps in windows(training, step)
         ]
+        if self.pseudo_labels is not None:
+            labelled = self.pseudo_labels
+            yield on_demand_blocks(lambda start, stop: labelled.block(plan.task, start, stop, seed))
+            return
         if (training.steps - step) * training.batch_size < PREFETCH_FROM:
             yield on_demand_blocks(lambda start, stop: training_block(plan.task, start, stop, seed))
             return

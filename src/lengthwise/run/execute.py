@@ -17,6 +17,7 @@ from lengthwise.run.acquire import acquire_lease, load_start_run, take_lease_wit
 from lengthwise.run.attempt import Attempt
 from lengthwise.run.identity import Named, Plan
 from lengthwise.run.lease import STORE, Lease, LeaseLost
+from lengthwise.run.pseudo_labels import check_pseudo_labels
 from lengthwise.run.run import Run, load_matching_weights
 from lengthwise.run.stop import Stopped
 from lengthwise.spec import Spec, SpecError, describe_error_with_line, suggests
@@ -78,6 +79,7 @@ def train(
         streams=streams,
         start=source,
     )
+    check_pseudo_labels(plan)
     if plan.caution and not quiet and not os.environ.get(LINES):  # with several runs at once, it was shown before
         warnings.warn(plan.caution, stacklevel=3)
     if began is not None:  # raise for weights that do not fit before anything is written

@@ -284,13 +284,15 @@ class Run(Display):
         allow: Iterable[str] = (),
         examples: int | None = None,
         decoding: str = "checked",
+        stop_after_zeros: int | None = None,
         device: str = "auto",
         dtype: Dtype = "auto",
         say: Callable[[str], None] | None = None,
     ) -> EvaluationResult:
         """Evaluate the stored weights again, optionally with changes; the column `evaluation` records the changes.
 
-        An evaluation is in fp32, however the run was trained, unless `dtype` is `bf16`.
+        An evaluation is in fp32, however the run was trained, unless `dtype` is `bf16`. With `stop_after_zeros=2`,
+        lengths after two in a row without a right answer are not evaluated but recorded as 0, with null in `tokens`.
         """
         if temperature is not None:
             temperature = temperature_with_trained_length(temperature, self.max_training_sequence_length)
@@ -307,6 +309,7 @@ class Run(Display):
             positions=self.plan.positions,
             labels={"run": self.id, "evaluation": name, "checkpoint": checkpoint},
             decoding=decoding,
+            stop_after_zeros=stop_after_zeros,
             on_progress=say,
         )
         return replace(found, effective=decoder.effective())

@@ -36,7 +36,7 @@ AXES = ("task", "encoding", "seed")
 
 
 def label_runs(items: Iterable[Item], waiting: Iterable[GridPoint] = ()) -> pl.DataFrame:
-    """Return the labels of each run of a study: `run, task, encoding, positions, model, training, seed`.
+    """Return the labels of each run of a study: `run, task, encoding, positions, model, training, seed, stage`.
 
     Use `label_runs(*Planned(study).items(summaries))`. Points that wait for their learning rate have no run.
     """
@@ -45,7 +45,7 @@ def label_runs(items: Iterable[Item], waiting: Iterable[GridPoint] = ()) -> pl.D
     found = [{"run": item.run_id, **item.point.labels()} for item in items if item.kind == "run"]
     found += [{"run": None, **cell.labels()} for cell in waiting]
     words = dict.fromkeys(("run", "task", "encoding", "positions", "model", "training"), pl.String)
-    return pl.DataFrame(found, schema={**words, "seed": pl.Int64}).unique(maintain_order=True)
+    return pl.DataFrame(found, schema={**words, "seed": pl.Int64, "stage": pl.Int64}).unique(maintain_order=True)
 
 
 def join_axis_labels(run_labels: pl.DataFrame, axes: Sequence[str]) -> pl.DataFrame:

@@ -46,6 +46,9 @@ def with_dtype(study: StudyFile, dtype: Dtype) -> StudyFile:
     for number, entry in enumerate(study.linked):
         if entry.training is not None:
             content["linked"][number]["training"] = str(with_options(entry.training, autocast=autocast))
+    for number, stage in enumerate(study.then):
+        if stage.training is not None:
+            content["then"][number]["training"] = str(with_options(stage.training, autocast=autocast))
     return StudyFile.of(content, study.name)
 
 
@@ -99,7 +102,8 @@ def rerun_store(store: Store) -> Store:
 def choose_runs_to_rerun(planned: Planned, bundle: Bundle, count: int = GUARDS) -> list[Item]:
     """Choose committed runs to rerun, deterministically, of different encodings and tasks where possible."""
     items, _ = planned.items(bundle.tuning_records)
-    there = [item for item in items if item.kind == "run" and item.key in bundle.records]
+    # A run of a later stage would need the weights of another, which a bundle does not have.
+    there = [item for item in items if item.kind == "run" and item.key in bundle.records and item.start_id is None]
     there.sort(key=lambda item: digest("guard", item.key))
     picked: list[Item] = []
     for fresh in (_other_both, _other_encoding, lambda item, picked: item not in picked):

@@ -13,9 +13,9 @@ from lengthwise.evaluation.cases import parse_lengths
 from lengthwise.model.config import preset
 from lengthwise.run.identity import Plan, encodings_of
 from lengthwise.spec import Spec, SpecError, describe_error_with_line, parse_specs
-from lengthwise.study.file import AXES, SHOWN, Evaluation, StudyFile
+from lengthwise.study.file import AXES, Evaluation, StudyFile
 from lengthwise.study.plan import GridPoint, Planned
-from lengthwise.study.reading import one_printable_line
+from lengthwise.study.reading import SHOWN, one_printable_line
 from lengthwise.task import build_task
 from lengthwise.training.settings import training_preset
 
@@ -35,6 +35,7 @@ def check(planned: Planned) -> list[str]:
     plans = _plans(planned, [point for point in points if not wrong & set(point.labels().items())], errors)
     _fit(plans, errors)
     _same_run(plans, errors)
+    _continued(planned, plans, errors)
     _evaluations(planned, plans, errors)
     if not errors:
         _told(errors, "lr", lambda: planned.tuning)
@@ -47,13 +48,14 @@ def _names(study: StudyFile, points: Iterable[GridPoint], errors: list[str]) -> 
     used = {label for point in points for label in point.labels().items()}
     parts: list[tuple[str, object]] = [("base", study.base)]
     parts += [(f"linked.{number}", entry) for number, entry in enumerate(study.linked)]
-    written = [(f"{place}.{axis}", axis, getattr(part, axis)) for place, part in parts for axis in AXES]
+    parts += [(f"then.{number}", entry) for number, entry in enumerate(study.then)]
+    written = [(f"{place}.{axis}", axis, getattr(part, axis, None)) for place, part in parts for axis in AXES]
     for axis in AXES:
         listed = enumerate(getattr(study.vary, axis) or [])
         written += [(f"vary.{axis}.{number}", axis, value) for number, value in listed]
     wrong: set[tuple[str, str | int]] = set()
     for place, axis, value in written:
-        if (axis, value) in used and not _told(errors, place, partial(_known, axis, value)):
+        if value is not None and (axis, value) in used and not _told(errors, place, partial(_known, axis, value)):
             wrong.add((axis, value))
     return wrong
 
@@ -152,6 +154,24 @@ def _same_run(plans: Iterable[tuple[GridPoint, Plan]], errors: list[str]) -> Non
             both = zip(point.labels().items(), first.labels().values(), strict=True)
             differ = [f"{axis} {there} and {axis} {here}" for (axis, here), there in both if here != there]
             errors.append(f"{'; '.join(differ)} are the same run: leave one of them out")
+
+
+def _continued(planned: Planned, plans: Iterable[tuple[GridPoint, Plan]], errors: list[str]) -> None:
+    """Check that the weights of each run fit the later stage that starts from them."""
+    from lengthwise.run.pseudo_labels import check_pseudo_labels
+    from lengthwise.run.run import load_matching_weights
+
+    for point, plan in plans:
+        _told(errors, f"{point.task}, {point.encoding}, {point.training}", partial(check_pseudo_labels, plan))
+        if point.start is not None and not _heavy(plan):
+            before, allow = planned.plan(point.start), planned.later_stage(point).allow
+            _told(
+                errors,
+                f"then.{point.stage - 1}, {point.task}, {point.encoding}",
+                lambda plan=plan, before=before, allow=allow: load_matching_weights(
+                    plan.decoder(), before.decoder().state_dict(), allow, f"a run with {before.encodings[0]}"
+                ),
+            )
 
 
 def _evaluations(planned: Planned, plans: Iterable[tuple[GridPoint, Plan]], errors: list[str]) -> None:

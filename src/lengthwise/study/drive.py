@@ -11,7 +11,7 @@ from lengthwise.folder import Unavailable
 from lengthwise.run.lease import StaleLeaseDetector, heartbeat_seconds
 from lengthwise.spec import SpecError
 from lengthwise.study.executors import Executor
-from lengthwise.study.plan import Item, Planned
+from lengthwise.study.plan import Item, Planned, failed_before
 from lengthwise.study.store import Store, StoreState
 from lengthwise.study.work import Outcome, job_of
 
@@ -138,7 +138,8 @@ class Driver:
     def _begin(self, item: Item) -> None:
         self._going[item.key], self._began[item.key] = item, time.monotonic()
         again = item.key in self._again
-        self.executor.submit(job_of(item, self.planned.study, self.store.folder, again, self.device))
+        allow = self.planned.later_stage(item.point).allow if item.point.start is not None else ()
+        self.executor.submit(job_of(item, self.planned.study, self.store.folder, again, self.device, allow))
 
     def _ended(self, outcome: Outcome) -> bool:
         """Record an outcome; return whether the store must be read again for items that are now ready."""
@@ -150,7 +151,7 @@ class Driver:
                 self.tally.here += 1
                 self.tally.seconds.append(outcome.seconds)
                 self.tally.foreseen += self._expected.get(item_without_seed(item), 0.0)
-            return item.kind == "tuning" or bool(self.planned.study.evaluations)
+            return item.kind == "tuning" or bool(self.planned.study.evaluations or self.planned.study.then)
         if outcome.state == "failed":
             self.tally.failed[outcome.key] = outcome.why
             self._again.discard(outcome.key)
@@ -193,7 +194,8 @@ class Driver:
         """Read the store and return the items that can start now."""
         state = self.store.state()
         items, waiting = self._items(state)
-        done = {item.key for item in items if item.key in state.done or item.key in self.given}
+        again = self._without_weights(items, state)
+        done = {item.key for item in items if item.key in state.done or item.key in self.given.keys() - again}
         self.tally.done, self.tally.total, self.tally.waiting = done, len(items) + waiting, waiting
         if self._retry:  # retry the items that had failed when the command started
             self._again, self._retry = {item.key for item in items if item.key in state.failed}, False
@@ -208,6 +210,8 @@ class Driver:
                 continue
             if item.kind == "evaluation" and item.run_id not in done:
                 continue
+            if item.kind == "run" and item.start_id is not None and item.start_id not in state.done:
+                continue
             lease = state.leases.get(item.key)
             if lease is not None and not self._watch.can_be_taken(dict(lease)):
                 held[item.key] = time.monotonic()
@@ -218,6 +222,15 @@ class Driver:
             todo.append(item)
         self._held = held
         return todo
+
+    def _without_weights(self, items: Sequence[Item], state: StoreState) -> set[str]:
+        """Return the runs of a bundle that are done again, because a later stage needs their weights."""
+        found: set[str] = set()
+        for item in reversed(items):
+            there = item.key in state.done or (item.key in self.given and item.key not in found)
+            if item.kind == "run" and item.start_id is not None and not there and item.start_id not in state.done:
+                found.add(item.start_id)
+        return found
 
     def _failures(self, items: Sequence[Item], state: StoreState) -> None:
         keys = {item.key for item in items}
@@ -231,6 +244,8 @@ class Driver:
             lease = state.leases.get(key)
             if key in state.done or (lease is not None and not self._watch.can_be_taken(dict(lease))):
                 del self.tally.failed[key]  # another driver is retrying it, or has done it
+        waiting = failed_before(items, self.tally.failed)
+        self.tally.failed |= {key: why for key, why in waiting.items() if key not in state.done}
 
 
 def item_without_seed(item: Item) -> tuple[str, ...]:

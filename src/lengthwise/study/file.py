@@ -13,15 +13,15 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from lengthwise.evaluation.cases import parse_lengths
 from lengthwise.spec import Spec, SpecError, did_you_mean, format_value, parse_specs
-from lengthwise.study.reading import StudyFileMistakes, load_yaml, one_printable_line
+from lengthwise.study.reading import StudyFileMistakes, error_lines, load_yaml
 
 AXES = ("task", "encoding", "positions", "model", "training")
 """The axes that can vary. Runs are listed in `ORDER`, slowest axis first, so that encodings are side by side."""
 ORDER = ("task", "positions", "model", "training", "encoding")
 TUNING_SEEDS = (1000, 1001)
 RATES = (1e-3, 2e-3, 4e-3)
-RUNS, SHOWN = 100_000, 50
-"""The maximal number of runs of a study, and of reported mistakes."""
+RUNS = 100_000
+"""The maximal number of runs of a study."""
 
 
 def _twice(values: Iterable[object]) -> list[Any]:
@@ -139,6 +139,28 @@ class CrossedOptions(Part):
         return self
 
 
+class LaterStage(Part):
+    """A stage that follows: each run of it starts from the weights of a run of the stage before.
+
+    What is left out is as in the stage before. A learning-rate rule chooses the rate of the first stage only.
+    """
+
+    after: Named | None = None
+    """Only runs whose first stage has this encoding; all, unless given."""
+    encoding: Named | None = None
+    """An encoding."""
+    positions: Named | None = None
+    """The kind of positions."""
+    model: Named | None = None
+    """A model preset; its sizes must fit the weights."""
+    training: Named | None = None
+    """A training preset."""
+    checkpoint: Literal["last", "best", "earliest_best", "25%", "50%", "75%"] = "last"
+    """Which weights of the stage before."""
+    allow: list[str] = []
+    """Parameters that may be missing or left over."""
+
+
 class LearningRateRule(Part):
     """The learning-rate rule: the same values and budget for every encoding, chosen on seen lengths alone.
 
@@ -176,6 +198,8 @@ class Evaluation(Part):
     """Which weights."""
     examples: Annotated[int, Field(ge=1)] | None = None
     """Examples of each length."""
+    stop_after_zeros: Annotated[int, Field(ge=1)] | None = None
+    """After so many lengths in a row without a right answer, record longer ones as 0 without evaluating them."""
     allow: list[str] = []
     """Parameters that may be missing or left over."""
 
@@ -228,6 +252,8 @@ class StudyFile(Part):
     vary: CrossedOptions = CrossedOptions()
     linked: list[LinkedOptions] = []
     """Each entry is a set of things that go together; the entries are crossed with what varies."""
+    then: Annotated[list[LaterStage], Field(max_length=100)] = []
+    """Stages that follow every run, in this order: each starts from the weights that the one before ended with."""
     seeds: Annotated[
         Annotated[int, Field(ge=1, le=1000)] | Annotated[list[Seed], Field(min_length=1, max_length=1000)],
         BeforeValidator(_seeded),
@@ -279,6 +305,10 @@ class StudyFile(Part):
             for text in self._values("training"):
                 if any("lr" in dict(spec.options) for spec in parse_specs(text)):
                     yield f"training {text!r} has an lr, and lr chooses one; leave out one of them"
+        for number, entry in enumerate(self.then):
+            if entry.after is not None and entry.after not in self.encodings:
+                hint = did_you_mean(entry.after, self.encodings)
+                yield f"then.{number}.after: {entry.after!r} is no encoding of the study.{hint}"
         for task in dict.fromkeys(task for task in self.quick if task not in tasks):
             yield f"quick: {task!r} is no task of the study.{did_you_mean(task, tasks)}"
         yield from (f"quick: {task!r} is listed twice" for task in _twice(self.quick))
@@ -287,10 +317,11 @@ class StudyFile(Part):
 
     @property
     def runs(self) -> int:
-        """The number of runs, computed without planning them."""
+        """The largest possible number of runs, computed without planning them."""
         many = len(self.seed_list)
         crossed = prod(len(getattr(self.vary, axis) or [None]) for axis in AXES)
-        return crossed * sum(min(entry.seeds or many, many) for entry in self.linked or [LinkedOptions()])
+        first = crossed * sum(min(entry.seeds or many, many) for entry in self.linked or [LinkedOptions()])
+        return first * (1 + len(self.then))
 
     @property
     def seed_list(self) -> list[int]:
@@ -332,59 +363,15 @@ class StudyFile(Part):
         try:
             return cls.model_validate(content)
         except ValidationError as error:
-            raise SpecError("\n".join(f"{source}: {line}" for line in error_lines(error))) from None
+            raise SpecError("\n".join(f"{source}: {line}" for line in error_lines(error, _fields))) from None
         except RecursionError:
             raise SpecError(f"{source} is no study: it is nested too deeply") from None
-
-
-_WORDS = {
-    "missing": "is missing",
-    "list_type": "write a list, e.g. [a, b]",
-    "too_short": "the list has too few entries",
-    "model_type": "write fields below it, or leave it out",
-    "dict_type": "write fields below it, or leave it out",
-    "string_type": 'write text; what YAML would read otherwise stands in quotes, e.g. "8"',
-    "string_too_short": "write some words",
-    "string_too_long": "write fewer words",
-    "int_type": "write a whole number",
-    "float_type": "write a number",
-    "finite_number": "write a finite number",
-}
-_RENAMED = {"pair": "linked"}
-_PATTERNS = {
-    "name": "write lower-case letters, digits, - and _, a letter first, at most 64",
-    "memory": "write a number and a unit, e.g. 2 GiB",
-}
-
-
-def error_lines(error: ValidationError) -> list[str]:
-    """Return each mistake with its place and what to write instead."""
-    found: dict[str, None] = {}
-    for one in error.errors(include_url=False):
-        place, kind = ".".join(str(part) for part in one["loc"]), one["type"]
-        cause = one.get("ctx", {}).get("error")
-        if kind == "value_error":
-            words = cause.mistakes if isinstance(cause, StudyFileMistakes) else [str(cause)]
-        elif kind == "extra_forbidden":
-            name = str(one["loc"][-1])[:80]
-            renamed = f" It is called {_RENAMED[name]!r} now." if name in _RENAMED else ""
-            hint = renamed or did_you_mean(name, _fields(one["loc"]))
-            words = [f"there is no such field.{hint}"]
-        elif kind == "missing":
-            words = [_WORDS[kind]]
-        else:
-            plain = one["msg"].removeprefix("Input ")
-            best = _PATTERNS[str(one["loc"][-1])] if kind == "string_pattern_mismatch" else _WORDS.get(kind, plain)
-            words = [f"{best}, not {format_value(one['input'])!r:.80}"]
-        found |= dict.fromkeys(one_printable_line(f"{place:.200}: {word}" if place else word) for word in words)
-    lines = list(found)
-    return lines[:SHOWN] + ([f"... and {len(lines) - SHOWN} more mistakes"] if len(lines) > SHOWN else [])
 
 
 def _fields(place: tuple[int | str, ...]) -> list[str]:
     """Return the valid field names at a place."""
     parts: dict[str, type[Part]] = {"base": BaseRunOptions, "vary": CrossedOptions, "linked": LinkedOptions}
-    parts |= {"lr": LearningRateRule, "evaluations": Evaluation, "resources": RunResources}
+    parts |= {"then": LaterStage, "lr": LearningRateRule, "evaluations": Evaluation, "resources": RunResources}
     return list(parts.get(str(place[0]), StudyFile).model_fields if len(place) > 1 else StudyFile.model_fields)
 
 

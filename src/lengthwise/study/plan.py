@@ -16,7 +16,7 @@ from lengthwise.encoding import ENCODINGS, POSITIONS
 from lengthwise.encoding.signature import canonical_encoding
 from lengthwise.run.identity import Plan, identity_part
 from lengthwise.spec import Spec, SpecError, digest, parse_specs
-from lengthwise.study.file import AXES, ORDER, Evaluation, StudyFile
+from lengthwise.study.file import AXES, ORDER, Evaluation, LaterStage, StudyFile
 from lengthwise.task import TASKS
 from lengthwise.task.sets import lengths_of
 
@@ -35,10 +35,14 @@ class GridPoint:
     model: str
     training: str
     seed: int
+    stage: int = 0
+    """0 for a run that starts from random weights; 1 for the first entry of the study's `then`, and so on."""
+    start: GridPoint | None = None
+    """The run of an earlier stage whose weights this one starts from."""
 
     def labels(self) -> dict[str, str | int]:
         """Axis → value."""
-        return {axis: getattr(self, axis) for axis in (*AXES, "seed")}
+        return {axis: getattr(self, axis) for axis in (*AXES, "seed", "stage")}
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,11 @@ class Item:
     def run_id(self) -> str:
         """The id of the run, or of the run that is evaluated."""
         return self.plan.id
+
+    @property
+    def start_id(self) -> str | None:
+        """The id of the run whose weights this one starts from."""
+        return dict(self.plan.start).get("run")
 
     @property
     def seen_lengths(self) -> list[int]:
@@ -123,11 +132,24 @@ class Planned:
                 for values in itertools.product(*crossed.values()):
                     point = GridPoint(**{**fixed, **dict(zip(crossed, values, strict=True))}, seed=seed)
                     if self._wanted(point):
-                        found.append(point)
+                        found += self._with_later_stages(point)
         twice = [point for point, count in _counted(found).items() if count > 1]
         if twice:
             raise SpecError(f"the study has a run twice: {twice[0].task}, {twice[0].encoding}, seed {twice[0].seed}")
         return found
+
+    def _with_later_stages(self, point: GridPoint) -> list[GridPoint]:
+        """Return a point and the stages that follow it, each of which starts from the one before."""
+        found = [point]
+        for stage, entry in enumerate(self.study.then, 1):
+            if entry.after is None or entry.after == point.encoding:
+                changed = {axis: value for axis in AXES if (value := getattr(entry, axis, None)) is not None}
+                found.append(replace(found[-1], **changed, stage=stage, start=found[-1]))
+        return found
+
+    def later_stage(self, point: GridPoint) -> LaterStage:
+        """Return the entry of `then` that a point of a later stage is made by."""
+        return self.study.then[point.stage - 1]
 
     def _wanted(self, point: GridPoint) -> bool:
         return (self.tasks is None or point.task in self.tasks) and (
@@ -136,6 +158,16 @@ class Planned:
 
     def plan(self, point: GridPoint, **training: object) -> Plan:
         """Return the plan of a point, with changes to its training; cached, and built once for all seeds."""
+        if point.start is not None:
+            return self._continued(point, self.plan(point.start))
+        return self._planned(point, training)
+
+    def _continued(self, point: GridPoint, before: Plan) -> Plan:
+        """Return the plan of a later stage, which starts from the weights of the run `before`."""
+        made = self._planned(replace(point, stage=0, start=None), {})
+        return replace(made, start=(("checkpoint", self.later_stage(point).checkpoint), ("run", before.id)))
+
+    def _planned(self, point: GridPoint, training: Mapping[str, object]) -> Plan:
         key = (point, tuple(training.items()))
         if key not in self._plans:
             like = (*(getattr(point, axis) for axis in AXES), key[1])
@@ -198,7 +230,7 @@ class Planned:
         rule, found = self.study.lr, dict[GridPoint, tuple[Item, ...]]()
         if rule is None:
             return found
-        for point in dict.fromkeys(self._tuned_on(point) for point in self.points):
+        for point in dict.fromkeys(self._tuned_on(point) for point in self.points if point.start is None):
             steps = max(1, self.plan(point).training.steps // 2)
             tried = [(replace(point, seed=seed), rate) for rate in rule.choose for seed in rule.seeds]
             plans = [(one, self.plan(one, steps=steps, lr=rate)) for one, rate in tried]
@@ -230,16 +262,21 @@ class Planned:
     def items(self, summaries: Mapping[str, Mapping[str, Any]]) -> tuple[list[Item], list[GridPoint]]:
         """Return the known items in order, and the points whose rate waits for tuning runs."""
         found, waiting = [item for tried in self.tuning.values() for item in tried], []
-        learning_rate_choices = self.learning_rate_choices(summaries)
+        learning_rate_choices, plans = self.learning_rate_choices(summaries), dict[GridPoint, Plan]()
         for point in self.points:
             changed: dict[str, object] = {}
-            if self.study.lr is not None:
+            if point.start is not None and point.start not in plans:
+                waiting.append(point)
+                continue
+            if self.study.lr is not None and point.start is None:
                 rate = learning_rate_choices[self._tuned_on(point)].lr
                 if rate is None:
                     waiting.append(point)
                     continue
                 changed["lr"] = rate
-            plan = self.plan(point, **changed)
+            plan = plans[point] = (
+                self.plan(point, **changed) if point.start is None else self._continued(point, plans[point.start])
+            )
             found.append(Item(plan.id, "run", point, plan))
             for evaluation in self.study.evaluations:
                 mark = _mark(evaluation)
@@ -262,7 +299,7 @@ class Planned:
         study, found = self.study, []
         points = self.points
         if study.lr is not None:  # a rate may be chosen on a task that is not selected
-            points = [*points, *dict.fromkeys(self._tuned_on(point) for point in points)]
+            points = [*points, *dict.fromkeys(self._tuned_on(point) for point in points if point.start is None)]
         axes = ("task", "positions", "encoding", "model")
         listed = [(axis, value) for axis in axes for value in dict.fromkeys(getattr(point, axis) for point in points)]
         listed += [("encoding", one.encoding) for one in study.evaluations if one.encoding is not None]
@@ -280,78 +317,13 @@ class Planned:
         return list(dict.fromkeys(found))
 
 
-# --- the proof -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class OnlyEncodingDiffersResult:
-    """The differences between runs that should differ only in their encoding."""
-
-    groups: int
-    """Groups of runs whose labels are equal except for the encoding."""
-    encodings: int
-    differs: dict[str, list[str]]
-    """Other fields that differ, e.g. `training.lr` → their values."""
-
-    @property
-    def holds(self) -> bool:
-        """Whether nothing but the encoding differs."""
-        return not self.differs
-
-    @property
-    def sentence(self) -> str:
-        """The result in words."""
-        if self.holds:
-            among = f"in each of {self.groups} groups" if self.groups > 1 else "among the runs"
-            return (
-                f"proof: {among} of {self.encodings} encodings, everything but the encoding "
-                "(task, model, training, seed, their versions) has one hash"
-            )
-        parts = [
-            f"{key} ({'; '.join(values[:3])}{'; ...' if len(values) > 3 else ''})"
-            for key, values in self.differs.items()
-        ]
-        return f"besides the encoding, this differs between runs that are compared: {', '.join(parts)}"
-
-
-def check_only_encoding_differs(items: Iterable[Item]) -> OnlyEncodingDiffersResult:
-    """Compare the identities of runs whose labels are equal except for the encoding."""
-    groups: dict[tuple[object, ...], list[tuple[str, dict[str, Any]]]] = {}
-    names: set[str] = set()
+def failed_before(items: Iterable[Item], failed: Mapping[str, str]) -> dict[str, str]:
+    """Return the runs of later stages that cannot be done because a run of an earlier one has failed, and why."""
+    found: dict[str, str] = {}
     for item in items:
-        if item.kind == "run":
-            labels = {key: value for key, value in item.point.labels().items() if key != "encoding"}
-            identity = {key: value for key, value in item.plan.identity().items() if key != "encoding"}
-            groups.setdefault(tuple(labels.values()), []).append((item.point.encoding, identity))
-            names.add(item.point.encoding)
-    differs: dict[str, list[str]] = {}
-    for group in groups.values():
-        if any(identity != group[0][1] for _, identity in group):
-            for key, values in _differing(group).items():
-                told = ", ".join(f"{name} {value}" for name, value in values)
-                if told not in differs.setdefault(key, []):
-                    differs[key].append(told)
-    return OnlyEncodingDiffersResult(len(groups), len(names), differs)
-
-
-def _differing(group: list[tuple[str, dict[str, Any]]]) -> dict[str, list[tuple[str, Any]]]:
-    flat = [
-        (
-            name,
-            {
-                f"{part}.{key}": value
-                for part, fields in identity.items()
-                for key, value in (fields.items() if isinstance(fields, dict) else [("", fields)])
-            },
-        )
-        for name, identity in group
-    ]
-    keys = sorted({key for _, fields in flat for key in fields})
-    return {
-        key.rstrip("."): [(name, fields.get(key)) for name, fields in flat]
-        for key in keys
-        if len({str(fields.get(key)) for _, fields in flat}) > 1
-    }
+        if item.kind == "run" and item.start_id is not None and (item.start_id in failed or item.start_id in found):
+            found[item.key] = f"it starts from {item.start_id}, which has failed"
+    return found
 
 
 def _counted(points: Iterable[GridPoint]) -> dict[GridPoint, int]:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 from unicodedata import category
 
 import yaml
+from pydantic import ValidationError
 
-from lengthwise.spec import SpecError, did_you_mean, one_line
+from lengthwise.spec import SpecError, did_you_mean, format_value, one_line
 
 SIZE, DEPTH = 2**20, 32
 """The maximal bytes and nesting depth of a file."""
+SHOWN = 50
+"""The maximal number of reported mistakes."""
 
 
 class StudyFileMistakes(ValueError):
@@ -146,3 +149,47 @@ for _tag, _pattern in {
 }.items():
     _Careful.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), None)
 _Careful.add_constructor("tag:yaml.org,2002:trap", _Careful.refuse)
+
+
+_WORDS = {
+    "missing": "is missing",
+    "list_type": "write a list, e.g. [a, b]",
+    "too_short": "the list has too few entries",
+    "model_type": "write fields below it, or leave it out",
+    "dict_type": "write fields below it, or leave it out",
+    "string_type": 'write text; what YAML would read otherwise stands in quotes, e.g. "8"',
+    "string_too_short": "write some words",
+    "string_too_long": "write fewer words",
+    "int_type": "write a whole number",
+    "float_type": "write a number",
+    "finite_number": "write a finite number",
+}
+_RENAMED = {"pair": "linked"}
+_PATTERNS = {
+    "name": "write lower-case letters, digits, - and _, a letter first, at most 64",
+    "memory": "write a number and a unit, e.g. 2 GiB",
+}
+
+
+def error_lines(error: ValidationError, fields_at: Callable[[tuple[int | str, ...]], list[str]]) -> list[str]:
+    """Return each mistake with its place and what to write instead; `fields_at` has the valid fields of a place."""
+    found: dict[str, None] = {}
+    for one in error.errors(include_url=False):
+        place, kind = ".".join(str(part) for part in one["loc"]), one["type"]
+        cause = one.get("ctx", {}).get("error")
+        if kind == "value_error":
+            words = cause.mistakes if isinstance(cause, StudyFileMistakes) else [str(cause)]
+        elif kind == "extra_forbidden":
+            name = str(one["loc"][-1])[:80]
+            renamed = f" It is called {_RENAMED[name]!r} now." if name in _RENAMED else ""
+            hint = renamed or did_you_mean(name, fields_at(one["loc"]))
+            words = [f"there is no such field.{hint}"]
+        elif kind == "missing":
+            words = [_WORDS[kind]]
+        else:
+            plain = one["msg"].removeprefix("Input ")
+            best = _PATTERNS[str(one["loc"][-1])] if kind == "string_pattern_mismatch" else _WORDS.get(kind, plain)
+            words = [f"{best}, not {format_value(one['input'])!r:.80}"]
+        found |= dict.fromkeys(one_printable_line(f"{place:.200}: {word}" if place else word) for word in words)
+    lines = list(found)
+    return lines[:SHOWN] + ([f"... and {len(lines) - SHOWN} more mistakes"] if len(lines) > SHOWN else [])

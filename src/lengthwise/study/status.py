@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lengthwise.run.lease import describe_owner, owner_is_dead
-from lengthwise.study.plan import Item, LearningRateChoice, Planned
+from lengthwise.study.plan import Item, LearningRateChoice, Planned, failed_before
 from lengthwise.study.store import Store
 
 
@@ -66,6 +66,7 @@ def status(planned: Planned, store: Store, bundle_summaries: Mapping[str, Mappin
     there = {item.key for item in finished}
     reasons = store.reasons(state.failed)
     failed = {item.key: reasons[item.key] for item in items if item.key in reasons and item.key not in there}
+    failed |= {key: why for key, why in failed_before(items, failed).items() if key not in there}
     running = []
     for key, lease in state.leases.items():
         if lease.get("state") == "held" and not owner_is_dead(dict(lease)) and key not in there:

@@ -8,7 +8,7 @@ import tempfile
 import time
 import traceback
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +40,8 @@ class Job:
     device: str = "auto"
     checkpoint_every: int | None = None
     evaluation: Mapping[str, Any] | None = None
+    allow: Sequence[str] = ()
+    """Parameters that may be missing or left over, where the run starts from another one's weights."""
     again: bool = False
     """Run it even if it has failed before."""
     code: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
@@ -72,7 +74,14 @@ class Outcome:
     seconds: float = 0.0
 
 
-def job_of(item: Item, study: StudyFile, store: Folder, retry_failed: bool = False, device: str = "auto") -> Job:
+def job_of(
+    item: Item,
+    study: StudyFile,
+    store: Folder,
+    retry_failed: bool = False,
+    device: str = "auto",
+    allow: Sequence[str] = (),
+) -> Job:
     """Return the job of an item, to be done on a device; a study that asks for GPUs is done on one, or not at all."""
     if study.resources.gpus and device == "auto":
         device = "accelerator"
@@ -86,6 +95,7 @@ def job_of(item: Item, study: StudyFile, store: Folder, retry_failed: bool = Fal
         device=device,
         checkpoint_every=study.checkpoint_every,
         evaluation=evaluation,
+        allow=list(allow),
         again=retry_failed,
         code=_code(item),
     )
@@ -121,6 +131,7 @@ def _train(job: Job, store: Folder, watch: StaleLeaseDetector | None) -> bool:
 
     from lengthwise.device import Compute
     from lengthwise.run.execute import execute
+    from lengthwise.run.run import Run
 
     torch.set_num_threads(job.threads)
     plan = Plan.read(_here(job, job.options))
@@ -133,8 +144,10 @@ def _train(job: Job, store: Folder, watch: StaleLeaseDetector | None) -> bool:
     def take() -> Lease | None:
         return Lease.take(store, job.key, watch, job.again)
 
-    compute = Compute(job.device)
-    return execute(plan, store, take, compute=compute, checkpoint_every=job.checkpoint_every, quiet=True).fresh
+    start = dict(plan.start).get("run")
+    start_run = None if start is None else Run.open(str(store / "runs" / start), allow_code=True)  # only its weights
+    how: dict[str, Any] = {"compute": Compute(job.device), "checkpoint_every": job.checkpoint_every, "quiet": True}
+    return execute(plan, store, take, start_run, job.allow, **how).fresh
 
 
 def _evaluate(job: Job, store: Folder, watch: StaleLeaseDetector | None) -> bool:

@@ -196,8 +196,20 @@ def _bounded(
     return bounded
 
 
-def _by_rejection(task: Task, split: str, length: int, seed: int) -> Callable[[int], Instance]:
-    words = RandomSource(task.key(split, length, seed=seed))
+def longer_instance_factory(task: Task, length: int, seed: int) -> Callable[[int], Instance]:
+    """Return a function from index to an instance longer than the trained ones, which is in no test set.
+
+    The instances are of the buckets of `dev_unseen`, but drawn independently of its evaluation set.
+    """
+    if task.listed(length) is not None:
+        return _from_list(task, "dev_unseen", length, seed)
+    return _by_rejection(task, "dev_unseen", length, seed, "longer")
+
+
+def _by_rejection(
+    task: Task, split: str, length: int, seed: int, stream: str | None = None
+) -> Callable[[int], Instance]:
+    words = RandomSource(task.key(stream or split, length, seed=seed))
     seek, draw, bucket, mine = words.seek, task.draw, task.bucket, frozenset(buckets(task, split))
 
     def make(index: int) -> Instance:

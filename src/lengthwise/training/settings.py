@@ -60,6 +60,10 @@ class Training(BaseModel):
     """The number of parts in which a batch is computed; the gradient is that of the whole batch."""
     autocast: bool = False
     """Matrix products in bf16."""
+    pseudo_labels_up_to: int | None = Field(default=None, gt=0)
+    """Train on longer inputs too, up to this length, labelled with answers of the run that this one starts from."""
+    pseudo_examples: int = Field(default=1000, ge=1, le=1_000_000)
+    """Inputs of each longer length that get a pseudo-label, before the labels are filtered."""
     validations: int = Field(default=10, ge=1)
     """The number of validations on seen lengths, at equal intervals; the `best` checkpoint is chosen among them."""
     validation_examples: int = Field(default=512, ge=1)
