@@ -68,7 +68,7 @@ def left(store: Path) -> dict[str, dict[str, bytes]]:
 @pytest.mark.parametrize(
     ("name", "moments"),
     [
-        pytest.param("train", 3, marks=pytest.mark.slow),
+        pytest.param("train", 2, marks=pytest.mark.slow),
         *(pytest.param(name, 30, marks=pytest.mark.evidence) for name in COMMANDS),
     ],
 )

@@ -110,6 +110,7 @@ def test_several_runs_are_compared_and_drawn_again_from_their_rows(store, tmp_pa
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
 
 
+@pytest.mark.slow
 def test_one_run_against_another(store, tmp_path):
     where, ids = store
     told = json.loads(
@@ -125,6 +126,7 @@ def test_one_run_against_another(store, tmp_path):
     assert "what heads do at seen lengths" in seen and "unseen" not in seen
 
 
+@pytest.mark.slow
 def test_the_run_that_is_compared_with_is_named_drawn_and_summarised(store, tmp_path):
     """The table, the page and the figures name both runs, and a pair that was not published has no number."""
     where, ids = store

@@ -38,8 +38,6 @@ class Mutant:
     positions: str = "consecutive"
     normaliser: str = "softmax"
     temperature: str = "constant"
-    whole: bool = True
-    """Whether all checks are run on it, or, for the sake of time, those that must catch it."""
     notes: str = field(default="", compare=False)
 
 
@@ -520,7 +518,7 @@ def _planted_positions(patch):
 
 
 MUTANTS = [
-    *(Mutant(name, encoding, caught, whole=False) for name, encoding, caught in FURTHER),
+    *(Mutant(name, encoding, caught) for name, encoding, caught in FURTHER),
     Mutant("zeroed rotary frequencies", ZeroedFrequencies, {"T08", "T12"}),
     Mutant("bf16 angles", ShortAngles, {"T13"}),
     Mutant("rotary pairs of the other layout", OtherLayout, {"T12"}),
@@ -583,6 +581,6 @@ MUTANTS = [
     Mutant("the length of the call for the budget", mutants_rope.LengthOfTheCall, {"C01", "C02", "T05"}),
     Mutant("the longest budget of the batch", mutants_rope.LongestOfTheBatch, {"T02"}),
     Mutant("a window off by one", mutants_rope.WindowOffByOne, {"T12"}),
-    *(Mutant(name, encoding, caught_by, whole=False) for name, encoding, caught_by in mutants_newer.ENCODINGS),
-    *(Mutant(**given, whole=False) for given in mutants_newer.ATTENTION),
+    *(Mutant(name, encoding, caught_by) for name, encoding, caught_by in mutants_newer.ENCODINGS),
+    *(Mutant(**given) for given in mutants_newer.ATTENTION),
 ]

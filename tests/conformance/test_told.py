@@ -107,6 +107,7 @@ def test_causes_come_before_consequences():
         assert_conforms(SlopesInABuffer)
 
 
+@pytest.mark.slow
 def test_the_terminal_shows_failures_first_and_everything_only_if_asked(tmp_path):
     (tmp_path / "bad.py").write_text(
         "import torch\n\nfrom lengthwise.encoding.alibi import Alibi\n\n\n"

@@ -36,7 +36,6 @@ FURTHER = [
     "forgetting:start=5.0",
     "stick_breaking:remainder=true",
 ]
-NEWER = ("chunked", "nape", "inkling", "wall", "path", "selective_rope", "pope", "dape")
 POSITIONS = [
     "consecutive",
     "randomized:limit=64",
@@ -47,13 +46,14 @@ POSITIONS = [
 
 
 def _slowly(name: str, positions: str) -> object:
-    """By default the first six, and one of them under another kind of positions; CI's slow stage does most of the rest.
+    """By default the first six, and one of them under another kind of positions.
 
-    The further encodings under the rarer kinds of positions are evidence, run by hand.
+    CI's slow stage has all encodings with consecutive positions, and an eighth of them under each other kind; all under
+    every kind are evidence, run by hand.
     """
     quick = name in FIRST and (positions == "consecutive" or (name == "rope" and positions == POSITIONS[1]))
-    rare = POSITIONS[1:] if name in NEWER else POSITIONS[2:]
-    later = pytest.mark.evidence if name in FURTHER and positions in rare else pytest.mark.slow
+    turn = [*NAMES, *FURTHER].index(name) % 8 == POSITIONS.index(positions)
+    later = pytest.mark.slow if positions == "consecutive" or turn else pytest.mark.evidence
     return pytest.param(name, positions, marks=() if quick else later, id=f"{name}-{positions[:16]}{positions[-4:]}")
 
 

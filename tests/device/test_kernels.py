@@ -40,6 +40,7 @@ def row(spec: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return " | ".join(cells)
 
 
+@pytest.mark.slow
 def test_the_table_of_the_docs_is_what_the_code_does(monkeypatch):
     groups: dict[str, list[str]] = {}
     for spec in ENCODINGS:

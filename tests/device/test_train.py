@@ -117,6 +117,7 @@ def here(tmp_path_factory):
     return lw.train(TASK, "rope", steps=12, batch_size=16, store=store, device="cpu", quiet=True, **SMALL)
 
 
+@pytest.mark.slow
 def test_a_whole_run_is_that_of_the_cpu(here, tmp_path):
     with Accelerator():
         run = lw.train(TASK, "rope", steps=12, batch_size=16, store=str(tmp_path), device=KIND, quiet=True, **SMALL)

@@ -63,15 +63,15 @@ PARITY = "parity:longest=4"
 
 
 @pytest.mark.parametrize(
-    "encodings",
+    ("encodings", "least"),
     [
-        pytest.param(("t5", "rope"), marks=pytest.mark.slow),
-        pytest.param(("nope", "sinusoidal", "alibi"), marks=pytest.mark.evidence),
+        pytest.param(("t5",), 5_000, marks=pytest.mark.slow),
+        pytest.param(("rope", "nope", "sinusoidal", "alibi"), 20_000, marks=pytest.mark.evidence),
     ],
-    ids=["two", "the others"],
+    ids=["t5", "the others"],
 )
 @pytest.mark.timeout(900)
-def test_one_pass_equals_decoding_on_ten_thousand_predictions(encodings, figure):
+def test_one_pass_equals_decoding_on_thousands_of_predictions(encodings, least, figure):
     total = right = near = 0
     for task in ("copy:variant=random:longest=4:alphabet=10", "sort:longest=4", "addition:longest=2:reversed=answer"):
         for encoding in encodings:
@@ -99,7 +99,7 @@ def test_one_pass_equals_decoding_on_ten_thousand_predictions(encodings, figure)
             total += len(seen)
             right += sum(one.first_wrong is None for one in seen)
     figure(f"one pass = decoding: {total:,} predictions, {right:,} right, {near} near-ties")
-    assert total >= 10_000 and 0.05 * total < right < 0.95 * total
+    assert total >= least and 0.05 * total < right < 0.95 * total
 
 
 @pytest.mark.parametrize("encoding", ["nope", "rope"])

@@ -172,7 +172,7 @@ def test_killed_and_started_again_it_ends_with_the_same_bits(run, tmp_path, figu
     survives(run, tmp_path, 3, figure)
 
 
-@pytest.mark.slow
+@pytest.mark.evidence
 @pytest.mark.timeout(600)
 def test_killed_twenty_times_it_ends_with_the_same_bits(run, tmp_path, figure):
     survives(run, tmp_path, 20, figure)

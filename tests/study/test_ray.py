@@ -277,7 +277,7 @@ def chaos(tmp_path: Path, record, runs: int, workers: int, kills: int, drivers: 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_chaos_small(tmp_path, figure):
-    chaos(tmp_path, figure, runs=16, workers=2, kills=3, drivers=1)
+    chaos(tmp_path, figure, runs=10, workers=2, kills=2, drivers=1)
 
 
 @pytest.mark.evidence

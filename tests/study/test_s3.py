@@ -264,7 +264,7 @@ def forwarding(port, behind):
     return process
 
 
-@pytest.mark.parametrize("outage", ["stopped for 20 s", "killed for 20 s"])
+@pytest.mark.parametrize("outage", [pytest.param("stopped for 20 s", marks=pytest.mark.evidence), "killed for 20 s"])
 def test_a_server_that_is_away_in_mid_study_costs_time_and_no_run(door, bucket, grid, tmp_path, outage, figure):
     file, local = grid
     bucket = f"s3://{BUCKET}/away-{outage[:6]}"

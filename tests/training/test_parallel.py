@@ -81,7 +81,11 @@ def test_two_processes_train_what_one_trains(one, tmp_path, more, figure):
 
 @pytest.mark.parametrize(
     ("first", "then"),
-    [((2, "--shard"), (1,)), ((1,), (2, "--shard")), ((2, "--shard"), (4, "--shard"))],
+    [
+        ((2, "--shard"), (1,)),
+        ((1,), (2, "--shard")),
+        pytest.param((2, "--shard"), (4, "--shard"), marks=pytest.mark.evidence),
+    ],
     ids=["two shards→one", "one→two shards", "two shards→four"],
 )
 def test_a_run_goes_on_with_another_number_of_processes(one, tmp_path, first, then):
