@@ -31,7 +31,7 @@ def checksum(data: bytes) -> str:
 
 def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
     """Add the format and a hash of the record itself, so that a change of the record is found."""
-    content = {**record, "format": FORMAT}
+    content = json.loads(json.dumps({**record, "format": FORMAT}))  # as it is read back, e.g. all keys are text
     return {**content, "seal": _seal(content)}
 
 

@@ -407,3 +407,18 @@ def test_lengths_after_two_without_a_right_answer_are_recorded_as_0_and_marked()
     assert whole.filter(whole["length"] == 8)["correct"].item() == 8  # the rule is not harmless: it is a shortcut
     same = evaluate_decoder(counted, task, examples=8, stop_after_zeros=3).rows.sort("length")
     assert same.equals(whole)
+
+
+def test_what_is_left_out_has_the_examples_and_subgroups_of_its_length():
+    task = build_task("addition:longest=2")
+    model = answering(task, lambda case: case.answer[-1:])
+    whole = evaluate_decoder(model, task, examples=40).rows.sort("length", "subgroup")
+    cut = evaluate_decoder(model, task, examples=40, stop_after_zeros=1).rows.sort("length", "subgroup")
+    assert cut["tokens"].null_count() and whole["subgroup"].n_unique() > 3
+    assert cut.select("split", "length", "subgroup", "examples", "seen", "chance").equals(
+        whole.select("split", "length", "subgroup", "examples", "seen", "chance")
+    )
+    assert cut.filter(cut["seen"])["tokens"].null_count() == 0  # seen lengths are always evaluated
+    parity = build_task("parity")  # whose shortest lengths have no test examples
+    empty = answering(parity, lambda case: case.answer)
+    assert evaluate_decoder(empty, parity, examples=2, stop_after_zeros=2).rows["correct"].sum() > 10

@@ -10,7 +10,7 @@ import yaml
 
 import lengthwise as lw
 from lengthwise.encoding import build_positions
-from lengthwise.evaluation.cases import evaluation_cases
+from lengthwise.evaluation.cases import evaluation_cases, trained_cases
 from lengthwise.reporting.findings import encoding_label_by_run
 from lengthwise.run import Run
 from lengthwise.run.pseudo_labels import PseudoLabels, _labelled, _majority, pseudo_label
@@ -89,12 +89,15 @@ def test_rows_and_reports_name_the_stage(done, tmp_path):
     planned, store = done
     items = planned.items({})[0]
     names = encoding_label_by_run(items)
+    study = written(tmp_path)
+    labels = study.findings(str(store.folder)).labels
+    assert labels["rope → nope stage 2"] == "RoPE → NoPE stage 2" and labels["alibi stage 2"] == "ALiBi stage 2"
     assert [names[item.key] for item in items] == [
         *("rope", "rope → nope stage 1", "rope → nope stage 2", "alibi", "alibi stage 2")
     ]
-    assert check_only_encoding_differs(items).holds
-    study = written(tmp_path)
-    assert "rope → nope stage 2" in str(study.report(store=str(store.folder), write=False))
+    assert not check_only_encoding_differs(items).holds  # at stage 2, RoPE has had one stage more than ALiBi
+    assert check_only_encoding_differs(staged(then=STAGES["then"][1:]).items({})[0]).holds
+    assert "RoPE → NoPE stage 2" in str(study.report(store=str(store.folder), write=False))
     assert study.plan().runs[1]["stage"] == 1
 
 
@@ -161,7 +164,8 @@ def test_a_mistake_in_a_stage_is_told_with_its_place(then, told):
             {"model": "laptop:layers=1:width=32:heads=2"},
             "then.0, copy:longest=3:variant=same, rope: ",
         ),
-        ({"encoding": "learned:limit=64"}, "then.0"),
+        ({"encoding": "learned:limit=64"}, "(in a study, allow: [...])"),
+        ({"training": "laptop:pseudo_examples=5"}, "pseudo_examples does nothing without pseudo_labels_up_to"),
         ({"training": "laptop:pseudo_labels_up_to=3"}, "lengths up to 3 have correct labels; write 4 or more"),
     ],
 )
@@ -173,6 +177,71 @@ def test_check_finds_stages_that_cannot_be_done(then, told, tmp_path):
 def test_the_first_stage_has_no_pseudo_labels():
     with pytest.raises(SpecError, match="pseudo_labels_up_to needs a run to start from"):
         lw.train("copy:variant=same:longest=3", training="laptop:steps=2:pseudo_labels_up_to=5", quiet=True)
+
+
+def test_a_chosen_rate_goes_on_in_later_stages_and_they_are_not_tuned():
+    tasks = ["copy:variant=same:longest=3", "copy:variant=same:longest=2"]
+    base = {"model": STAGES["base"]["model"], "training": TRAINING}
+    planned = staged(
+        base=base,
+        vary={"task": tasks, "encoding": ["rope", "nope"]},
+        lr={"choose": [0.001, 0.004], "groups": [tasks], "seeds": [7]},
+        then=[{"after": "rope", "encoding": "nope"}, {"after": "nope", "training": f"{TRAINING}:lr=0.5"}],
+    )
+    tuned = [item for tried in planned.tuning.values() for item in tried]
+    assert len({item.key for item in tuned}) == len(tuned) == 4 and not any(item.plan.start for item in tuned)
+    right = {item.key: 3 if item.plan.training.lr == 0.004 else 1 for item in tuned}
+    told = {key: {"validation": {"correct": many, "examples": 3}} for key, many in right.items()}
+    items, waiting = planned.items(told)
+    runs = [item for item in items if item.kind == "run"]
+    assert not waiting and len(runs) == 2 * (3 + 2)
+    assert {(item.point.stage, item.plan.training.lr) for item in runs} == {(0, 0.004), (1, 0.004), (2, 0.5)}
+
+
+def test_stages_that_differ_only_in_what_they_started_from_have_different_names(tmp_path):
+    trainings = [TRAINING, f"{TRAINING}:lr=0.01"]
+    base = {key: value for key, value in STAGES["base"].items() if key != "training"}
+    vary = {"encoding": ["rope"], "training": trainings}
+    items, _ = staged(base=base, vary=vary, then=[{"training": f"{TRAINING}:lr=0.1"}]).items({})
+    names = encoding_label_by_run(items)
+    assert len(set(names.values())) == 4
+
+
+def test_a_blind_study_opens_when_what_follows_a_diverged_run_cannot_be_done(tmp_path):
+    planned = staged(blind=True, base={**STAGES["base"], "training": f"{TRAINING}:lr=1e30:grad_clip=1e30"})
+    tally = driven(planned, tmp_path)
+    assert tally.ended and len(tally.failed) == 5
+    (tmp_path / "stages.yaml").write_text(yaml.safe_dump(planned.study.model_dump(exclude_defaults=True)))
+    with pytest.raises(SpecError, match="every run of stages that ended diverged"):
+        lw.Study.read(tmp_path / "stages.yaml").report(store=str(tmp_path))
+
+
+def test_a_failure_that_is_mended_elsewhere_lets_later_stages_begin(tmp_path):
+    planned = staged(then=STAGES["then"][:1], vary={"encoding": ["rope"]})
+    first, second = planned.items({})[0]
+    driver = Driver(planned, Store(tmp_path), InProcess())
+    driver.tally.failed[first.key] = "planted"
+    items = [first, second]
+    driver._failures(items, Store(tmp_path).state())
+    assert set(driver.tally.failed) == {first.key, second.key}
+    del driver.tally.failed[first.key]
+    driver._failures(items, Store(tmp_path).state())
+    assert not driver.tally.failed
+
+
+def test_evaluations_of_a_run_that_is_done_again_are_done_again_too(tmp_path):
+    changed = {"vary": {"encoding": ["rope"]}, "evaluations": [{"examples": 4}]}
+    first = staged(**changed, then=[])
+    driven(first, tmp_path / "one")
+    Store(tmp_path / "one").export(tmp_path / "bundle")
+    given = Bundle(tmp_path / "bundle").summaries
+    longer = staged(**changed, then=STAGES["then"][:1])
+    told = status(longer, Store(tmp_path / "two"), given)
+    assert not told.done and len(told.missing) == 4
+    tally = driven(longer, tmp_path / "two", given=given)
+    assert tally.ended and tally.here == 4
+    rows = Store(tmp_path / "two").rows([item.key for item in longer.items({})[0]])
+    assert set(rows["evaluation"]) == {"as trained", "examples=4"} and rows["run"].n_unique() == 2
 
 
 # --- pseudo-labels ---------------------------------------------------------------------------------------------------
@@ -215,8 +284,8 @@ def test_labelled_inputs_are_in_no_test_set():
 
 def test_training_mixes_correct_and_pseudo_labels():
     task = build_task("copy:variant=same:longest=3")
-    labels = PseudoLabels({4: [([1, 9, 9, 2], 2)], 5: [], 6: [([1, 8, 8, 8, 2], 2), ([1, 7, 7, 7, 2], 2)]}, {})
-    block = labels.block(task, 100, 1100, seed=1)
+    labels = PseudoLabels({4: [([1, 9, 9, 2], 2)], 5: [], 6: [([1, 8, 8, 8, 2], 2), ([1, 7, 7, 7, 2], 2)]}, {}, task)
+    block = labels.block(100, 1100, seed=1)
     counts = dict(zip(*np.unique(block.lengths_N, return_counts=True), strict=True))
     assert set(counts) == {1, 2, 3, 4, 6}  # nothing of length 5 was kept
     assert all(150 < count < 250 for count in counts.values())
@@ -225,9 +294,9 @@ def test_training_mixes_correct_and_pseudo_labels():
     own = training_block(task, 100, 1100, seed=1)
     first = int(np.flatnonzero(block.lengths_N <= 3)[0])
     assert block.batch([first]).ids_BT.tolist() == own.batch([first]).ids_BT.tolist()
-    again = labels.block(task, 600, 700, seed=1)  # independent of how examples are grouped
+    again = labels.block(600, 700, seed=1)  # independent of how examples are grouped
     assert again.batch(slice(0, 100)).ids_BT.tolist() == block.batch(slice(500, 600)).ids_BT.tolist()
-    none = PseudoLabels({4: []}, {}).block(task, 0, 10, seed=1)
+    none = PseudoLabels({4: []}, {}, task).block(0, 10, seed=1)
     assert none.ids.tolist() == training_block(task, 0, 10, seed=1).ids.tolist()
 
 
@@ -245,6 +314,39 @@ def test_labels_do_not_depend_on_the_right_answers(done, monkeypatch):
 
     monkeypatch.setattr(type(task), "to_example", wrong)
     assert pseudo_label(item.plan, start).examples == made.examples
+
+
+def test_check_looks_at_every_chain_of_stages(tmp_path):
+    vary = {"encoding": ["rope", "learned:limit=64"]}
+    assert any("left over" in one for one in written(tmp_path, vary=vary, then=[{"encoding": "nope"}]).check().errors)
+
+
+def test_lengths_of_two_and_three_digits_can_be_labelled_and_continued(tmp_path):
+    stage = {"training": f"{TRAINING}:pseudo_labels_up_to=10:pseudo_examples=4"}
+    base = {**STAGES["base"], "task": "copy:variant=same:longest=8"}
+    planned = staged(base=base, vary={"encoding": ["nope"]}, then=[stage, {"training": TRAINING}])
+    tally = driven(planned, tmp_path)
+    assert not tally.failed and tally.here == 3
+
+
+def test_the_paper_protocol_has_no_longer_inputs_to_label(done):
+    _, store = done
+    run = next(path.name for path in (Path(str(store.folder)) / "runs").iterdir())
+    with pytest.raises(SpecError, match="any longer input may be a test input"):
+        lw.train("parity:protocol=paper", start=run, store=str(store.folder), training="laptop:pseudo_labels_up_to=99")
+
+
+def test_what_was_replaced_does_not_count_as_trained_on():
+    task = build_task("copy:variant=same:longest=3")
+    labels = PseudoLabels({4: [([1, 9, 9, 2], 2)] * 3, 5: [([1, 8, 8, 8, 2], 2)]}, {}, task)
+    used = {index for index in range(200) if labels.replaces(index, 1) is None}
+    assert 80 < len(used) < 160
+    cases = trained_cases(task, 200, 1, lambda index: index in used)
+    block = labels.block(0, 200, 1)
+    trained = {tuple(block.batch([row]).ids_BT[0].tolist()) for row in used}
+    assert cases and all(tuple(case.ids) in trained for case in cases)
+    every = trained_cases(task, 200, 1)
+    assert not all(tuple(case.ids) in trained for case in every)
 
 
 def test_the_number_of_labels_is_recorded(done):

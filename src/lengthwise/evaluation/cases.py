@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -79,15 +79,18 @@ def _case(task: Task, split: str, length: int, index: int, instance: Instance) -
     )
 
 
-def trained_cases(task: Task, trained_examples: int, data_seed: int) -> list[Case]:
+def trained_cases(
+    task: Task, trained_examples: int, data_seed: int, is_used: Callable[[int], bool] = lambda index: True
+) -> list[Case]:
     """Return up to 64 distinct examples of each length that a run was trained on, in the order it saw them.
 
-    Beside `test_seen` they show what a model has learned by heart. `trained_examples` is steps × batch size.
+    Beside `test_seen` they show what a model has learned by heart. `trained_examples` is steps × batch size; `is_used`
+    tells which of them were trained on, if others took the place of some.
     """
     length_N, index_N = training_lengths_and_indices(task, 0, min(trained_examples, _LOOKED), data_seed)
     made: dict[int, dict[Instance, None]] = {length: {} for length in sorted(set(length_N.tolist()))}
     for length, there in made.items():
-        mine = index_N[length_N == length].tolist()
+        mine = [index for index in index_N[length_N == length].tolist() if is_used(index)]
         for instance in instances(task, "train", [length] * len(mine), mine, data_seed):
             there.setdefault(instance)
             if len(there) == TRAINED:

@@ -7,7 +7,7 @@ be trusted (the mask leaks, or later tokens change earlier logits), and everythi
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
@@ -131,9 +131,11 @@ def evaluate_decoder(
                 model, task, splits=[place], further_cases=further, on_progress=on_progress, **how
             ),
             task,
-            sorted(places, key=lambda place: place[1]),
+            [place for place in sorted(places, key=lambda place: place[1]) if evaluation_cases(task, *place, examples)],
             list(further_cases),
             stop_after_zeros,
+            _trained_lengths(model, task),
+            examples,
         )
     if decoding not in {"checked", "real", "none"}:
         raise SpecError(f"decoding is 'checked', 'real' or 'none', not {decoding!r}")
@@ -175,22 +177,29 @@ def _evaluate_length_by_length(
     places: Sequence[tuple[str, int]],
     further_cases: list[Case],
     stop_after_zeros: int,
+    trained: set[int],
+    examples: int | None,
 ) -> EvaluationResult:
-    """Evaluate each length in turn; after so many in a row without a right answer, record the others as 0."""
+    """Evaluate length by length; after so many unseen ones in a row without a right answer, record 0 for the rest."""
     import polars as pl
 
+    if not places:
+        raise SpecError(f"{task.name} has no test examples of any of these lengths: all are in other splits")
     found, zeros, left_out = list[EvaluationResult](), 0, list[dict[str, object]]()
     for split, length in places:
         if zeros < stop_after_zeros:
             found.append(evaluate_place((split, length), further_cases if not found else []))
             own = found[-1].rows.filter((pl.col("length") == length) & (pl.col("split") == split))
-            zeros = 0 if own["correct"].sum() else zeros + 1
+            zeros = 0 if own["correct"].sum() or length in trained else zeros + 1
             continue
-        like = found[-1].rows.filter(pl.col("split") != "train").row(-1, named=True)
-        blank = dict.fromkeys(("subgroup", "tokens", "correct_content", "loss", "targets"))
-        counts = {"correct": 0, "early": 0, "late": 0, "wrong": like["examples"], "cut": 0}
-        chance = {"chance": float(task.chance(length)), "seen": length in lengths_of(task, "train")}
-        left_out.append({**like, "split": split, "length": length, **blank, **counts, **chance})
+        like = found[0].rows.row(0, named=True)
+        blank = dict.fromkeys(("tokens", "correct_content", "loss", "targets"))
+        none = dict.fromkeys(("correct", "early", "late", "cut"), 0)
+        groups = Counter(task.subgroup(case.instance) for case in evaluation_cases(task, split, length, examples))
+        for subgroup, many in groups.items():
+            place = {"split": split, "length": length, "seen": False, "subgroup": subgroup}
+            counts = {**none, "examples": many, "wrong": many, "chance": float(task.chance(length))}
+            left_out.append({**like, **place, **blank, **counts})
     agreement = DecodingAgreement(
         *(sum(getattr(one.checks, part) for one in found) for part in ("decoded", "near_ties", "differences"))
     )

@@ -220,7 +220,8 @@ class Study:
             tuning = [run_cost(item.plan, machine) for tried in self.planned.tuning.values() for item in tried]
             for point in self.planned.points:
                 tell(f"counting {point.task} with {point.encoding}")
-                kinds.setdefault((point.task, point.encoding), []).append(run_cost(self.planned.plan(point), machine))
+                name = point.encoding if point.start is None else f"{point.encoding} stage {point.stage}"
+                kinds.setdefault((point.task, name), []).append(run_cost(self.planned.plan(point), machine))
         many = workers or ((os.cpu_count() or 1) if on == "here" else 1)
         runs = [one for listed in kinds.values() for one in listed]
         return StudyCost(self.name, on, many, kinds, tuning, total_cost([*tuning, *runs], many))

@@ -358,7 +358,7 @@ def _by_setting(here: StudyResults) -> dict[tuple[str, str, str], dict[tuple[str
     points = {item.key: item.point for item in here.findings.items}
     found: dict[tuple[str, str, str], dict[tuple[str, int], float]] = {}
     for run, value in here.numbers.scores.select("run", "unseen").iter_rows():
-        if run in points and value is not None:
+        if run in points and value is not None and points[run].start is None:
             point = points[run]
             found.setdefault((point.task, point.model, point.training), {})[point.encoding, point.seed] = value
     return found

@@ -14,7 +14,7 @@ from lengthwise.spec import Spec, SpecError, format_value
 from lengthwise.statistics.learned import scored_rows_filter
 from lengthwise.statistics.table import score_table
 from lengthwise.study.bundle import Bundle
-from lengthwise.study.plan import GridPoint, Item, LearningRateChoice, Planned
+from lengthwise.study.plan import GridPoint, Item, LearningRateChoice, Planned, failed_before
 from lengthwise.study.proof import OnlyEncodingDiffersResult, check_only_encoding_differs
 from lengthwise.study.store import Store
 from lengthwise.training.health import Diverged
@@ -91,9 +91,13 @@ class Findings:
         known: dict[str, str] = {}
         for record in self.records.values():
             known |= record["run"].get("recorded", {}).get("labels", {})
-        parts = {self.names[item.key]: item.point.encoding for item in self.ended_runs}
-        plain = unique_labels(list(dict.fromkeys(parts.values())), known)
-        return {name: plain[encoding] + name.removeprefix(encoding) for name, encoding in parts.items()}
+        points = {self.names[item.key]: item.point for item in self.ended_runs}
+        used = dict.fromkeys(encoding for point in points.values() for encoding in _encodings_by_stage(point))
+        plain = unique_labels(list(used), known)
+        return {
+            name: _through_stages(point, plain) + name.removeprefix(_through_stages(point))
+            for name, point in points.items()
+        }
 
     def label(self, name: str) -> str:
         """Return the label of an encoding of the report."""
@@ -152,21 +156,30 @@ def encoding_label_by_run(items: Sequence[Item]) -> dict[str, str]:
         for axis in ("positions", "model", "training")
         if len({(item.point.task, item.point.stage, getattr(item.point, axis)) for item in items}) > len(tasks)
     ]
-    return {
+    names = {
         item.key: " ".join([_through_stages(item.point), *(getattr(item.point, axis) for axis in axes)])
         for item in items
     }
+    shared = Counter((item.point.task, item.point.seed, names[item.key]) for item in items)
+    for item in items:  # stages that differ only in what they started from
+        if shared[item.point.task, item.point.seed, names[item.key]] > 1 and item.point.start is not None:
+            first = item.point.start
+            while first.start is not None:
+                first = first.start
+            names[item.key] += f" after {first.positions} {first.model} {first.training}"
+    return names
 
 
-def _through_stages(point: GridPoint) -> str:
+def _encodings_by_stage(point: GridPoint) -> list[str]:
+    """Return the encodings of a point and of the stages before it, first stage first, without repetitions."""
+    before = [] if point.start is None else _encodings_by_stage(point.start)
+    return before if before[-1:] == [point.encoding] else [*before, point.encoding]
+
+
+def _through_stages(point: GridPoint, labels: Mapping[str, str] | None = None) -> str:
     """Return the encoding of a point, e.g. `nope stage 2`; `rope → nope stage 1` if an earlier stage had another."""
-    if point.start is None:
-        return point.encoding
-    used, place = [point.encoding], point
-    while place.start is not None:
-        place = place.start
-        used += [place.encoding] if place.encoding != used[-1] else []
-    return f"{' → '.join(reversed(used))} stage {point.stage}"
+    used = " → ".join((labels or {}).get(one, one) for one in _encodings_by_stage(point))
+    return used if point.start is None else f"{used} stage {point.stage}"
 
 
 def run_label_table(items: Sequence[Item], diverged: Mapping[str, Mapping[str, Any]] | None = None) -> pl.DataFrame:
@@ -219,7 +232,8 @@ def collect_findings(
     keys = [item.key for item in runs]
     diverged = {} if bundle is None else {key: told for key, told in bundle.diverged.items() if key in set(keys)}
     diverged |= {} if store is None else store.diverged(keys)
-    left = len(runs) + len(waiting) - len({*mine, *theirs, *diverged})
+    ended = {*mine, *theirs, *diverged, *failed_before(runs, dict.fromkeys(diverged, "diverged"))}
+    left = len(runs) + len(waiting) - len(ended)
     refuse_if_blind(planned.study, left)
     if not mine and not theirs:
         if diverged:

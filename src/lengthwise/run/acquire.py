@@ -34,10 +34,13 @@ from lengthwise.training.health import Diverged
 from lengthwise.training.parallel import DistributedProcesses
 
 
-def load_start_run(start: str, store: str) -> tuple[Run, dict[str, str]]:
-    """Return the run to start from, and what identifies its weights in the new run's identity."""
+def load_start_run(start: str, store: str, is_called: bool = False) -> tuple[Run, dict[str, str]]:
+    """Return the run to start from, and what identifies its weights in the new run's identity.
+
+    `is_called` says that its model will be called, so that code which the run names would be executed.
+    """
     where, _, checkpoint = start.partition("@")
-    run = Run.open(where, store, allow_code=True)  # only its weights are read
+    run = Run.open(where, store, allow_code=not is_called)
     label = checkpoint or "last"
     weights = run.weights(label)
     content = {

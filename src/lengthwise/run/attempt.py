@@ -44,14 +44,13 @@ from lengthwise.task.sets import lengths_of, trained_lengths
 from lengthwise.training.batches import BlockSource, on_demand_blocks, windows
 from lengthwise.training.checkpoint import newest_checkpoint, pack, save_checkpoint, unpack
 from lengthwise.training.health import Diverged
-from lengthwise.training.loggers import Loggers, Progress
+from lengthwise.training.loggers import LogFile, Loggers, Progress
 from lengthwise.training.loop import Loop, StepMetrics
 from lengthwise.training.parallel import DistributedProcesses
 
 STAGE_EXAMPLES = 32
 """Examples per length for the checkpoints at 25, 50 and 75 %; the others are evaluated on all examples."""
 _LOG_EVERY = 10
-_FLUSH_SECONDS = 2.0
 PREFETCH_FROM = 16_384
 """With fewer training examples than this, the training process makes them itself, without a prefetch process."""
 
@@ -119,7 +118,7 @@ class Attempt:
                 decoder, start_run.weights(dict(plan.start)["checkpoint"]), allowed_mismatches, start_run.id
             )
             if training.pseudo_labels_up_to is not None:
-                self.pseudo_labels = pseudo_label(plan, start_run, self.processes.device, self.progress.say)
+                self.pseudo_labels = self._labelled(start_run)
         places = [attempt / "checkpoints" for attempt in attempts_of(self.home)]
         checkpoint, torn = newest_checkpoint(places, lambda one: is_usable(self.home, one, training.stages.values()))
         for name in torn if self.processes.first else ():
@@ -147,6 +146,16 @@ class Attempt:
         with call_when_asked_to_stop(self._asked_late):
             self._finish(loop)
 
+    def _labelled(self, start_run: Run) -> PseudoLabels:
+        """Return the pseudo-labels of the first process; all processes must train on the same ones."""
+        with call_when_asked_to_stop(self._asked_early):
+            made = (
+                pseudo_label(self.plan, start_run, self.processes.device, self.progress.say)
+                if self.processes.first
+                else None
+            )
+            return self.processes.broadcast_from_first(made)
+
     # --- training ----------------------------------------------------------------------------------------------------
 
     def _decoder(self) -> Decoder:
@@ -164,7 +173,7 @@ class Attempt:
         every = self.every or training.saved_every
         stages, validation_steps = set(training.stages.values()), set(training.validation_steps)
         began, first, tokens = time.monotonic() - self.before[1], loop.step, self.before[0]
-        lines = _Lines(self.folder, self.processes.first)
+        lines = LogFile(self.folder, self.processes.first)
         try:
             for told in loop:
                 tokens += told.tokens
@@ -195,7 +204,7 @@ class Attempt:
         finally:
             lines.flush()
 
-    def _tell(self, told: StepMetrics, tokens: int, seconds: float, first: int, lines: _Lines) -> None:
+    def _tell(self, told: StepMetrics, tokens: int, seconds: float, first: int, lines: LogFile) -> None:
         if told.loss is None or told.norm is None:
             return  # not read from the device
         here = seconds - self.before[1]
@@ -208,7 +217,7 @@ class Attempt:
             lines.add({"step": told.step, **numbers, "tokens": tokens, "seconds": round(seconds, 3)})
             self.loggers.log(told.step, {**numbers, "tokens_per_second": speed})
 
-    def _validate(self, loop: Loop, lines: _Lines) -> None:
+    def _validate(self, loop: Loop, lines: LogFile) -> None:
         """Validate at seen lengths, on the only split that is evaluated during training."""
         decoder = self._whole(loop)
         numbers = self.processes.broadcast_from_first(None if decoder is None else self._validated(decoder, loop.step))
@@ -326,7 +335,13 @@ class Attempt:
         """Yield the evaluation of each labelled checkpoint; a step with several labels is evaluated once."""
         plan, known = self.plan, dict[tuple[int, int | None], EvaluationResult]()
         training = plan.training
-        trained = trained_cases(plan.task, training.steps * training.batch_size, plan.seeds.data)
+        replaced, seed = self.pseudo_labels, plan.seeds.data
+        trained = trained_cases(
+            plan.task,
+            training.steps * training.batch_size,
+            seed,
+            lambda index: replaced is None or replaced.replaces(index, seed) is None,
+        )
         for label, step in labels.items():
             examples = STAGE_EXAMPLES if label in plan.training.stages else None
             if (step, examples) not in known:
@@ -357,7 +372,7 @@ class Attempt:
         ]
         if self.pseudo_labels is not None:
             labelled = self.pseudo_labels
-            yield on_demand_blocks(lambda start, stop: labelled.block(plan.task, start, stop, seed))
+            yield on_demand_blocks(lambda start, stop: labelled.block(start, stop, seed))
             return
         if (training.steps - step) * training.batch_size < PREFETCH_FROM:
             yield on_demand_blocks(lambda start, stop: training_block(plan.task, start, stop, seed))
@@ -374,26 +389,10 @@ class Attempt:
             raise KeyboardInterrupt  # second request
         self.stop = True
 
+    def _asked_early(self) -> None:
+        """Stop at once: nothing has been trained yet."""
+        raise Stopped(0)
+
     def _asked_late(self) -> None:
         """Stop at once: training is finished and saved, and the evaluation can be repeated."""
         raise Stopped(self.plan.training.steps)
-
-
-class _Lines:
-    """Buffers lines of `train.jsonl` and appends them every few seconds."""
-
-    def __init__(self, folder: Folder, writes: bool) -> None:
-        self._folder, self._writes = folder, writes
-        self._waiting: list[str] = []
-        self._flushed = time.monotonic()
-
-    def add(self, line: Mapping[str, Any]) -> None:
-        self._waiting.append(json.dumps(line) + "\n")
-        if time.monotonic() - self._flushed > _FLUSH_SECONDS and self._folder.local is not None:
-            self.flush()
-
-    def flush(self) -> None:
-        if self._waiting and self._writes:
-            self._folder.append("train.jsonl", "".join(self._waiting))
-        self._waiting.clear()
-        self._flushed = time.monotonic()

@@ -68,7 +68,7 @@ def train(
     >>> run.rows()
     """
     check_loggers(loggers)
-    began, source = load_start_run(start, store) if start is not None else (None, {})
+    began, source = load_start_run(start, store, "pseudo_labels_up_to" in str(training)) if start else (None, {})
     plan = Plan.of(
         task,
         encoding,

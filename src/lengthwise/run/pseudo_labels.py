@@ -7,9 +7,11 @@ share of right labels is recorded, but nothing depends on it. The inputs are in 
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +24,7 @@ from lengthwise.spec import SpecError, digest
 from lengthwise.task.base import Task
 from lengthwise.task.block import Block, training_block
 from lengthwise.task.sets import longer_instance_factory, trained_lengths
+from lengthwise.training.settings import Training
 
 if TYPE_CHECKING:
     from lengthwise.model import Decoder
@@ -44,28 +47,38 @@ class PseudoLabels:
     """Length → examples: the ids with the end token, and how many of them are the prompt's."""
     counts: Mapping[int, Mapping[str, int]]
     """Length → `drawn` inputs, `kept` labels, and `right` ones among them."""
+    task: Task
 
-    def block(self, task: Task, start: int, stop: int, seed: int) -> Block:
+    @cached_property
+    def _mixture(self) -> tuple[list[int], np.ndarray, float]:
+        """The lengths that have labels, the cumulative share of each among them, and the share of all of them."""
+        lengths = [length for length, there in self.examples.items() if there]
+        weights = np.array([self.task.weight(length) for length in lengths])
+        own = sum(self.task.weight(length) for length in trained_lengths(self.task))
+        return lengths, np.cumsum(weights) / max(weights.sum(), 1e-300), float(weights.sum() / (weights.sum() + own))
+
+    def replaces(self, index: int, seed: int) -> tuple[int, float] | None:
+        """Return, if training example `index` is pseudo-labelled, its length and which example it is, from 0 to 1."""
+        lengths, bounds, share = self._mixture
+        random = np.random.Philox(key=digest(_MIXED, seed, index, bits=64))
+        chosen, which, one = ((random.random_raw(3) >> np.uint64(11)) * 2.0**-53).tolist()
+        if chosen >= share:
+            return None
+        return lengths[int(np.searchsorted(bounds, which, side="right"))], one
+
+    def block(self, start: int, stop: int, seed: int) -> Block:
         """Return training examples start, ..., stop − 1: the task's own, some of them replaced by pseudo-labelled ones.
 
         A length has the task's weight, whether its labels are correct or pseudo-labels.
         """
-        own = training_block(task, start, stop, seed)
-        lengths = [length for length, there in self.examples.items() if there]
-        weights = [task.weight(length) for length in lengths]
-        share = sum(weights) / (sum(weights) + sum(task.weight(length) for length in trained_lengths(task)))
-        if not lengths:
-            return own
-        bounds, ids, ends = np.cumsum(weights) / sum(weights), list[int](), [0]
+        own = training_block(self.task, start, stop, seed)
+        ids, ends = list[int](), [0]
         prompts, used = own.prompt_lengths_N.tolist(), own.lengths_N.tolist()
         for place, index in enumerate(range(start, stop)):
-            random = np.random.Philox(key=digest(_MIXED, seed, index, bits=64))
-            chosen, which, one = (random.random_raw(3) >> np.uint64(11)) * 2.0**-53
-            if chosen < share:
-                length = lengths[int(np.searchsorted(bounds, which, side="right"))]
-                there = self.examples[length]
+            if (instead := self.replaces(index, seed)) is not None:
+                used[place], one = instead
+                there = self.examples[used[place]]
                 sequence, prompts[place] = there[int(one * len(there))]
-                used[place] = length
             else:
                 sequence = own.ids[own.starts_N[place] : own.starts_N[place + 1]].tolist()
             ids += sequence
@@ -83,16 +96,23 @@ def check_pseudo_labels(plan: Plan) -> None:
     """Raise if a run that trains on pseudo-labels starts from no other run, or asks for no longer length."""
     longest = plan.training.pseudo_labels_up_to
     if longest is None:
+        if plan.training.pseudo_examples != Training.model_fields["pseudo_examples"].default:
+            raise SpecError("pseudo_examples does nothing without pseudo_labels_up_to; leave it out, or give both")
         return
+    if plan.task.protocol == "paper":
+        raise SpecError("with protocol=paper any longer input may be a test input; use protocol=ours for pseudo-labels")
     if not plan.start:
         raise SpecError(
-            "pseudo_labels_up_to needs a run to start from, whose answers are the labels: give one to start"
+            "pseudo_labels_up_to needs a run to start from, whose answers are the labels: name it with --start, or put "
+            "this training into a stage of `then`"
         )
     if longest <= plan.task.longest:
         raise SpecError(
             f"pseudo_labels_up_to is {longest}, but lengths up to {plan.task.longest} have correct labels; "
             f"write {plan.task.longest + 1} or more"
         )
+    if not any(length in plan.task.lengths for length in range(plan.task.longest + 1, longest + 1)):
+        raise SpecError(f"{plan.task.name} has no lengths from {plan.task.longest + 1} to {longest} to label")
 
 
 def pseudo_label(
@@ -110,9 +130,13 @@ def pseudo_label(
     for length in lengths:
         if length in plan.task.lengths:
             on_progress(f"labelling inputs of length {length}")
-            many, seed = plan.training.pseudo_examples, plan.seeds.data
-            examples[length], counts[length] = _labelled(voters, plan.task, plan.positions, length, many, seed)
-    return PseudoLabels(examples, counts)
+            positions, many = start_run.plan.positions, plan.training.pseudo_examples
+            # Each round has its own inputs.
+            seed = digest("pseudo-labels", plan.seeds.data, start_run.id, bits=32)
+            examples[length], counts[length] = _labelled(voters, plan.task, positions, length, many, seed)
+    if not any(examples.values()):
+        warnings.warn("no pseudo-label was kept: training is on the task's own examples alone", stacklevel=2)
+    return PseudoLabels(examples, counts, plan.task)
 
 
 def _labelled(
@@ -120,7 +144,10 @@ def _labelled(
 ) -> tuple[list[tuple[list[int], int]], dict[str, int]]:
     """Return the labelled inputs of one length, and how many were drawn, kept and right."""
     make, vocabulary = longer_instance_factory(task, length, seed), task.vocabulary
-    instances = [make(index) for index in range(many)]
+    try:
+        instances = [make(index) for index in range(many)]
+    except SpecError:  # all instances of this length are in test sets
+        return [], {"drawn": 0, "kept": 0, "right": 0}
     asked = []
     for index, instance in enumerate(instances):
         ids, prompt = vocabulary.sequence(task.to_example(instance).prompt, (), task.starts)
@@ -142,7 +169,8 @@ def _labelled(
             continue
         kept.append(([*one.ids, *answer], one.prompt))
         example = task.to_example(one.instance)
-        right += answer == vocabulary.sequence(example.prompt, example.target, task.starts)[0][one.prompt :]
+        exact = answer == vocabulary.sequence(example.prompt, example.target, task.starts)[0][one.prompt :]
+        right += exact or (task.judged and task.check(one.instance, vocabulary.read(answer[:-1])))
     return kept, {"drawn": many, "kept": len(kept), "right": right}
 
 

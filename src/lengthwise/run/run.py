@@ -299,6 +299,7 @@ class Run(Display):
         encoding = None if encoding is None else with_trained_length(encoding, self.plan.longest_budget)
         changed = {"encoding": without_paths(encoding), "temperature": temperature, "examples": examples}
         changed |= {"dtype": dtype} if mixed_precision(dtype) else {}
+        changed |= {"stop_after_zeros": stop_after_zeros}  # some of its zeros are not measured
         name = " ".join(f"{key}={value}" for key, value in changed.items() if value is not None) or AS_TRAINED
         decoder = self.decoder(checkpoint, encoding=encoding, temperature=temperature, allow=allow)
         found = evaluate_decoder(
@@ -363,7 +364,7 @@ def load_matching_weights(
                 parts.append(f"{what}: {', '.join(listed)}")
         raise SpecError(
             f"the weights of {source} do not fit this model; {'; '.join(parts)}. "
-            f"If that is meant, allow it by name: --allow {refused[0].rpartition('.')[0]}.*"
+            f"If that is meant, allow it by name: --allow {refused[0].rpartition('.')[0]}.* (in a study, allow: [...])"
         )
     for name in set(own) & set(weights):
         if own[name].shape != weights[name].shape:

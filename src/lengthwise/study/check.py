@@ -78,9 +78,9 @@ def _known(axis: str, text: str) -> bool:
 
 def _plans(planned: Planned, points: Iterable[GridPoint], errors: list[str]) -> list[tuple[GridPoint, Plan]]:
     """Plan one point of each group that differs only in the seed."""
-    found, known, told = [], set[tuple[str, ...]](), set[str]()
+    found, known, told = [], set[tuple[object, ...]](), set[str]()
     for point in points:
-        key = tuple(str(value) for axis, value in point.labels().items() if axis != "seed")
+        key = _without_seed(point)
         if key in known:
             continue
         known.add(key)
@@ -92,6 +92,14 @@ def _plans(planned: Planned, points: Iterable[GridPoint], errors: list[str]) -> 
             told.add(words)
             errors += mine
     return found
+
+
+def _without_seed(point: GridPoint | None) -> tuple[object, ...]:
+    """Return the labels of a point and of all stages before it, without the seed."""
+    if point is None:
+        return ()
+    own = tuple(value for axis, value in point.labels().items() if axis != "seed")
+    return (*own, *_without_seed(point.start))
 
 
 def _fit(plans: Iterable[tuple[GridPoint, Plan]], errors: list[str]) -> None:
@@ -161,17 +169,23 @@ def _continued(planned: Planned, plans: Iterable[tuple[GridPoint, Plan]], errors
     from lengthwise.run.pseudo_labels import check_pseudo_labels
     from lengthwise.run.run import load_matching_weights
 
+    known: set[object] = set()
     for point, plan in plans:
         _told(errors, f"{point.task}, {point.encoding}, {point.training}", partial(check_pseudo_labels, plan))
-        if point.start is not None and not _heavy(plan):
-            before, allow = planned.plan(point.start), planned.later_stage(point).allow
-            _told(
-                errors,
-                f"then.{point.stage - 1}, {point.task}, {point.encoding}",
-                lambda plan=plan, before=before, allow=allow: load_matching_weights(
-                    plan.decoder(), before.decoder().state_dict(), allow, f"a run with {before.encodings[0]}"
-                ),
-            )
+        if point.start is None or _heavy(plan):
+            continue
+        before, allow = planned.plan(point.start), planned.later_stage(point).allow
+        key = (before.encoding_specs, before.model, plan.encoding_specs, plan.model, tuple(allow))
+        if key in known:
+            continue
+        known.add(key)
+        _told(
+            errors,
+            f"then.{point.stage - 1}, {point.task}, {point.encoding}",
+            lambda plan=plan, before=before, allow=allow: load_matching_weights(
+                plan.decoder(), before.decoder().state_dict(), allow, f"a run with {before.encodings[0]}"
+            ),
+        )
 
 
 def _evaluations(planned: Planned, plans: Iterable[tuple[GridPoint, Plan]], errors: list[str]) -> None:

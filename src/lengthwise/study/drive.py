@@ -11,7 +11,7 @@ from lengthwise.folder import Unavailable
 from lengthwise.run.lease import StaleLeaseDetector, heartbeat_seconds
 from lengthwise.spec import SpecError
 from lengthwise.study.executors import Executor
-from lengthwise.study.plan import Item, Planned, failed_before
+from lengthwise.study.plan import Item, Planned, failed_before, runs_without_weights
 from lengthwise.study.store import Store, StoreState
 from lengthwise.study.work import Outcome, job_of
 
@@ -99,6 +99,8 @@ class Driver:
         self._held: dict[str, float] = {}
         """Key of an item that another owner holds → when it may be tried again."""
         self._known: tuple[int, list[Item], int] | None = None
+        self._follow_failed: dict[str, str] = {}
+        """Runs that cannot be done because the run that they start from has failed."""
 
     def run(self) -> Tally:
         """Run until every item is done, has failed, or cannot be run."""
@@ -138,8 +140,7 @@ class Driver:
     def _begin(self, item: Item) -> None:
         self._going[item.key], self._began[item.key] = item, time.monotonic()
         again = item.key in self._again
-        allow = self.planned.later_stage(item.point).allow if item.point.start is not None else ()
-        self.executor.submit(job_of(item, self.planned.study, self.store.folder, again, self.device, allow))
+        self.executor.submit(job_of(item, self.planned.study, self.store.folder, again, self.device))
 
     def _ended(self, outcome: Outcome) -> bool:
         """Record an outcome; return whether the store must be read again for items that are now ready."""
@@ -185,8 +186,6 @@ class Driver:
         if self._known is None or self._known[0] != ready:
             summaries = {**self.store.tuning_records(key for key in tuned if key in ended), **self.given}
             items, waiting = self.planned.items(summaries)
-            # A bundle has no weights, so its runs cannot be evaluated again.
-            items = [item for item in items if item.kind != "evaluation" or item.run_id not in self.given]
             self._known = (ready, items, len(waiting))
         return self._known[1], self._known[2]
 
@@ -194,8 +193,7 @@ class Driver:
         """Read the store and return the items that can start now."""
         state = self.store.state()
         items, waiting = self._items(state)
-        again = self._without_weights(items, state)
-        done = {item.key for item in items if item.key in state.done or item.key in self.given.keys() - again}
+        items, done = self._items_and_done(items, state)
         self.tally.done, self.tally.total, self.tally.waiting = done, len(items) + waiting, waiting
         if self._retry:  # retry the items that had failed when the command started
             self._again, self._retry = {item.key for item in items if item.key in state.failed}, False
@@ -223,14 +221,15 @@ class Driver:
         self._held = held
         return todo
 
-    def _without_weights(self, items: Sequence[Item], state: StoreState) -> set[str]:
-        """Return the runs of a bundle that are done again, because a later stage needs their weights."""
-        found: set[str] = set()
-        for item in reversed(items):
-            there = item.key in state.done or (item.key in self.given and item.key not in found)
-            if item.kind == "run" and item.start_id is not None and not there and item.start_id not in state.done:
-                found.add(item.start_id)
-        return found
+    def _items_and_done(self, items: Sequence[Item], state: StoreState) -> tuple[list[Item], set[str]]:
+        """Return the items that are to be done or are done, and the keys of those that are."""
+        here = state.done | runs_without_weights(items, state.done, self.given)
+        # A bundle has no weights, so its runs cannot be evaluated again; those that are done here can.
+        kept = [
+            item for item in items if item.kind != "evaluation" or item.run_id not in self.given or item.run_id in here
+        ]
+        given = {item.key for item in kept if item.key in self.given and item.run_id not in here}
+        return kept, {item.key for item in kept if item.key in state.done or item.key in given}
 
     def _failures(self, items: Sequence[Item], state: StoreState) -> None:
         keys = {item.key for item in items}
@@ -244,8 +243,11 @@ class Driver:
             lease = state.leases.get(key)
             if key in state.done or (lease is not None and not self._watch.can_be_taken(dict(lease))):
                 del self.tally.failed[key]  # another driver is retrying it, or has done it
-        waiting = failed_before(items, self.tally.failed)
-        self.tally.failed |= {key: why for key, why in waiting.items() if key not in state.done}
+        for key in self._follow_failed:  # the run that they start from may have been done since
+            self.tally.failed.pop(key, None)
+        follow = failed_before(items, self.tally.failed)
+        self._follow_failed = {key: why for key, why in follow.items() if key not in state.done}
+        self.tally.failed |= self._follow_failed
 
 
 def item_without_seed(item: Item) -> tuple[str, ...]:

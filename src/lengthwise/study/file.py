@@ -142,11 +142,11 @@ class CrossedOptions(Part):
 class LaterStage(Part):
     """A stage that follows: each run of it starts from the weights of a run of the stage before.
 
-    What is left out is as in the stage before. A learning-rate rule chooses the rate of the first stage only.
+    What is left out is as in the stage before, also a learning rate chosen by rule, unless `training` has an `lr`.
     """
 
     after: Named | None = None
-    """Only runs whose first stage has this encoding; all, unless given."""
+    """Only runs that have this encoding so far; all, unless given."""
     encoding: Named | None = None
     """An encoding."""
     positions: Named | None = None
@@ -205,7 +205,7 @@ class Evaluation(Part):
 
     @model_validator(mode="after")
     def _something(self) -> Evaluation:
-        if not self.model_dump(exclude_defaults=True):
+        if not self.model_dump(exclude_defaults=True, exclude={"stop_after_zeros"}):
             raise ValueError("an evaluation that changes nothing is what every run does anyway")
         if self.lengths is not None:
             parse_lengths(self.lengths)
@@ -305,10 +305,12 @@ class StudyFile(Part):
             for text in self._values("training"):
                 if any("lr" in dict(spec.options) for spec in parse_specs(text)):
                     yield f"training {text!r} has an lr, and lr chooses one; leave out one of them"
+        known = list(self.encodings)
         for number, entry in enumerate(self.then):
-            if entry.after is not None and entry.after not in self.encodings:
-                hint = did_you_mean(entry.after, self.encodings)
-                yield f"then.{number}.after: {entry.after!r} is no encoding of the study.{hint}"
+            if entry.after is not None and entry.after not in known:
+                hint = did_you_mean(entry.after, known)
+                yield f"then.{number}.after: {entry.after!r} is no encoding of the study or of an earlier stage.{hint}"
+            known += [entry.encoding] if entry.encoding is not None else []
         for task in dict.fromkeys(task for task in self.quick if task not in tasks):
             yield f"quick: {task!r} is no task of the study.{did_you_mean(task, tasks)}"
         yield from (f"quick: {task!r} is listed twice" for task in _twice(self.quick))

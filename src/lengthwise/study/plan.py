@@ -6,7 +6,7 @@ No torch is imported: ten thousand runs are planned in about a second.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import log
@@ -55,6 +55,8 @@ class Item:
     point: GridPoint
     plan: Plan
     evaluation: Evaluation | None = None
+    start: Plan | None = None
+    """The plan of the run whose weights this one starts from."""
 
     @property
     def run_id(self) -> str:
@@ -64,7 +66,7 @@ class Item:
     @property
     def start_id(self) -> str | None:
         """The id of the run whose weights this one starts from."""
-        return dict(self.plan.start).get("run")
+        return None if self.start is None else self.start.id
 
     @property
     def seen_lengths(self) -> list[int]:
@@ -142,7 +144,7 @@ class Planned:
         """Return a point and the stages that follow it, each of which starts from the one before."""
         found = [point]
         for stage, entry in enumerate(self.study.then, 1):
-            if entry.after is None or entry.after == point.encoding:
+            if entry.after is None or entry.after == found[-1].encoding:
                 changed = {axis: value for axis in AXES if (value := getattr(entry, axis, None)) is not None}
                 found.append(replace(found[-1], **changed, stage=stage, start=found[-1]))
         return found
@@ -159,12 +161,14 @@ class Planned:
     def plan(self, point: GridPoint, **training: object) -> Plan:
         """Return the plan of a point, with changes to its training; cached, and built once for all seeds."""
         if point.start is not None:
+            assert not training, "only the first stage is tuned"
             return self._continued(point, self.plan(point.start))
         return self._planned(point, training)
 
     def _continued(self, point: GridPoint, before: Plan) -> Plan:
         """Return the plan of a later stage, which starts from the weights of the run `before`."""
-        made = self._planned(replace(point, stage=0, start=None), {})
+        keeps = self.study.lr is not None and "lr" not in dict(Spec.of(point.training).options)
+        made = self._planned(replace(point, stage=0, start=None), {"lr": before.training.lr} if keeps else {})
         return replace(made, start=(("checkpoint", self.later_stage(point).checkpoint), ("run", before.id)))
 
     def _planned(self, point: GridPoint, training: Mapping[str, object]) -> Plan:
@@ -220,7 +224,7 @@ class Planned:
         """(task, labels of `_alike`) → the first such point."""
         whole = self if self.tasks is None else Planned(self.study, None, self._encodings)
         found: dict[tuple[str, tuple[str, ...]], GridPoint] = {}
-        for point in whole.points:
+        for point in (one for one in whole.points if one.start is None):
             found.setdefault((point.task, self._alike(point)), point)
         return found
 
@@ -277,7 +281,7 @@ class Planned:
             plan = plans[point] = (
                 self.plan(point, **changed) if point.start is None else self._continued(point, plans[point.start])
             )
-            found.append(Item(plan.id, "run", point, plan))
+            found.append(Item(plan.id, "run", point, plan, start=plans[point.start] if point.start else None))
             for evaluation in self.study.evaluations:
                 mark = _mark(evaluation)
                 found.append(Item(f"{plan.id}~{mark:08x}", "evaluation", point, plan, evaluation))
@@ -286,7 +290,10 @@ class Planned:
     def runs_at_preset_rate(self, waiting: Iterable[GridPoint]) -> list[Item]:
         """Return the runs of waiting points with their training preset's rate; all but the rate is final."""
         plans = [(point, self.plan(point)) for point in waiting]
-        return [Item(plan.id, "run", point, plan) for point, plan in plans]
+        return [
+            Item(plan.id, "run", point, plan, start=self.plan(point.start) if point.start else None)
+            for point, plan in plans
+        ]
 
     def item_counts(self) -> dict[str, int]:
         """Return how many items of each kind the study will have."""
@@ -315,6 +322,16 @@ class Planned:
                     if name not in tables.get(kind, {}) and (":" in name or name.endswith(".py")):
                         found.append(name)
         return list(dict.fromkeys(found))
+
+
+def runs_without_weights(items: Sequence[Item], done: Container[str], given: Container[str]) -> set[str]:
+    """Return the runs of a bundle (`given`) that must be done again, because a later stage needs their weights."""
+    found: set[str] = set()
+    for item in reversed(items):
+        there = item.key in done or (item.key in given and item.key not in found)
+        if item.kind == "run" and item.start_id is not None and not there and item.start_id not in done:
+            found.add(item.start_id)
+    return found
 
 
 def failed_before(items: Iterable[Item], failed: Mapping[str, str]) -> dict[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from lengthwise.study.plan import Item
+from lengthwise.study.plan import GridPoint, Item
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ def check_only_encoding_differs(items: Iterable[Item]) -> OnlyEncodingDiffersRes
     for item in items:
         if item.kind == "run":
             labels = {key: value for key, value in item.point.labels().items() if key != "encoding"}
-            # The run that a later stage starts from has its own place in the proof.
             identity = {key: value for key, value in item.plan.identity().items() if key not in {"encoding", "start"}}
+            identity["start"] = _stages_before(item.point)  # the runs themselves differ, by their encoding
             groups.setdefault(tuple(labels.values()), []).append((item.point.encoding, identity))
             names.add(item.point.encoding)
     differs: dict[str, list[str]] = {}
@@ -59,6 +59,15 @@ def check_only_encoding_differs(items: Iterable[Item]) -> OnlyEncodingDiffersRes
                 if told not in differs.setdefault(key, []):
                     differs[key].append(told)
     return OnlyEncodingDiffersResult(len(groups), len(names), differs)
+
+
+def _stages_before(point: GridPoint) -> list[list[str | int]]:
+    """Return what else than the encoding an earlier stage was made with, for each of them."""
+    found, place = list[list[str | int]](), point.start
+    while place is not None:
+        found.append([place.stage, place.positions, place.model, place.training])
+        place = place.start
+    return found
 
 
 def _differing(group: list[tuple[str, dict[str, Any]]]) -> dict[str, list[tuple[str, Any]]]:

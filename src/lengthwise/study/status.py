@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lengthwise.run.lease import describe_owner, owner_is_dead
-from lengthwise.study.plan import Item, LearningRateChoice, Planned, failed_before
+from lengthwise.study.plan import Item, LearningRateChoice, Planned, failed_before, runs_without_weights
 from lengthwise.study.store import Store
 
 
@@ -62,7 +62,10 @@ def status(planned: Planned, store: Store, bundle_summaries: Mapping[str, Mappin
     items, waiting = planned.items(summaries)
     store.summaries(item.key for item in items)  # a damaged record counts as not done
     state = store.state(item.key for item in items)
-    finished = [item for item in items if item.key in state.done or item.key in bundle_summaries]
+    again = runs_without_weights(items, state.done, bundle_summaries)
+    finished = [
+        item for item in items if item.key in state.done or (item.key in bundle_summaries and item.run_id not in again)
+    ]
     there = {item.key for item in finished}
     reasons = store.reasons(state.failed)
     failed = {item.key: reasons[item.key] for item in items if item.key in reasons and item.key not in there}

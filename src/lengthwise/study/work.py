@@ -40,8 +40,10 @@ class Job:
     device: str = "auto"
     checkpoint_every: int | None = None
     evaluation: Mapping[str, Any] | None = None
+    start: Mapping[str, Any] | None = None
+    """The options of the run whose weights this one starts from."""
     allow: Sequence[str] = ()
-    """Parameters that may be missing or left over, where the run starts from another one's weights."""
+    """Parameters that may be missing or left over in these weights."""
     again: bool = False
     """Run it even if it has failed before."""
     code: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
@@ -74,14 +76,7 @@ class Outcome:
     seconds: float = 0.0
 
 
-def job_of(
-    item: Item,
-    study: StudyFile,
-    store: Folder,
-    retry_failed: bool = False,
-    device: str = "auto",
-    allow: Sequence[str] = (),
-) -> Job:
+def job_of(item: Item, study: StudyFile, store: Folder, retry_failed: bool = False, device: str = "auto") -> Job:
     """Return the job of an item, to be done on a device; a study that asks for GPUs is done on one, or not at all."""
     if study.resources.gpus and device == "auto":
         device = "accelerator"
@@ -95,7 +90,8 @@ def job_of(
         device=device,
         checkpoint_every=study.checkpoint_every,
         evaluation=evaluation,
-        allow=list(allow),
+        start=None if item.start is None else item.start.options(),
+        allow=study.then[item.point.stage - 1].allow if item.start is not None else [],
         again=retry_failed,
         code=_code(item),
     )
@@ -144,8 +140,10 @@ def _train(job: Job, store: Folder, watch: StaleLeaseDetector | None) -> bool:
     def take() -> Lease | None:
         return Lease.take(store, job.key, watch, job.again)
 
-    start = dict(plan.start).get("run")
-    start_run = None if start is None else Run.open(str(store / "runs" / start), allow_code=True)  # only its weights
+    start_run = None
+    if job.start is not None:
+        before = Plan.read(_here(job, job.start))  # the driver's, not what the store says
+        start_run = Run.open(str(store / "runs" / before.id), known_plan=before)
     how: dict[str, Any] = {"compute": Compute(job.device), "checkpoint_every": job.checkpoint_every, "quiet": True}
     return execute(plan, store, take, start_run, job.allow, **how).fresh
 
@@ -198,6 +196,7 @@ def _code(item: Item) -> dict[str, dict[str, bytes]]:
     """Return the source files of an item's classes from outside the package, to send them with the job."""
     found: dict[str, dict[str, bytes]] = {}
     named = item.plan.outside_classes()
+    named += [] if item.start is None else item.start.outside_classes()
     for spec in parse_specs(item.evaluation.encoding or "") if item.evaluation is not None else []:
         if spec.name not in ENCODINGS:
             named.append((resolve("encoding", ENCODINGS, spec.name), spec))

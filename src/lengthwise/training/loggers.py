@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -10,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
+from lengthwise.folder import Folder
 from lengthwise.spec import SpecError, did_you_mean
 
 
@@ -153,3 +155,28 @@ class Progress:
         if self._bar is not None:
             with suppress(OSError):  # the terminal was closed
                 self._bar.stop()
+
+
+_FLUSH_SECONDS = 2.0
+
+
+class LogFile:
+    """`train.jsonl`: lines are kept and appended every few seconds."""
+
+    def __init__(self, folder: Folder, writes: bool) -> None:
+        self._folder, self._writes = folder, writes
+        self._waiting: list[str] = []
+        self._flushed = time.monotonic()
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        """Add a line."""
+        self._waiting.append(json.dumps(line) + "\n")
+        if time.monotonic() - self._flushed > _FLUSH_SECONDS and self._folder.local is not None:
+            self.flush()
+
+    def flush(self) -> None:
+        """Append the lines that are kept."""
+        if self._waiting and self._writes:
+            self._folder.append("train.jsonl", "".join(self._waiting))
+        self._waiting.clear()
+        self._flushed = time.monotonic()
