@@ -1,0 +1,4 @@
+"""Models of others: what their positional encodings really are, found by probing their attention.
+
+Dimensions in tensor names: B batch, T tokens, H heads, Q queries, K keys, E head width, D model width, N angles' lags.
+"""

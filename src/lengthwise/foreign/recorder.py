@@ -1,0 +1,169 @@
+"""Record what each attention layer of any torch model computes: queries, keys, and the scores before the softmax.
+
+Torch's function mode sees every operation, whatever the classes are called: in each module, the last product of queries
+and keys before a softmax, and the scores that the softmax takes, with scale, bias, mask and sink.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from lengthwise.spec import SpecError
+
+_PRODUCTS = {"matmul", "__matmul__", "bmm", "baddbmm"}
+_SOFTMAXES = {"softmax", "_softmax"}
+
+
+@dataclass
+class AttentionCall:
+    """One call of one attention layer."""
+
+    module: str
+    """The name of the module in which it happened."""
+    queries_BHQE: Tensor
+    keys_BHKE: Tensor
+    """After everything that is done to queries and keys, rotation included."""
+    scores_BHQK: Tensor
+    """What the softmax takes, without the columns of sinks."""
+    sinks_BHQS: Tensor
+    """Further columns of the scores, which belong to no key."""
+    factors: list[Tensor] = field(default_factory=list, repr=False)
+    """Tensors of the module that were multiplied by something, at the first position; one has the unrotated keys."""
+
+    @property
+    def products_BHQK(self) -> Tensor:
+        """The scalar product of each query with each key, without scale, bias and mask."""
+        return self.queries_BHQE @ self.keys_BHKE.mT
+
+
+class _Recorder(TorchFunctionMode):
+    """Sees every operation while a model is called on `tokens` tokens."""
+
+    def __init__(self, batch: int, tokens: int) -> None:
+        super().__init__()
+        self.batch, self.tokens = batch, tokens
+        self.calls: list[AttentionCall] = []
+        self.modules: list[str] = []
+        self._products: dict[str, tuple[Tensor, Tensor]] = {}
+        self._factors: dict[str, list[Tensor]] = {}
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401
+        kwargs = dict(kwargs or {})
+        found = func(*args, **kwargs)
+        name, here = getattr(func, "__name__", ""), self.modules[-1] if self.modules else ""
+        if not isinstance(found, Tensor):
+            return found
+        if name in {"mul", "__mul__", "__rmul__"} and found.ndim >= 3 and self.tokens in found.shape:
+            for one in args[:2]:
+                if isinstance(one, Tensor) and one.numel() == found.numel():
+                    self._factors.setdefault(here, []).append(_at_first_position(one, self.tokens))
+        elif name in _PRODUCTS and found.ndim >= 3 and found.shape[-2] == self.tokens == found.shape[-1]:
+            self._products[here] = self._operands(name, args, kwargs)
+        elif name in _SOFTMAXES and here in self._products and found.shape[-2] == self.tokens:
+            self._attention(here, args[0] if args else kwargs["input"])
+        return found
+
+    def _operands(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+        if name == "baddbmm":
+            listed = [one for one in (*args[1:], kwargs.get("batch1"), kwargs.get("batch2")) if isinstance(one, Tensor)]
+        else:
+            listed = [one for one in (*args, kwargs.get("other"), kwargs.get("mat2")) if isinstance(one, Tensor)]
+        return listed[0], listed[1]
+
+    def _attention(self, module: str, scores: Tensor) -> None:
+        q, k = self._products.pop(module)
+        shape = (self.batch, -1)
+        queries_BHQE, keys_BHKE = (one.reshape(*shape, *one.shape[-2:]).detach() for one in (q, k.mT))
+        scores_BHQK = scores.reshape(*shape, *scores.shape[-2:]).detach()
+        keys = keys_BHKE.shape[2]
+        if scores_BHQK.shape[1] != queries_BHQE.shape[1] or scores_BHQK.shape[-1] < keys:
+            return  # a softmax of something else, such as the experts of a mixture
+        call = AttentionCall(module, queries_BHQE, keys_BHKE, scores_BHQK[..., :keys], scores_BHQK[..., keys:])
+        call.factors = self._factors.pop(module, [])
+        self.calls.append(call)
+
+
+def _at_first_position(tensor: Tensor, tokens: int) -> Tensor:
+    """Return all values at the first position; complex ones as pairs of real ones."""
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    axis = next(place for place, size in enumerate(tensor.shape) if size == tokens)
+    return tensor.select(axis, 0).detach().flatten()
+
+
+@torch.no_grad()
+def record_attention(
+    model: nn.Module, ids_BT: Tensor, states_BTD: Tensor | None = None, **inputs: Tensor
+) -> list[AttentionCall]:
+    """Call a model and return what its attention layers computed, in the order of their calls.
+
+    With `states_BTD`, each attention module takes these hidden states instead of its own. If all tokens of a row have
+    the same state, what differs between them comes from their positions alone.
+    """
+    recorder = _Recorder(*ids_BT.shape)
+    with _in_module_order(model, recorder.modules), _given_states(model, states_BTD), recorder:
+        model(ids_BT, use_cache=False, **inputs)
+    return recorder.calls
+
+
+@contextmanager
+def _in_module_order(model: nn.Module, modules: list[str]) -> Iterator[None]:
+    """Keep the names of the modules that are being called, the innermost last."""
+
+    def enter(name: str) -> Callable[..., None]:
+        return lambda *_: modules.append(name)
+
+    def leave(*_: object) -> None:
+        modules.pop()
+
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            hooks.callback(module.register_forward_pre_hook(enter(name)).remove)
+            hooks.callback(module.register_forward_hook(leave, always_call=True).remove)
+        yield
+    modules.clear()
+
+
+@contextmanager
+def _given_states(model: nn.Module, states_BTD: Tensor | None) -> Iterator[None]:
+    if states_BTD is None:
+        yield
+        return
+
+    def replaced(value: object) -> object:
+        same = isinstance(value, Tensor) and value.shape == states_BTD.shape and value.is_floating_point()
+        return states_BTD.to(value.dtype).contiguous() if same else value  # type: ignore[union-attr]
+
+    def replace(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        return tuple(map(replaced, args)), {name: replaced(value) for name, value in kwargs.items()}
+
+    with ExitStack() as hooks:
+        for module in attention_modules(model):
+            hooks.callback(module.register_forward_pre_hook(replace, with_kwargs=True).remove)
+        yield
+
+
+def attention_modules(model: nn.Module, tokens: int = 7) -> list[nn.Module]:
+    """Return the modules in which attention is computed, found by calling the model on a few tokens."""
+    recorder = _Recorder(1, tokens)
+    with torch.no_grad(), _in_module_order(model, recorder.modules), recorder:
+        model(torch.arange(3, 3 + tokens)[None], use_cache=False)
+    if not recorder.calls:
+        raise SpecError(
+            "no attention was seen in this model: load it with attn_implementation='eager', so that scores are "
+            "computed before their softmax"
+        )
+    return [model.get_submodule(name) for name in dict.fromkeys(call.module for call in recorder.calls)]
