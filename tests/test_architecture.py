@@ -41,7 +41,7 @@ MAY_IMPORT = {
     "reporting": {"evaluation", "statistics", "study", "publication", "encoding", "training"},
     "interface": {
         *("run", "study", "reporting", "statistics", "encoding", "task", "conformance", "model", "publication"),
-        *("analysis", "theory", "evaluation", "corpora", "hf", "timing", "training", "normaliser"),
+        *("analysis", "theory", "evaluation", "corpora", "hf", "timing", "training", "normaliser", "foreign"),
     },
     "hf": {"model", "encoding", "task"},
     "foreign": set(),

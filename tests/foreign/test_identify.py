@@ -1,12 +1,17 @@
 """The positional encoding of each layer of other people's models is found from behaviour alone."""
 
+import json
+
 import pytest
 import torch
+from typer.testing import CliRunner
 
+import lengthwise as lw
+from lengthwise.cli import app
 from lengthwise.foreign.identify import LayerEncoding, identify
 from lengthwise.foreign.recorder import record_attention
 from lengthwise.spec import SpecError
-from tests.foreign.zoo import VOCABULARY, ZOO, Layer, build
+from tests.foreign.zoo import ALIBI, VOCABULARY, ZOO, Layer, build
 
 QUICK = {"llama", "bloom", "gpt2"}
 
@@ -79,9 +84,59 @@ def test_falcon_with_alibi_adds_its_bias_twice_in_eager_attention(figure):
     assert difference > 1e-4
 
 
+class Silent(torch.nn.Module):
+    """A model without attention."""
+
+    def forward(self, ids_BT, use_cache=False):
+        return ids_BT
+
+
 def test_a_model_whose_attention_is_not_seen_is_told():
-    with pytest.raises(SpecError, match="attn_implementation='eager'"):
-        identify(build("llama", attention="sdpa"))
+    with pytest.raises(SpecError, match="no attention was seen in this model"):
+        identify(Silent())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["llama, yarn", "mistral", "smollm3", "gemma4", "llama4", "gpt-neox", "olmo3"])
+def test_the_fused_attention_of_torch_shows_the_same(name):
+    for one, wanted in zip(identify(build(name, "sdpa")).layers, ZOO[name][3], strict=True):
+        agrees(one, wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("encoding", "wanted"),
+    [
+        ("nope", Layer()),
+        ("rope:theta=500.0", Layer(500.0)),
+        ("rope:fraction=0.5:interleaved=true", Layer(1e4, share=0.5, layout="interleaved")),
+        ("alibi", ALIBI),
+    ],
+)
+def test_our_own_models_are_what_they_are_called(encoding, wanted):
+    from lengthwise.hf import LengthwiseForCausalLM
+    from lengthwise.model import Decoder, preset
+
+    model = LengthwiseForCausalLM.from_decoder(Decoder(preset("laptop", vocabulary=20, layers=2), encoding)).eval()
+    for layer in identify(model).layers:
+        agrees(layer, wanted)
+
+
+def test_a_folder_is_measured_from_the_command_line(tmp_path):
+    build("smollm3").save_pretrained(tmp_path / "model")
+    told = CliRunner().invoke(app, ["measure", str(tmp_path / "model")], catch_exceptions=False)
+    assert told.exit_code == 0 and "its configuration was not read" in told.stdout
+    lines = [line.split() for line in told.stdout.splitlines()]
+    assert ["0-2", "rope", "2e+06", "100%", "half", "none", "all"] in lines and ["3", "nope", "all"] in lines
+    plain = json.loads(CliRunner().invoke(app, ["measure", str(tmp_path / "model"), "--json"]).stdout)
+    assert plain["layers"][3]["rotation"] is None and len(plain["layers"][0]["rotation"]["frequencies"]) == 8
+    with pytest.raises(SpecError, match=r"has no config\.json"):
+        lw.measure(tmp_path)
+    with pytest.raises(SpecError, match="attention is eager or sdpa, not 'flex'"):
+        lw.measure(tmp_path / "model", attention="flex")
+    (tmp_path / "model" / "model.safetensors").unlink()
+    with pytest.raises(SpecError, match="cannot be loaded"):
+        lw.measure(tmp_path / "model")
 
 
 def test_the_recorder_leaves_no_trace():

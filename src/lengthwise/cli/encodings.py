@@ -1,4 +1,4 @@
-"""`lengthwise list`, `verify`, `describe`, `new` and `bench`: encodings and the decoder they meet in."""
+"""`lengthwise list`, `verify`, `describe`, `new`, `bench` and `measure`: encodings and the models they are in."""
 
 from __future__ import annotations
 
@@ -133,3 +133,17 @@ def bench_encodings(
     chosen = None if encodings is None else parse_specs(encodings)
     how = {"batch": batch, "repeat": repeat, "threads": threads}
     show(lw.bench(chosen, sizes, model=model, limit=limit, device=device, dtype=dtype, **how), as_json)
+
+
+@app.command()
+def measure(
+    folder: Annotated[Path, typer.Argument(help="the folder of a Hugging Face model, with safetensors")],
+    attention: Annotated[str | None, typer.Option(help="eager or sdpa; the model's default, unless given")] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what positions do in each layer of a model.
+
+    It is found by probing the model, not by reading its configuration. Nothing is downloaded, and no code of the folder
+    is run.
+    """
+    show(lw.measure(folder, attention=attention), as_json)

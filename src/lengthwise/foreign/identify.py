@@ -7,14 +7,15 @@ temperatures; the hidden states before the first layer show positions that are a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from math import acos, cos, exp, log
 
 import torch
 from torch import Tensor, nn
 
+from lengthwise.display import Display, Part
 from lengthwise.foreign.recorder import AttentionCall, attention_modules, record_attention
 
 TOKENS, CONTENTS = 48, 6
@@ -105,6 +106,25 @@ class LayerEncoding:
     temperature: float | None
     """By how much the queries of the farthest position probed are multiplied; None if it could not be told."""
 
+    def line(self) -> dict[str, str]:
+        """What is printed of the layer."""
+        told, turned = (
+            dict.fromkeys(("encoding", "theta", "lanes", "scaling", "window", "temperature"), ""),
+            self.rotation,
+        )
+        told["encoding"] = self.name + (" + sink" if self.sink else "")
+        if turned is not None:
+            told["theta"] = f"{turned.theta:.4g}"
+            told["lanes"] = f"{turned.share:.0%} {turned.layout}"
+            factor = "" if turned.factor is None or abs(turned.factor - 1) < CLOSE else f", keys × {turned.factor:.4g}"
+            told["scaling"] = ("changes with length" if turned.changes_with_length else turned.scaling) + factor
+        if self.slopes:
+            told["scaling"] = f"slopes {self.slopes[0]:.3g} to {self.slopes[-1]:.3g}"
+        told["window"] = f"{self.window}" if self.window else f"chunks of {self.chunk}" if self.chunk else "all"
+        if self.temperature is not None and abs(self.temperature - 1) > CLOSE:
+            told["temperature"] = f"up to × {self.temperature:.4g}"
+        return told
+
     @property
     def name(self) -> str:
         """The encoding in a word, as in our catalogue."""
@@ -113,17 +133,43 @@ class LayerEncoding:
         return {"none": "nope", "linear": "alibi"}.get(self.bias, f"bias {self.bias}")
 
 
-@dataclass(frozen=True)
-class ModelEncodings:
+@dataclass(frozen=True, repr=False)
+class ModelEncodings(Display):
     """What positions do in a model."""
 
     embedding: str
     """Whether positions are `added` to the embeddings, or `none` are."""
     layers: tuple[LayerEncoding, ...]
 
+    def parts(self, width: int = 80) -> Iterator[Part]:
+        """A line for each kind of layer, and whether positions are added to embeddings."""
+        lines: dict[tuple[str, ...], list[int]] = {}
+        for number, layer in enumerate(self.layers):
+            lines.setdefault(tuple(layer.line().values()), []).append(number)
+        names = list(self.layers[0].line())
+        yield Part([{"layers": _ranges(own), **dict(zip(names, line, strict=True))} for line, own in lines.items()])
+        if self.embedding == "added":
+            yield Part("Positions are added to the embeddings, before the first layer.")
+        yield Part("Found by probing the model; its configuration was not read.")
+
+    def plain(self) -> dict[str, object]:
+        """Everything that was found, layer by layer."""
+        return {"embedding": self.embedding, "layers": [asdict(layer) for layer in self.layers]}
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Return e.g. `0-2, 5` for 0, 1, 2, 5."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
+
 
 def identify(model: nn.Module) -> ModelEncodings:
-    """Probe a causal language model; it must be in eval mode and compute attention step by step (`eager`)."""
+    """Probe a causal language model in eval mode; its attention is torch's own, fused or step by step."""
     ids_BT = torch.full((CONTENTS, TOKENS), 7)
     generator = torch.Generator().manual_seed(0)
     states_BTD = _attention_states(model, ids_BT)
@@ -267,7 +313,7 @@ def _factor(call: AttentionCall, pairs: Sequence[tuple[int, int]]) -> float | No
                     continue
                 kept = lanes if width > len(lanes) else list(range(width))
                 plain = flat.reshape(-1, width)[:, kept].flatten().abs().sort().values
-                if turned.numel() % plain.numel():
+                if not plain.numel() or turned.numel() % plain.numel():
                     continue
                 every = turned.numel() // plain.numel()  # keys may be repeated for several heads of queries
                 ratio = (turned[::every] / plain.clamp(min=1e-12))[plain > 1e-4 * plain.max()]

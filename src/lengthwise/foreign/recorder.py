@@ -1,7 +1,8 @@
 """Record what each attention layer of any torch model computes: queries, keys, and the scores before the softmax.
 
 Torch's function mode sees every operation, whatever the classes are called: in each module, the last product of queries
-and keys before a softmax, and the scores that the softmax takes, with scale, bias, mask and sink.
+and keys before a softmax, and the scores that the softmax takes, with scale, bias, mask and sink; or the arguments of
+torch's fused attention, from which the same is computed.
 """
 
 from __future__ import annotations
@@ -72,6 +73,8 @@ class _Recorder(TorchFunctionMode):
                     self._factors.setdefault(here, []).append(_at_first_position(one, self.tokens))
         elif name in _PRODUCTS and found.ndim >= 3 and found.shape[-2] == self.tokens == found.shape[-1]:
             self._products[here] = self._operands(name, args, kwargs)
+        elif name == "scaled_dot_product_attention":
+            self._fused_attention(here, *args, **kwargs)
         elif name in _SOFTMAXES and here in self._products and found.shape[-2] == self.tokens:
             self._attention(here, args[0] if args else kwargs["input"])
         return found
@@ -82,6 +85,32 @@ class _Recorder(TorchFunctionMode):
         else:
             listed = [one for one in (*args, kwargs.get("other"), kwargs.get("mat2")) if isinstance(one, Tensor)]
         return listed[0], listed[1]
+
+    def _fused_attention(
+        self,
+        module: str,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> None:
+        """Compute the scores of a fused kernel as its documentation defines them."""
+        if query.shape[-2] != self.tokens or key.shape[-2] < self.tokens:
+            return
+        if key.shape[-3] != query.shape[-3]:  # grouped heads
+            key = key.repeat_interleave(query.shape[-3] // key.shape[-3], dim=-3)
+        scores = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+        if is_causal:
+            scores = scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).tril(), -torch.inf)
+        if attn_mask is not None:
+            hidden = attn_mask.dtype == torch.bool
+            scores = scores.masked_fill(~attn_mask, -torch.inf) if hidden else scores + attn_mask
+        self._products[module] = query, key.mT
+        self._attention(module, scores)
 
     def _attention(self, module: str, scores: Tensor) -> None:
         q, k = self._products.pop(module)
@@ -163,7 +192,7 @@ def attention_modules(model: nn.Module, tokens: int = 7) -> list[nn.Module]:
         model(torch.arange(3, 3 + tokens)[None], use_cache=False)
     if not recorder.calls:
         raise SpecError(
-            "no attention was seen in this model: load it with attn_implementation='eager', so that scores are "
-            "computed before their softmax"
+            "no attention was seen in this model: load it with attn_implementation='eager' or 'sdpa'; kernels of "
+            "other libraries show no scores"
         )
     return [model.get_submodule(name) for name in dict.fromkeys(call.module for call in recorder.calls)]
