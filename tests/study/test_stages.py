@@ -101,6 +101,7 @@ def test_rows_and_reports_name_the_stage(done, tmp_path):
     assert study.plan().runs[1]["stage"] == 1
 
 
+@pytest.mark.slow
 def test_a_study_of_stages_goes_on_where_it_was_stopped(done, tmp_path):
     planned, whole = done
     left = 3
@@ -120,6 +121,7 @@ def test_a_study_of_stages_goes_on_where_it_was_stopped(done, tmp_path):
     assert Store(tmp_path).rows(keys).sort(ORDER).equals(whole.rows(keys).sort(ORDER))
 
 
+@pytest.mark.slow
 def test_a_bundle_without_weights_is_continued_by_doing_the_earlier_stages_again(done, tmp_path):
     planned, whole = done
     items = planned.items({})[0]
@@ -229,6 +231,7 @@ def test_a_failure_that_is_mended_elsewhere_lets_later_stages_begin(tmp_path):
     assert not driver.tally.failed
 
 
+@pytest.mark.slow
 def test_evaluations_of_a_run_that_is_done_again_are_done_again_too(tmp_path):
     changed = {"vary": {"encoding": ["rope"]}, "evaluations": [{"examples": 4}]}
     first = staged(**changed, then=[])
@@ -321,6 +324,7 @@ def test_check_looks_at_every_chain_of_stages(tmp_path):
     assert any("left over" in one for one in written(tmp_path, vary=vary, then=[{"encoding": "nope"}]).check().errors)
 
 
+@pytest.mark.slow
 def test_lengths_of_two_and_three_digits_can_be_labelled_and_continued(tmp_path):
     stage = {"training": f"{TRAINING}:pseudo_labels_up_to=10:pseudo_examples=4"}
     base = {**STAGES["base"], "task": "copy:variant=same:longest=8"}

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from lengthwise.device import HOST
 from lengthwise.encoding.positions import Positions
 from lengthwise.evaluation.cases import Case
 from lengthwise.evaluation.decoding import decoder_decode_function
@@ -118,7 +119,7 @@ def check_pseudo_labels(plan: Plan) -> None:
 def pseudo_label(
     plan: Plan,
     start_run: Run,
-    device: torch.device | str = "cpu",
+    device: torch.device = HOST,
     on_progress: Callable[[str], None] = lambda words: None,
 ) -> PseudoLabels:
     """Return the pseudo-labelled examples of a run that starts from another."""
