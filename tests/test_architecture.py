@@ -233,6 +233,7 @@ def test_the_command_line_only_parses_and_prints():
     assert lines <= 1500
 
 
+@pytest.mark.slow
 def test_no_two_modules_import_each_other():
     """Not even inside functions; `spec` alone loads classes from outside through `loading` when it is asked to."""
     names = {f"lengthwise.{'.'.join(path.relative_to(ROOT).with_suffix('').parts)}": path for path in MODULES}

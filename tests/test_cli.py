@@ -22,6 +22,7 @@ def run(*arguments: str, cwd=".") -> subprocess.CompletedProcess[str]:
     return cli(*arguments, cwd=cwd, columns="160")
 
 
+@pytest.mark.slow
 def test_help_is_quick_and_imports_no_torch(figure):
     seconds = []
     for _ in range(5):
@@ -35,6 +36,7 @@ def test_help_is_quick_and_imports_no_torch(figure):
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
 
 
+@pytest.mark.slow
 def test_every_verb_is_in_one_panel_and_no_help_is_cut():
     """In a terminal of 80 columns, each verb's first sentence fits; a verb that is in no panel would not be listed."""
     from typer.main import get_command
@@ -49,6 +51,7 @@ def test_every_verb_is_in_one_panel_and_no_help_is_cut():
         assert "..." not in told.stdout.replace("[ARGS]...", ""), told.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [
@@ -218,6 +221,7 @@ class Mine(Parity):
 """
 
 
+@pytest.mark.slow
 def test_audit_names_missing_lengths():
     text = run("audit", "addition:hints=9").stdout
     assert "missing in test_unseen: all lengths, 9–16" in text
@@ -225,6 +229,7 @@ def test_audit_names_missing_lengths():
     assert "missing in test_unseen: length 29, 31, 34–35, 37–39" in run("audit", "scan").stdout
 
 
+@pytest.mark.slow
 def test_audit_finds_a_task_that_contradicts_itself(tmp_path):
     (tmp_path / "mine.py").write_text(WRONG)
     done = run("audit", "mine.py:Mine", cwd=tmp_path)
@@ -335,11 +340,13 @@ class Mine(Encoding):
 """
 
 
+@pytest.mark.slow
 def test_a_few_checks_are_not_called_conformance():
     asked = run("verify", "rope", "--only", "t5", "--only", "T14 T12")
     assert "rope passes: 2 passed, 0 failed, 0 not applicable (of 37 checks, 2 asked for)" in asked.stdout
 
 
+@pytest.mark.slow
 def test_a_terminal_without_unicode_still_gets_its_answer():
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
     command = [*COMMAND, "verify", "rope", "--only", "T05"]

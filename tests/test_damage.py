@@ -164,6 +164,7 @@ def test_no_accident_becomes_another_number(home, below, verbs, pairs, figure):
     assert found["refused"] + found["said"]
 
 
+@pytest.mark.slow
 def test_a_damaged_run_is_made_again_with_the_same_bits_and_the_others_are_left_alone(home, monkeypatch):
     study, store = lw.Study.read(home / "tiny.yaml"), home / "store"
     before, first = study.rows(str(store)), _runs(home)[0]
@@ -277,6 +278,7 @@ def test_fsck_says_what_it_found_and_repairs_it(home, tmp_path):
         lw.fsck(str(tmp_path / "nowhere"))
 
 
+@pytest.mark.slow
 def test_a_full_disk_pauses_a_study_and_nothing_counts_as_failed(tmp_path, monkeypatch):
     (tmp_path / "tiny.yaml").write_text(json.dumps(TINY))
     study, told, full = lw.Study.read(tmp_path / "tiny.yaml"), [], [False]
@@ -380,6 +382,7 @@ def test_a_later_format_is_refused_and_not_taken_for_damage(home):
     assert (store / "done" / first).read_bytes() == before and not (store / "damaged").exists()
 
 
+@pytest.mark.slow
 def test_only_weights_of_attempts_are_taken_from_what_a_checkpoint_says(home):
     """They may be deleted later, so a checkpoint must not name any other file."""
     stopped = home / "stopped"
@@ -547,6 +550,7 @@ def test_a_pipe_in_a_model_folder_is_not_waited_for(home):
         _logits(home)
 
 
+@pytest.mark.slow
 def test_a_report_of_a_foreign_bundle_starts_no_git(home, monkeypatch):
     """The configuration of a foreign repository can name programs to run."""
     subprocess.run(["git", "init", "-q", str(home)], check=True)

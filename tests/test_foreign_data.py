@@ -80,6 +80,7 @@ def test_a_run_that_names_code_runs_none_unless_it_is_allowed(foreign, options):
     assert canary.exists()
 
 
+@pytest.mark.slow
 def test_a_run_just_trained_with_a_class_of_ones_own_needs_no_flag(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text("import lengthwise as lw\n\n\nclass Mine(lw.Encoding):\n    pass\n")
@@ -108,6 +109,7 @@ def test_code_is_found_wherever_data_names_it(data, found):
     assert code_names(data) == found
 
 
+@pytest.mark.slow
 def test_allowed_code_is_compared_with_what_was_recorded_before_it_is_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     mine = "import lengthwise as lw\n\n\nclass Mine(lw.Encoding):\n    pass\n"
@@ -201,6 +203,7 @@ def test_what_is_recorded_of_a_run_names_no_host_and_no_path(trained, tmp_path, 
         assert '"host"' not in content and "/tmp/" not in content and "/home/" not in content, results
 
 
+@pytest.mark.slow
 def test_no_path_of_a_class_reaches_runs_bundles_and_pages(tmp_path, monkeypatch):
     home, work = tmp_path / "alice", tmp_path / "work"
     home.mkdir(), work.mkdir()

@@ -56,6 +56,7 @@ def test_every_encoding_has_a_label_of_its_own_and_alike_ones_keep_their_spellin
     assert unique_labels(two) == {name: name for name in two}
 
 
+@pytest.mark.slow
 def test_pages_figures_and_latex_use_labels_and_one_format(tmp_path):
     from lengthwise.reporting.latex import write_latex_tables
 
@@ -95,6 +96,7 @@ def test_captions_state_and_constant_columns_go(tmp_path):
     assert "level 75 %" in page.rank_table_caption() and "level 75 %" in page.difference_table_caption()
 
 
+@pytest.mark.slow
 def test_specs_are_printed_as_they_are(tmp_path):
     """`:one:` is an emoji to rich; in a spec it is a class and an option."""
     (tmp_path / "one.py").write_text(
@@ -122,6 +124,7 @@ def test_no_console_turns_words_into_pictures():
                 assert isinstance(named.get("emoji"), ast.Constant) and named["emoji"].value is False, path
 
 
+@pytest.mark.slow
 def test_messages_name_commands_and_no_path_of_the_repository():
     """Whoever installed the wheel has no docs/, studies/ or tests/."""
     for path in ROOT.rglob("*.py"):

@@ -57,6 +57,7 @@ def test_loading_a_class_does_not_run_the_rest_of_its_script(script, capsys):
     assert "THE SCRIPT RUNS" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_only_what_the_class_needs_decides_its_id(script):
     before, text = id_of(), script.read_text()
     for same in (
@@ -81,6 +82,7 @@ def test_only_what_the_class_needs_decides_its_id(script):
     assert id_of() != before
 
 
+@pytest.mark.slow
 def test_a_class_and_its_name_give_the_same_id_in_every_process(script):
     text = script.read_text() + "\nfrom lengthwise.run import Plan\nprint(Plan.of('copy', Mine).id)\n"
     script.write_text(text)
@@ -122,6 +124,7 @@ print(json.dumps({"ids": [first, second, third], "source": notebook_class_source
 '''
 
 
+@pytest.mark.slow
 def test_a_class_from_a_notebook_is_sent_with_what_it_uses(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = subprocess.run([sys.executable, "-c", NOTEBOOK], capture_output=True, text=True, check=False)

@@ -38,6 +38,7 @@ words = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True).filter(
 )
 
 
+@pytest.mark.slow
 @given(words, st.dictionaries(words, st.one_of(plain, words, st.lists(plain, max_size=3).map(tuple)), max_size=4))
 def test_what_is_printed_reads_back_as_the_same(name, options):
     spec = Spec(name, tuple(options.items()))
@@ -111,6 +112,7 @@ class Fails(Encoding):
 """
 
 
+@pytest.mark.slow
 def test_an_encoding_from_a_file_is_found_and_its_faults_are_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "good.py").write_text("from lengthwise.encoding.base import Encoding\nclass Mine(Encoding):\n  pass\n")

@@ -231,6 +231,7 @@ def test_embeddings_know_no_place_and_a_leak_is_found_there(figure):
     assert leak["mae"] < 0.1 * leak["token"]
 
 
+@pytest.mark.slow
 def test_a_place_that_is_added_to_embeddings_is_read_in_layer_0_and_that_of_others_is_not():
     trained, tested = random_document_sets(SYMBOLS, 24, first_token=START, count=128)
     for encoding in ENCODINGS:

@@ -60,6 +60,7 @@ class LearnedSlopes(Alibi):
         return -self.own_H.to(distances_N.dtype)[:, None] * distances_N.abs()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", [LearnedFrequencies, LearnedSlopes])
 def test_a_fixed_start_that_is_not_constant_conforms(encoding):
     report = verify(encoding, only=["S03", "S04"])
@@ -77,6 +78,7 @@ def test_draws_outside_the_stream_are_caught(encoding):
     assert "initialize draws with" in failed.detail
 
 
+@pytest.mark.slow
 def test_training_is_looked_at_and_drift_only_warns():
     (failed,) = verify(RunawayPower, only=["S04"]).failed
     assert "after 50 steps at a learning rate of 0.002" in failed.detail and "p_H" in failed.detail
@@ -97,6 +99,7 @@ def test_every_check_has_a_cure_and_every_cause_is_a_check():
     assert set(CONSEQUENCES) <= ids and {id for listed in CONSEQUENCES.values() for id in listed} <= ids
 
 
+@pytest.mark.slow
 def test_causes_come_before_consequences():
     assert explaining_failures({"S01", "S02", "T13"}) == {"S02": "S01", "T13": "S01"}
     assert explaining_failures({"T13"}) == {}

@@ -57,6 +57,7 @@ def _slowly(name: str, positions: str) -> object:
     return pytest.param(name, positions, marks=() if quick else later, id=f"{name}-{positions[:16]}{positions[-4:]}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "positions"),
     [
@@ -169,6 +170,7 @@ def test_an_outsiders_class_conforms_in_one_line():
     assert_conforms("tests.conformance.test_verify:Mine:alpha=2.0")
 
 
+@pytest.mark.slow
 def test_a_broken_one_fails_with_its_smallest_case():
     with pytest.raises(AssertionError, match=r"Broken fails \d+ checks") as error:
         assert_conforms(Broken)
@@ -290,6 +292,7 @@ def test_what_would_pass_in_silence_does_not():
         assert said in result.detail
 
 
+@pytest.mark.slow
 def test_a_right_port_conforms_in_its_own_form():
     for cls in (BloomAlibi, LlamaRope):
         report = verify(cls, only=["T12", "T15", "T05", "T07"])

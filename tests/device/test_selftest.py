@@ -44,11 +44,13 @@ def test_two_processes_train_as_one(device):
     assert two_ranks_error(device) < LIMITS["two ranks"]
 
 
+@pytest.mark.slow
 def test_two_processes_of_which_one_fails_are_not_equal():
     with pytest.warns(UserWarning, match="two processes failed"):
         assert two_ranks_error("nonsense") == math.inf
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 def test_steps_are_timed(device):
     assert steps_per_second(SIZES[0], choose_device(device).device, rounds=1) > 0

@@ -69,6 +69,7 @@ def test_a_step_that_reads_a_value_is_counted(monkeypatch):
         assert device.syncs == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("positions", ["consecutive", "randomized:limit=64"])
 def test_losses_and_norms_are_those_of_the_cpu(positions):
     expected = [(one.loss, one.norm) for one in loop("rope", positions)]
@@ -78,6 +79,7 @@ def test_losses_and_norms_are_those_of_the_cpu(positions):
     assert [b for _, b in found] == pytest.approx([b for _, b in expected], rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["cpu", KIND])
 def test_a_batch_in_parts_has_the_same_gradient(device):
     expected = [(one.loss, one.norm) for one in loop("rope", device="cpu")]
@@ -209,6 +211,7 @@ def test_each_local_rank_has_its_device(monkeypatch):
     assert choose_device("cuda:1").device == torch.device("cuda", 1)
 
 
+@pytest.mark.slow
 def test_mixed_precision_is_another_run_and_the_device_is_not(tmp_path):
     asked = {"steps": 2, "batch_size": 8, "store": str(tmp_path), "quiet": True, **SMALL}
     plain = lw.train(TASK, "nope", **asked)

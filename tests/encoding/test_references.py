@@ -24,6 +24,7 @@ def geometry(heads: int = 12, head_width: int = 64, width: int = 768) -> Geometr
     return Geometry(width=width, heads=heads, head_width=head_width)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("buckets", "distance"), [(32, 128), (5, 6)])
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_t5_buckets_and_bias_equal_transformers(buckets, distance, bidirectional, figure):

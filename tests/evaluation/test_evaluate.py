@@ -102,6 +102,7 @@ def test_one_pass_equals_decoding_on_thousands_of_predictions(encodings, least, 
     assert total >= least and 0.05 * total < right < 0.95 * total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["nope", "rope"])
 def test_checked_and_real_decoding_find_the_same(encoding):
     decoder, task = trained("copy:variant=same:longest=5:alphabet=40", encoding)
@@ -151,6 +152,7 @@ def test_batch_sizes_agree():
     assert one_by_one[0] == one_by_one[1] == one_by_one[2] == found[0]
 
 
+@pytest.mark.slow
 def test_our_decoder_as_a_stranger_finds_the_same():
     decoder, task = trained("copy:variant=same:longest=4:alphabet=40")
     outside = lambda ids_BT, lengths_B: decoder(ids_BT, lengths=lengths_B.tolist())  # noqa: E731
@@ -181,6 +183,7 @@ def test_a_mask_that_leaks_is_right_in_one_pass_and_scores_nothing():
     assert found.rows["early"].sum() == found.rows["examples"].sum()
 
 
+@pytest.mark.slow
 def test_a_causal_leak_inside_our_own_decoder_is_caught():
     decoder, task = trained("copy:variant=random:longest=4:alphabet=10", steps=60)
     forward = decoder.forward
@@ -274,6 +277,7 @@ def test_a_token_with_the_pad_id_inside_the_content_changes_nothing():
 # --- limits ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_past_the_end_of_a_table_an_answer_is_cut_and_nothing_raises():
     decoder, task = trained("copy:variant=same:longest=4:alphabet=40", "learned:limit=12")
     checked, real = (evaluate_decoder(decoder, task, decoding=how) for how in ("checked", "real"))
@@ -303,6 +307,7 @@ def test_cells_are_counted_apart():
     assert rows["examples"].sum() == 256
 
 
+@pytest.mark.slow
 def test_with_a_scratchpad_the_answer_counts_not_the_way_to_it():
     task = build_task("parity:longest=6:scratchpad=full")
 
@@ -327,6 +332,7 @@ def test_with_a_scratchpad_the_answer_counts_not_the_way_to_it():
     assert set(found.predictions["component"]) == {"answer"} and found.predictions["step"].is_null().all()
 
 
+@pytest.mark.slow
 def test_predictions_hold_every_wrong_answer_and_the_ranges_of_the_right_ones():
     decoder, task = trained("copy:variant=same:longest=4:alphabet=40")
     found = evaluate_decoder(decoder, task)

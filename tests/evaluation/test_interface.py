@@ -19,6 +19,7 @@ def seen(rows):
     return dict(rows.select("length", "seen").iter_rows())
 
 
+@pytest.mark.slow
 def test_a_run_is_evaluated_on_its_own_task(run):
     assert run.task.longest == 10
     own = evaluate(run, lengths=[10, 11, 12], examples=4)

@@ -39,6 +39,7 @@ def test_every_mask_is_that_of_the_dense_path(mask):
         assert torch.allclose(flexed(IDS, **arguments), dense(IDS, **arguments), rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", SLOWLY)
 def test_a_cache_gives_the_logits_of_one_pass(encoding):
     model = made(encoding, "flex", "cpu", torch.float64)

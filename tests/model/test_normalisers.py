@@ -267,6 +267,7 @@ class Root(AttentionTemperature):
 """
 
 
+@pytest.mark.slow
 def test_files_of_ones_own_work_wherever_a_name_works(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.py").write_text(OWN)

@@ -107,6 +107,7 @@ def test_keys_are_unique():
     assert len(keys) == len(set(keys))
 
 
+@pytest.mark.slow
 def test_a_study_names_all_it_rests_on():
     keys = [key for _, key, _ in entries(cite("paper").stdout)]
     assert keys[:2] == ["lengthwise", "kazemnejad2023impact"]

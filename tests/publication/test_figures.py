@@ -17,6 +17,7 @@ from lengthwise.spec import SpecError
 from lengthwise.study.file import StudyFile
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", ["1", "2", "4", "6", "7", "A.1", "E.3", "E.10"])
 def test_a_figure_is_drawn_with_its_source_and_data_and_again_to_the_byte(number, tmp_path):
     first = redraw_published_figure(number, tmp_path / "a")

@@ -88,11 +88,13 @@ def test_planted_scripts_do_not_run(browser, tmp_path):
     assert found["planted"] == 0 and found["scripts"] == 0 and not found["asked"]
 
 
+@pytest.mark.slow
 def test_what_is_written_is_escaped_without_a_browser_too(tmp_path):
     text = Page(evil(SCRIPT), command=SCRIPT).html()
     assert "<script" not in text and "<img src=x" not in text
 
 
+@pytest.mark.slow
 def test_the_page_says_what_the_study_found():
     page = Page(findings())
     text = page.html()
@@ -247,6 +249,7 @@ def test_five_hundred_runs_fit_in_three_megabytes(figure):
     assert len(page.found.items) == 510 and size < 3_000_000
 
 
+@pytest.mark.slow
 def test_every_pair_is_in_the_json_and_the_one_asked_for_meets_all_others():
     names = [f"t5:buckets={n}" for n in range(4, 24)]
     for tasks in (TASKS[:1], TASKS[:2]):

@@ -44,6 +44,7 @@ def run(tmp_path_factory):
     return small(tmp_path_factory.mktemp("store"))
 
 
+@pytest.mark.slow
 def test_the_folder_holds_all_that_was_promised(run):
     names = run.folder.names()
     assert {"run.json", "train.jsonl", "rows.parquet", "predictions.parquet", "model.safetensors", "done"} <= set(names)
@@ -83,6 +84,7 @@ def test_examples_that_were_trained_on_are_evaluated_beside_the_others(run):
         assert len(cases) == examples and {case.instance for case in cases} <= trained
 
 
+@pytest.mark.slow
 def test_no_split_but_validation_is_seen_in_training(tmp_path, monkeypatch):
     from lengthwise.run import attempt
 
@@ -178,6 +180,7 @@ def test_killed_twenty_times_it_ends_with_the_same_bits(run, tmp_path, figure):
     survives(run, tmp_path, 20, figure)
 
 
+@pytest.mark.slow
 def test_a_torn_checkpoint_is_passed_over_for_the_one_before(run, tmp_path):
     class Away(Exception):
         pass
@@ -224,6 +227,7 @@ def test_sigterm_saves_and_exits_with_its_code(run, tmp_path):
         Run.open(str(attempt)).rows()
 
 
+@pytest.mark.slow
 def test_a_run_that_somebody_is_at_is_not_started_twice(tmp_path):
     command = [sys.executable, "-m", "lengthwise", "train", TASK, "--encoding", "rope", "--model", MODEL]
     command += ["--training", TRAINING.replace("steps=60", "steps=200000"), "--store", str(tmp_path), "--threads", "1"]
@@ -301,6 +305,7 @@ def test_a_damaged_record_is_told_in_one_line(run, tmp_path, content):
         Run.open(str(folder))
 
 
+@pytest.mark.slow
 def test_any_fsspec_path():
     run = small("memory://run-test", training="laptop:steps=12:batch_size=8:validations=2")
     assert run.done and len(run.log()) == 4
@@ -353,6 +358,7 @@ def test_a_plan_is_read_as_it_was_written():
     assert Plan.read(json.loads(json.dumps(plan.options()))) == plan
 
 
+@pytest.mark.slow
 def test_the_source_of_outside_code_is_part_of_the_id(tmp_path):
     file = tmp_path / "pe.py"
     file.write_text("from lengthwise.encoding.base import Encoding\n\n\nclass Mine(Encoding):\n    pass\n")

@@ -55,6 +55,7 @@ def run_of(place):
     return folder.name
 
 
+@pytest.mark.slow
 def test_train_says_what_was_seen_and_a_second_time_that_it_is_done(place):
     again = cli("train", TASK, "--encoding", "rope", *FAST, cwd=place)
     assert again.returncode == 0
@@ -110,6 +111,7 @@ def test_runs_made_together_are_those_made_one_after_the_other(place, tmp_path):
     assert together.stdout == alone.stdout
 
 
+@pytest.mark.slow
 def test_evaluate_takes_lengths_an_encoding_and_a_scale(place):
     run = run_of(place)
     rows = json.loads(cli("evaluate", run, "--lengths", "2,5-7", "--json", cwd=place).stdout)

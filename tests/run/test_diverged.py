@@ -62,6 +62,7 @@ def place(tmp_path_factory):
     return there, planned, store, tally, bad
 
 
+@pytest.mark.slow
 def test_it_fails_with_step_parameter_and_last_loss(place):
     there, _, store, tally, _ = place
     assert len(tally.done) == 2 and len(tally.failed) == 2

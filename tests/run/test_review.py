@@ -54,6 +54,7 @@ def test_an_id_knows_the_neighbours_of_outside_code_and_keeps_them_apart(tmp_pat
     assert ids[0] != ids[1] and built == [1.0, 2.0]
 
 
+@pytest.mark.slow
 def test_weights_are_not_used_with_code_that_has_changed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "pe.py"
@@ -79,6 +80,7 @@ def test_the_same_evaluation_twice_is_not_more_examples(run):
     assert run.rows().drop("loss").sort(order).equals(before.drop("loss").sort(order))
 
 
+@pytest.mark.slow
 def test_one_run_given_twice_is_one_seed_and_other_streams_are_no_seed(run):
     assert compare([run, run]).table["seeds"].to_list() == [1]
     store = str(run.folder.parent.parent.parent)

@@ -19,6 +19,7 @@ def run(tmp_path_factory):
     return train(TASK, "rope", model=MODEL, training=TRAINING, threads=1, quiet=True, store=str(store))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("encoding", "told"),
     [
@@ -95,6 +96,7 @@ def test_the_command_prints_what_is_in_force(run, tmp_path):
         assert "twice" not in said and "2*[" not in said
 
 
+@pytest.mark.slow
 def test_a_mixture_is_trained_by_its_list(tmp_path):
     options = {"model": MODEL, "training": "laptop:steps=4:batch_size=8:warmup=1:validations=1:validation_examples=8"}
     mixed = train(TASK, "local:window=4,nope", threads=1, quiet=True, store=str(tmp_path), **options)

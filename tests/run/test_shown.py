@@ -28,6 +28,7 @@ def run(place):
     return train("parity:longest=4", "rope", model=MODEL, training=TRAINING, store=store, quiet=True)
 
 
+@pytest.mark.slow
 def test_the_heat_map_is_the_attention_of_prompt_and_answer(run):
     found = attention(run, "1 0 1")
     assert found.tokens == ["<bos>", "1", "0", "1", "=", *ask(run, "1 0 1").said] and found.prompt == 5

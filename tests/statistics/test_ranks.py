@@ -107,6 +107,7 @@ SCORES = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(SCORES, st.integers(0, 1000))
 def test_the_five_add_up_and_the_listing_changes_nothing(planted, seed):

@@ -40,6 +40,7 @@ def made(runs: int, lengths: int, labels: int, seed: int = 0) -> pl.DataFrame:
     return table.with_columns(blank).select(list(COLUMNS))
 
 
+@pytest.mark.slow
 def test_a_line_says_what_the_reach_of_the_run_is():
     rows = made(300, 24, 2)
     found = {line["run"]: line for line in run_scores(rows).to_dicts()}

@@ -173,6 +173,7 @@ def test_a_run_is_never_shorter_for_having_company():
         total_cost([cost], parallel_runs=0)
 
 
+@pytest.mark.slow
 def test_a_step_is_timed_once_for_each_encoding_and_model(monkeypatch):
     from lengthwise.study import machines
 

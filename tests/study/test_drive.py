@@ -73,6 +73,7 @@ def test_a_run_of_a_study_is_a_run(undisturbed, tmp_path):
     assert theirs.equals(rows_of(store, [item.key]))
 
 
+@pytest.mark.slow
 def test_what_fails_is_recorded_and_does_not_stop_the_study(tmp_path, monkeypatch):
     study, bad = tiny(), []
 
@@ -238,6 +239,7 @@ def test_ctrl_c_leaves_everything_to_go_on_with(written, tmp_path):
     assert json.loads(lease.read_text())["state"] == "stopped"
 
 
+@pytest.mark.slow
 def test_an_evaluation_is_work_of_its_own_and_never_trains(tmp_path):
     study = tiny(seeds=1)
     planned, store, _ = driven(study, tmp_path)
@@ -328,6 +330,7 @@ def test_tasks_of_a_group_share_the_rate_of_the_first():
     ]
 
 
+@pytest.mark.slow
 def test_a_tuned_study_runs_from_end_to_end(tmp_path):
     planned, store, tally = driven(tiny(seeds=1, lr={"choose": [1e-3, 2e-3], "seeds": [1000]}), tmp_path)
     assert len(tally.done) == tally.total == 6 and not tally.waiting
@@ -338,6 +341,7 @@ def test_a_tuned_study_runs_from_end_to_end(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_runs_whose_tuning_failed_wait_and_the_study_ends(tmp_path):
     def do(job, watch):
         return Outcome(job.key, "failed", "no") if "-s1000-" in job.key and "alibi" in job.key else do_job(job, watch)
@@ -347,6 +351,7 @@ def test_runs_whose_tuning_failed_wait_and_the_study_ends(tmp_path):
     assert tally.waiting == 1 and len(tally.failed) == 2 and len(tally.done) == 3
 
 
+@pytest.mark.slow
 def test_runs_do_not_wait_for_a_tuning_run_that_diverged(tmp_path):
     """One of the rates is far too high: it counts as 0, and the study goes on with the other."""
     study = tiny(vary={"encoding": ["nope"]}, seeds=1, lr={"choose": [1e-3, 1e30], "seeds": [1000]})
@@ -359,6 +364,7 @@ def test_runs_do_not_wait_for_a_tuning_run_that_diverged(tmp_path):
 # --- blind -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_blind_study_shows_seen_lengths_alone_until_its_last_run_has_ended(tmp_path):
     driven(tiny(seeds=1), tmp_path)  # half of the runs
     written = tmp_path / "blind.yaml"
@@ -435,6 +441,7 @@ def test_without_its_store_a_study_goes_on_from_a_bundle(undisturbed, tmp_path):
         assert mine.sort(mine.columns).equals(theirs.sort(theirs.columns))
 
 
+@pytest.mark.slow
 def test_a_bundle_is_checked_against_its_study_and_some_of_its_runs_are_executed_again(undisturbed, written, tmp_path):
     """A changed option, a changed row and a missing row are each found."""
     _, apart = undisturbed
@@ -537,6 +544,7 @@ def test_an_added_name_may_be_written_in_any_order():
     assert study.encodings[-1] == "rope:fraction=0.5:theta=500.0"
 
 
+@pytest.mark.slow
 def test_a_run_that_kills_its_worker_ends_also_when_it_is_tried_again(tmp_path, monkeypatch):
     """The deaths after a retry count, or it would be retried for ever."""
     code = "import sys, pickle, os; from lengthwise.run.lease import Lease; from lengthwise.folder import Folder\n"
@@ -573,6 +581,7 @@ def test_a_failure_that_nobody_recorded_is_not_tried_for_ever(tmp_path):
     assert len(Driver(planned, store, InProcess(refuses)).run().failed) == 1 and len(tried) == 1
 
 
+@pytest.mark.slow
 def test_an_edited_encoding_at_test_time_is_another_evaluation(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     keys = []
@@ -583,6 +592,7 @@ def test_an_edited_encoding_at_test_time_is_another_evaluation(tmp_path, monkeyp
     assert not set(keys[0]) & set(keys[1])
 
 
+@pytest.mark.slow
 def test_rows_of_a_run_that_was_made_again_are_its_own(tmp_path, monkeypatch):
     monkeypatch.setattr("lengthwise.study.store._COMPACT", 1)
     planned, store, _ = driven(tiny(seeds=1), tmp_path)

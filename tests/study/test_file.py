@@ -149,6 +149,7 @@ def validator():
     return jsonschema.Draft202012Validator(printed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
 def test_the_schema_and_the_reader_accept_every_study(validator, path):
     assert not list(validator.iter_errors(yaml.safe_load(path.read_text())))

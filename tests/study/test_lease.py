@@ -90,6 +90,7 @@ def test_a_file_that_only_looks_like_a_number_is_no_attempt(store):
     assert Lease.take(store, RUN).number == 1
 
 
+@pytest.mark.slow
 def test_a_counter_that_moves_is_never_stale(store):
     content = elsewhere(store)
     watch, until = StaleLeaseDetector(), time.monotonic() + 3 * BEATS * 0.1
@@ -142,6 +143,7 @@ def test_an_owner_that_slept_learns_that_it_lost_its_lease(store):
         assert lease.lost
 
 
+@pytest.mark.slow
 def test_two_deaths_without_a_checkpoint_fail_a_run_and_progress_does_not(store):
     def dies(number: int) -> None:
         elsewhere(store, number, host=None, token=f"{number}", beats=0)

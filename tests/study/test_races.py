@@ -74,11 +74,13 @@ def holds(where, names, figure):
     figure(f"{names} names, {RACERS} processes on {kind}: one winner each, {sorted(shares.values())}, {seconds:.1f} s")
 
 
+@pytest.mark.slow
 def test_one_of_four_processes_creates_each_name(tmp_path, figure):
     holds(tmp_path, 300, figure)
     assert not list(tmp_path.glob("*.part"))
 
 
+@pytest.mark.slow
 def test_the_race_would_tell_a_filesystem_that_lets_both_through(tmp_path):
     winners, own, _, _ = race(tmp_path, 30, unguarded=True)
     assert max(winners.values()) > 1 and not own

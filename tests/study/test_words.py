@@ -59,6 +59,7 @@ def place(tmp_path_factory):
     return there
 
 
+@pytest.mark.slow
 def test_plan_finds_committed_results_as_run_does_and_says_where_they_are(place):
     told = cli("study", "plan", "tiny.yaml", "--add", "sound.py:Sound", cwd=place)
     assert told.returncode == 0, told.stderr

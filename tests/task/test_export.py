@@ -31,6 +31,7 @@ def test_what_fails_halfway_leaves_nothing_behind_and_can_be_tried_again(tmp_pat
     assert sorted(os.listdir(to.parent)) == ["there"]
 
 
+@pytest.mark.slow
 def test_an_empty_folder_that_is_there_is_filled(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".lengthwise-export-1").mkdir()  # of one that was killed

@@ -196,6 +196,7 @@ def small_lengths(task: Task) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", ENUMERATED)
 def test_every_instance_of_a_small_space_agrees_with_the_oracle(spec):
     task = task_of(spec)
@@ -447,6 +448,7 @@ def pool(spec: str, length: int, count: int | None = None) -> list:
     return [values(variant_of(task), "paper", join_symbols(prompt)) for prompt in shown]
 
 
+@pytest.mark.slow
 def test_the_original_lists_each_repeated_symbol_and_each_pair_once():
     for spec in ("copy:variant=same:protocol=paper", "copy:variant=same2:protocol=paper"):
         assert sorted(row[0] for row in pool(spec, 2)) == sorted(LETTERS)
@@ -473,6 +475,7 @@ def test_spaces_come_behind_their_share_of_digits():
     follows((gap == "_" for gap in re.findall(r"\d(_?)", shown)), {True: 0.3, False: 0.7})
 
 
+@pytest.mark.slow
 def test_the_original_adds_equally_often_by_each_pair_of_sizes():
     sizes = Counter(tuple(len(str(n)) for n in pair) for pair in pool("addition:protocol=paper", 3))
     assert sizes == dict.fromkeys([(3, 1), (3, 2), (3, 3), (1, 3), (2, 3)], 1_796)

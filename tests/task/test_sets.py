@@ -216,6 +216,7 @@ class Mine(Copy):
 """
 
 
+@pytest.mark.slow
 def test_a_strangers_draw_that_rejects_has_its_small_spaces_too(tmp_path):
     (tmp_path / "mine.py").write_text(REJECTS)
     task = build_task(f"{tmp_path}/mine.py:Mine:longest=5")
@@ -455,6 +456,7 @@ def table_lookup(task, split, seed=0, examples=4_000):
     return right, expected, total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OURS)
 def test_who_memorises_is_at_chance_on_the_seen_lengths(name, figure):
     right, expected, total = table_lookup(build_task(name), "test_seen")
@@ -464,6 +466,7 @@ def test_who_memorises_is_at_chance_on_the_seen_lengths(name, figure):
     assert right <= expected + 5 * expected**0.5 + 1
 
 
+@pytest.mark.slow
 def test_who_memorises_is_above_chance_where_the_original_samples():
     """The control: the same model on the original's validation set."""
     for name, at_least in (("parity", 0.99), ("summation", 0.3)):

@@ -30,6 +30,7 @@ def test_the_whole_layer_ends_before_its_parts(figure):
         assert 0.25 < right / 2 ** (horizon.BITS[dtype] - 1) <= 1
 
 
+@pytest.mark.slow
 def test_fp32_ends_at_eleven_million_in_the_decoder_itself(figure):
     """After a cache of 11,864,335 tokens: two neighbours are told apart, the next two are not."""
     last = horizon.reciprocal_horizon(torch.float32)

@@ -106,6 +106,7 @@ def test_the_guess_from_a_multiset_is_the_best_there_is():
         assert best_guess_accuracy_from_multiset(symbols, length) == pytest.approx(len(multisets) / len(every))
 
 
+@pytest.mark.slow
 def test_every_check_comes_out_as_expected(tmp_path):
     for row in order_check_rows():
         assert (row["change"] < ROUNDING) == (row["expected"] == "no change"), row

@@ -39,6 +39,7 @@ def places(n: int) -> torch.Tensor:
     return torch.arange(1, n + 1, dtype=torch.float64)
 
 
+@pytest.mark.slow
 def test_a_hundred_random_sequences_of_512_tokens_without_a_norm(figure):
     table, _ = rows.theorem1_rows(T, 64, norms=("none",), precisions=("fp64", "fp32", "bf16"), sequences=100)
     for row in table:

@@ -40,6 +40,7 @@ def test_sampled_rows_are_those_of_the_decoder(mask):
         torch.testing.assert_close(ours, its, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_whole_forward_pass_measures_the_same(figure):
     start, positions = Initialisation(64, 4, 0.07), [1, 4, 16, 64]
     whole, quick = (
@@ -55,6 +56,7 @@ def test_a_whole_forward_pass_measures_the_same(figure):
     assert mean == pytest.approx(lemma2_variance(start), rel=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("start", "count"), STARTS, ids=str)
 def test_the_corrected_lemmas_hold(start, count, figure):
     positions = [1, 8, 64, 128]
@@ -81,6 +83,7 @@ def test_the_corrected_lemmas_hold(start, count, figure):
             assert mean == pytest.approx(lemma3_variance(start, m), rel=0.05)  # the closed form is for m ≫ e^s
 
 
+@pytest.mark.slow
 def test_other_initialisations_differ_only_in_their_variance(figure):
     start = Initialisation.pytorch(96, 4)
     found = second_moments_at_init(start, [1, 16, 128], draws=300, sequences=2)
@@ -107,6 +110,7 @@ def test_the_decay_has_a_floor(figure):
     assert mean > 7 * lemma3_variance(start, 4096, "as_published")
 
 
+@pytest.mark.slow
 def test_only_the_causal_mask_makes_it_decay(figure):
     start, positions = Initialisation(256, 4, 0.03), powers_of_two_up_to(256)
     found = {
@@ -137,6 +141,7 @@ def test_where_property_1_fails_the_exact_law_still_holds(sigma, figure):
     assert forms["as_published"] > 5 and forms["corrected"] < 0.5
 
 
+@pytest.mark.slow
 def test_lemma_4_keeps_the_heads_apart(figure):
     rows = coordinate_rows(Initialisation(256, 4, 0.05), [1, 4, 16, 64], draws=60)
     for row in rows:
@@ -186,6 +191,7 @@ def test_mistakes_are_told(make, words):
         make()
 
 
+@pytest.mark.slow
 def test_the_command_prints_writes_and_draws(tmp_path):
     small = ["--width", "16", "--heads", "2", "--tokens", "8", "--draws", "2", "--to", str(tmp_path), "--json"]
     done = CliRunner().invoke(app, ["theory", "variance", *small])

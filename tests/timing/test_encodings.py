@@ -97,6 +97,7 @@ def test_the_peak_is_that_of_the_call_alone(figure):
     assert flat.seconds > 0
 
 
+@pytest.mark.slow
 def test_what_does_not_end_or_dies_is_said(tmp_path):
     assert (
         run_in_new_process(Setting(CONFIG, Spec("nope"), "train", 4096, 4), 1, 0.05).failed == "not done after 0.05 s"

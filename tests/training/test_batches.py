@@ -144,6 +144,7 @@ def test_no_loss_on_the_prompt_and_all_of_the_answer():
             assert not mask[:begin].any() and mask[begin:count].all() and not mask[count:].any()
 
 
+@pytest.mark.slow
 def test_a_prefetcher_that_is_stopped_and_continued_while_it_writes_loses_nothing():
     """With PYTHONUNBUFFERED a signal once cut a write short, and the training process waited for the rest forever."""
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
