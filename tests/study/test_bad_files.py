@@ -521,8 +521,9 @@ FILTERED = {"a task", "a task in a pair"}
 
 
 @pytest.fixture
-def evil(place):
+def evil(place, monkeypatch):
     """A file that leaves a mark when it is imported."""
+    monkeypatch.delitem(sys.modules, "evil", raising=False)  # another test may have imported its own
     (place / "evil.py").write_text(MARK.format(where=str(place / "imported")))
     (place / "store").mkdir()
     return place / "imported"
