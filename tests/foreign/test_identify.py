@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 import lengthwise as lw
 from lengthwise.cli import app
 from lengthwise.foreign.identify import LayerEncoding, identify
-from lengthwise.foreign.recorder import record_attention
+from lengthwise.foreign.recorder import attention_modules, record_attention
 from lengthwise.spec import SpecError
 from tests.foreign.zoo import ALIBI, VOCABULARY, ZOO, Layer, build
 
@@ -84,8 +84,17 @@ def test_falcon_with_alibi_adds_its_bias_twice_in_eager_attention(figure):
     assert difference > 1e-4
 
 
+def test_a_model_in_bf16_is_refused():
+    with pytest.raises(SpecError, match=r"model in torch\.bfloat16: convert it first, model\.float\(\)"):
+        identify(build("llama").bfloat16())
+
+
 class Silent(torch.nn.Module):
     """A model without attention."""
+
+    def __init__(self):
+        super().__init__()
+        self.unused = torch.nn.Parameter(torch.zeros(1))
 
     def forward(self, ids_BT, use_cache=False):
         return ids_BT
@@ -123,7 +132,7 @@ def test_our_own_models_are_what_they_are_called(encoding, wanted):
 
 
 def test_a_folder_is_measured_from_the_command_line(tmp_path):
-    build("smollm3").save_pretrained(tmp_path / "model")
+    build("smollm3").bfloat16().save_pretrained(tmp_path / "model")  # as most models are stored
     told = CliRunner().invoke(app, ["measure", str(tmp_path / "model")], catch_exceptions=False)
     assert told.exit_code == 0 and "its configuration was not read" in told.stdout
     lines = [line.split() for line in told.stdout.splitlines()]
@@ -144,7 +153,7 @@ def test_the_recorder_leaves_no_trace():
     ids_BT = torch.randint(3, VOCABULARY, (2, 9))
     with torch.no_grad():
         before = model(ids_BT).logits
-    calls = record_attention(model, ids_BT, torch.randn(2, 9, 64))
+    calls = record_attention(model, ids_BT, torch.randn(2, 9, 64), attention_modules(model))
     assert [call.module for call in calls] == [f"model.layers.{n}.self_attn" for n in range(4)]
     with torch.no_grad():
         assert model(ids_BT).logits.equal(before)

@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from math import acos, cos, exp, log
+from math import acos, cos, exp, log, sin
 
 import torch
 from torch import Tensor, nn
 
+from lengthwise.device import HOST
 from lengthwise.display import Display, Part
 from lengthwise.foreign.recorder import AttentionCall, attention_modules, record_attention
+from lengthwise.spec import SpecError
 
 TOKENS, CONTENTS = 48, 6
 """Tokens of a probe, and different contents."""
@@ -26,6 +28,8 @@ CLOSE = 2e-3
 """Two values this close, relative to the larger, count as equal."""
 HIDDEN = -1e4
 """Scores below this are masked."""
+COLUMNS = ("encoding", "theta", "lanes", "scaling", "window", "temperature")
+"""What is printed of a layer."""
 
 
 @dataclass(frozen=True)
@@ -101,29 +105,26 @@ class LayerEncoding:
     window: int | None
     """How many keys a query sees, itself included; None if it sees all."""
     chunk: int | None
-    """Queries see only keys of their own chunk of so many tokens."""
+    """The size of the chunks of tokens outside of which a query sees nothing; None if there are none."""
     sink: bool
     temperature: float | None
-    """By how much the queries of the farthest position probed are multiplied; None if it could not be told."""
+    """The largest factor by which queries grow with their position; None if the bias depends on the content."""
 
     def line(self) -> dict[str, str]:
-        """What is printed of the layer."""
-        told, turned = (
-            dict.fromkeys(("encoding", "theta", "lanes", "scaling", "window", "temperature"), ""),
-            self.rotation,
-        )
-        told["encoding"] = self.name + (" + sink" if self.sink else "")
+        """The cells of the layer's line in the table."""
+        cells, turned = dict.fromkeys(COLUMNS, ""), self.rotation
+        cells["encoding"] = self.name + (" + sink" if self.sink else "")
         if turned is not None:
-            told["theta"] = f"{turned.theta:.4g}"
-            told["lanes"] = f"{turned.share:.0%} {turned.layout}"
+            cells["theta"] = f"{turned.theta:.4g}"
+            cells["lanes"] = f"{turned.share:.0%} {turned.layout}"
             factor = "" if turned.factor is None or abs(turned.factor - 1) < CLOSE else f", keys × {turned.factor:.4g}"
-            told["scaling"] = ("changes with length" if turned.changes_with_length else turned.scaling) + factor
+            cells["scaling"] = ("changes with length" if turned.changes_with_length else turned.scaling) + factor
         if self.slopes:
-            told["scaling"] = f"slopes {self.slopes[0]:.3g} to {self.slopes[-1]:.3g}"
-        told["window"] = f"{self.window}" if self.window else f"chunks of {self.chunk}" if self.chunk else "all"
+            cells["scaling"] = f"slopes {self.slopes[0]:.3g} to {self.slopes[-1]:.3g}"
+        cells["window"] = f"{self.window}" if self.window else f"chunks of {self.chunk}" if self.chunk else "all"
         if self.temperature is not None and abs(self.temperature - 1) > CLOSE:
-            told["temperature"] = f"up to × {self.temperature:.4g}"
-        return told
+            cells["temperature"] = f"up to × {self.temperature:.4g}"
+        return cells
 
     @property
     def name(self) -> str:
@@ -146,8 +147,7 @@ class ModelEncodings(Display):
         lines: dict[tuple[str, ...], list[int]] = {}
         for number, layer in enumerate(self.layers):
             lines.setdefault(tuple(layer.line().values()), []).append(number)
-        names = list(self.layers[0].line())
-        yield Part([{"layers": _ranges(own), **dict(zip(names, line, strict=True))} for line, own in lines.items()])
+        yield Part([{"layers": _ranges(own), **dict(zip(COLUMNS, line, strict=True))} for line, own in lines.items()])
         if self.embedding == "added":
             yield Part("Positions are added to the embeddings, before the first layer.")
         yield Part("Found by probing the model; its configuration was not read.")
@@ -170,37 +170,38 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 def identify(model: nn.Module) -> ModelEncodings:
     """Probe a causal language model in eval mode; its attention is torch's own, fused or step by step."""
+    if (dtype := next(model.parameters()).dtype) not in {torch.float32, torch.float64}:
+        raise SpecError(f"frequencies cannot be read from a model in {dtype}: convert it first, model.float()")
     ids_BT = torch.full((CONTENTS, TOKENS), 7)
-    generator = torch.Generator().manual_seed(0)
-    states_BTD = _attention_states(model, ids_BT)
+    generator, modules = torch.Generator().manual_seed(0), attention_modules(model)
+    states_BTD = _attention_states(model, modules[0], ids_BT)
     width = states_BTD.shape[2]
     constant_BTD = torch.randn(CONTENTS, 1, width, generator=generator).expand(-1, TOKENS, -1)
-    varied = record_attention(model, ids_BT, torch.randn(CONTENTS, TOKENS, width, generator=generator))
+    varied = record_attention(model, ids_BT, torch.randn(CONTENTS, TOKENS, width, generator=generator), modules)
     by_stride: list[list[AttentionCall]] = []
     for stride in STRIDES:
         positions_BT = (torch.arange(TOKENS) * stride)[None].expand(CONTENTS, TOKENS)
         given = {} if stride == 1 else {"position_ids": positions_BT}
         try:
-            by_stride.append(record_attention(model, ids_BT, constant_BTD, **given))
+            by_stride.append(record_attention(model, ids_BT, constant_BTD, modules, **given))
         except (IndexError, RuntimeError, ValueError, TypeError):  # past the end of a table, or no such argument
             break
     layers = [_layer([calls[number] for calls in by_stride], other) for number, other in enumerate(varied)]
     return ModelEncodings(_embedding(states_BTD[0]), tuple(layers))
 
 
-def _attention_states(model: nn.Module, ids_BT: Tensor) -> Tensor:
+def _attention_states(model: nn.Module, first: nn.Module, ids_BT: Tensor) -> Tensor:
     """Return the hidden states that the first attention module takes."""
     held: list[Tensor] = []
 
     def look(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         for one in (*args, *kwargs.values()):
             if isinstance(one, Tensor) and one.shape[:2] == ids_BT.shape and one.ndim == 3 and one.is_floating_point():
-                held.append(one.detach())
+                held.append(one.detach().to(HOST))
 
-    hook = attention_modules(model)[0].register_forward_pre_hook(look, with_kwargs=True)
+    hook = first.register_forward_pre_hook(look, with_kwargs=True)
     try:
-        with torch.no_grad():
-            model(ids_BT, use_cache=False)
+        record_attention(model, ids_BT)
     finally:
         hook.remove()
     return held[0]
@@ -290,13 +291,14 @@ def _pairs(keys: Sequence[Tensor], frequency: Mapping[int, float]) -> list[tuple
             (STRIDES[len(keys) - 1], keys[-1]),
         )
         lag = next((one for one in (1, 2, 4, 8, 16) if omega * stride * one > 0.05), 16)
-        angle = torch.tensor(omega * stride * lag, dtype=torch.float64)
+        angle = omega * stride * lag
         own_NT = x_NTE[:, :, lane]
         # x(t + s) = x(t) cos − y(t) sin, so y is known from x.
-        partner_NT = (own_NT[:, :-lag] * angle.cos() - own_NT[:, lag:]) / angle.sin()
+        partner_NT = (own_NT[:, :-lag] * cos(angle) - own_NT[:, lag:]) / sin(angle)
         scale = float(partner_NT.abs().max())
         errors = {other: float((x_NTE[:, :-lag, other] - partner_NT).abs().max()) / scale for other in left}
-        if errors and (best := min(errors, key=lambda other: errors[other])) is not None and errors[best] < 0.05:
+        best = min(errors, key=lambda other: errors[other], default=lane)
+        if errors.get(best, 1.0) < 0.05:
             found.append((lane, best))
             del left[best]
     return found

@@ -7,7 +7,7 @@ torch's fused attention, from which the same is computed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from lengthwise.device import HOST
 from lengthwise.spec import SpecError
 
 _PRODUCTS = {"matmul", "__matmul__", "bmm", "baddbmm"}
@@ -115,8 +116,9 @@ class _Recorder(TorchFunctionMode):
     def _attention(self, module: str, scores: Tensor) -> None:
         q, k = self._products.pop(module)
         shape = (self.batch, -1)
-        queries_BHQE, keys_BHKE = (one.reshape(*shape, *one.shape[-2:]).detach() for one in (q, k.mT))
-        scores_BHQK = scores.reshape(*shape, *scores.shape[-2:]).detach()
+        queries_BHQE, keys_BHKE, scores_BHQK = (
+            one.reshape(*shape, *one.shape[-2:]).detach().to(HOST) for one in (q, k.mT, scores)
+        )
         keys = keys_BHKE.shape[2]
         if scores_BHQK.shape[1] != queries_BHQE.shape[1] or scores_BHQK.shape[-1] < keys:
             return  # a softmax of something else, such as the experts of a mixture
@@ -130,21 +132,25 @@ def _at_first_position(tensor: Tensor, tokens: int) -> Tensor:
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
     axis = next(place for place, size in enumerate(tensor.shape) if size == tokens)
-    return tensor.select(axis, 0).detach().flatten()
+    return tensor.select(axis, 0).detach().flatten().to(HOST)
 
 
 @torch.no_grad()
 def record_attention(
-    model: nn.Module, ids_BT: Tensor, states_BTD: Tensor | None = None, **inputs: Tensor
+    model: nn.Module,
+    ids_BT: Tensor,
+    states_BTD: Tensor | None = None,
+    modules: Sequence[nn.Module] = (),
+    **inputs: Tensor,
 ) -> list[AttentionCall]:
     """Call a model and return what its attention layers computed, in the order of their calls.
 
-    With `states_BTD`, each attention module takes these hidden states instead of its own. If all tokens of a row have
-    the same state, what differs between them comes from their positions alone.
+    With `states_BTD`, the attention `modules` take these hidden states instead of their own. If all tokens of a row
+    have the same state, what differs between them comes from their positions alone.
     """
-    recorder = _Recorder(*ids_BT.shape)
-    with _in_module_order(model, recorder.modules), _given_states(model, states_BTD), recorder:
-        model(ids_BT, use_cache=False, **inputs)
+    recorder, device = _Recorder(*ids_BT.shape), next(model.parameters()).device
+    with _in_module_order(model, recorder.modules), _given_states(modules, states_BTD), recorder:
+        model(ids_BT.to(device), use_cache=False, **{name: value.to(device) for name, value in inputs.items()})
     return recorder.calls
 
 
@@ -167,32 +173,29 @@ def _in_module_order(model: nn.Module, modules: list[str]) -> Iterator[None]:
 
 
 @contextmanager
-def _given_states(model: nn.Module, states_BTD: Tensor | None) -> Iterator[None]:
-    if states_BTD is None:
-        yield
-        return
+def _given_states(modules: Sequence[nn.Module], states_BTD: Tensor | None) -> Iterator[None]:
+    """Replace the hidden states that these modules take."""
 
     def replaced(value: object) -> object:
-        same = isinstance(value, Tensor) and value.shape == states_BTD.shape and value.is_floating_point()
-        return states_BTD.to(value.dtype).contiguous() if same else value  # type: ignore[union-attr]
+        if states_BTD is None or not isinstance(value, Tensor) or value.shape != states_BTD.shape:
+            return value
+        return states_BTD.to(value).contiguous() if value.is_floating_point() else value
 
     def replace(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         return tuple(map(replaced, args)), {name: replaced(value) for name, value in kwargs.items()}
 
     with ExitStack() as hooks:
-        for module in attention_modules(model):
+        for module in modules:
             hooks.callback(module.register_forward_pre_hook(replace, with_kwargs=True).remove)
         yield
 
 
 def attention_modules(model: nn.Module, tokens: int = 7) -> list[nn.Module]:
     """Return the modules in which attention is computed, found by calling the model on a few tokens."""
-    recorder = _Recorder(1, tokens)
-    with torch.no_grad(), _in_module_order(model, recorder.modules), recorder:
-        model(torch.arange(3, 3 + tokens)[None], use_cache=False)
-    if not recorder.calls:
+    calls = record_attention(model, torch.arange(3, 3 + tokens)[None])
+    if not calls:
         raise SpecError(
             "no attention was seen in this model: load it with attn_implementation='eager' or 'sdpa'; kernels of "
             "other libraries show no scores"
         )
-    return [model.get_submodule(name) for name in dict.fromkeys(call.module for call in recorder.calls)]
+    return [model.get_submodule(name) for name in dict.fromkeys(call.module for call in calls)]

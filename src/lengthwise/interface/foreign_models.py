@@ -39,6 +39,8 @@ def measure(model: str | Path | nn.Module, *, attention: str | None = None) -> M
 
 
 def _loaded(folder: Path, attention: str | None) -> nn.Module:
+    import torch
+
     try:
         from transformers import AutoModelForCausalLM
     except ImportError:
@@ -51,7 +53,12 @@ def _loaded(folder: Path, attention: str | None) -> nn.Module:
     chosen = {} if attention is None else {"attn_implementation": attention}
     try:
         return AutoModelForCausalLM.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False, use_safetensors=True, **chosen
+            folder,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            dtype=torch.float32,  # weights are often stored in bf16, in which slow frequencies cannot be read
+            **chosen,
         )
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise SpecError(f"{folder} cannot be loaded: {one_line(str(error))[:300]}") from None

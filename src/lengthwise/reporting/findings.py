@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from lengthwise.checksums import Damaged
@@ -163,17 +164,14 @@ def encoding_label_by_run(items: Sequence[Item]) -> dict[str, str]:
     shared = Counter((item.point.task, item.point.seed, names[item.key]) for item in items)
     for item in items:  # stages that differ only in what they started from
         if shared[item.point.task, item.point.seed, names[item.key]] > 1 and item.point.start is not None:
-            first = item.point.start
-            while first.start is not None:
-                first = first.start
+            first = item.point.chain[0]
             names[item.key] += f" after {first.positions} {first.model} {first.training}"
     return names
 
 
 def _encodings_by_stage(point: GridPoint) -> list[str]:
     """Return the encodings of a point and of the stages before it, first stage first, without repetitions."""
-    before = [] if point.start is None else _encodings_by_stage(point.start)
-    return before if before[-1:] == [point.encoding] else [*before, point.encoding]
+    return [encoding for encoding, _ in groupby(one.encoding for one in point.chain)]
 
 
 def _through_stages(point: GridPoint, labels: Mapping[str, str] | None = None) -> str:

@@ -68,7 +68,8 @@ def train(
     >>> run.rows()
     """
     check_loggers(loggers)
-    began, source = load_start_run(start, store, "pseudo_labels_up_to" in str(training)) if start else (None, {})
+    labels_itself = "pseudo_labels_up_to" in dict(Spec.of(training).options)
+    began, source = load_start_run(start, store, labels_itself) if start is not None else (None, {})
     plan = Plan.of(
         task,
         encoding,

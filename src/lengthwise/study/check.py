@@ -80,7 +80,8 @@ def _plans(planned: Planned, points: Iterable[GridPoint], errors: list[str]) -> 
     """Plan one point of each group that differs only in the seed."""
     found, known, told = [], set[tuple[object, ...]](), set[str]()
     for point in points:
-        key = _without_seed(point)
+        # What a later stage starts from matters too.
+        key = tuple(value for one in point.chain for axis, value in one.labels().items() if axis != "seed")
         if key in known:
             continue
         known.add(key)
@@ -92,14 +93,6 @@ def _plans(planned: Planned, points: Iterable[GridPoint], errors: list[str]) -> 
             told.add(words)
             errors += mine
     return found
-
-
-def _without_seed(point: GridPoint | None) -> tuple[object, ...]:
-    """Return the labels of a point and of all stages before it, without the seed."""
-    if point is None:
-        return ()
-    own = tuple(value for axis, value in point.labels().items() if axis != "seed")
-    return (*own, *_without_seed(point.start))
 
 
 def _fit(plans: Iterable[tuple[GridPoint, Plan]], errors: list[str]) -> None:

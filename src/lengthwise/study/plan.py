@@ -40,6 +40,11 @@ class GridPoint:
     start: GridPoint | None = None
     """The run of an earlier stage whose weights this one starts from."""
 
+    @property
+    def chain(self) -> tuple[GridPoint, ...]:
+        """The points of all stages up to this one, the first stage first."""
+        return (self,) if self.start is None else (*self.start.chain, self)
+
     def labels(self) -> dict[str, str | int]:
         """Axis → value."""
         return {axis: getattr(self, axis) for axis in (*AXES, "seed", "stage")}

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from lengthwise.study.plan import GridPoint, Item
+from lengthwise.study.plan import Item
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,9 @@ def check_only_encoding_differs(items: Iterable[Item]) -> OnlyEncodingDiffersRes
         if item.kind == "run":
             labels = {key: value for key, value in item.point.labels().items() if key != "encoding"}
             identity = {key: value for key, value in item.plan.identity().items() if key not in {"encoding", "start"}}
-            identity["start"] = _stages_before(item.point)  # the runs themselves differ, by their encoding
+            # The runs that it starts from differ by their encoding; nothing else of them may differ.
+            before = item.point.chain[:-1]
+            identity["start"] = [[one.stage, one.positions, one.model, one.training] for one in before]
             groups.setdefault(tuple(labels.values()), []).append((item.point.encoding, identity))
             names.add(item.point.encoding)
     differs: dict[str, list[str]] = {}
@@ -59,15 +61,6 @@ def check_only_encoding_differs(items: Iterable[Item]) -> OnlyEncodingDiffersRes
                 if told not in differs.setdefault(key, []):
                     differs[key].append(told)
     return OnlyEncodingDiffersResult(len(groups), len(names), differs)
-
-
-def _stages_before(point: GridPoint) -> list[list[str | int]]:
-    """Return what else than the encoding an earlier stage was made with, for each of them."""
-    found, place = list[list[str | int]](), point.start
-    while place is not None:
-        found.append([place.stage, place.positions, place.model, place.training])
-        place = place.start
-    return found
 
 
 def _differing(group: list[tuple[str, dict[str, Any]]]) -> dict[str, list[tuple[str, Any]]]:
