@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     )
     from lengthwise.interface.comparison import Comparison, compare
     from lengthwise.interface.data import audit, examples, export_task, text_lengths
-    from lengthwise.interface.foreign_models import measure
+    from lengthwise.interface.foreign_models import doctor, measure
     from lengthwise.interface.literature import cite, claims, published, published_figure, published_topics
     from lengthwise.interface.new import write_template
     from lengthwise.interface.probing import ProbeResults, probe
@@ -93,6 +93,7 @@ else:
         "attention": "interface.prompts",
         "export_model": "interface.prompts",
         "SelfTest": "interface.selftest",
+        "doctor": "interface.foreign_models",
         "measure": "interface.foreign_models",
         "selftest": "interface.selftest",
         "Study": "interface.study",
@@ -154,6 +155,7 @@ __all__ = [
     "compare",
     "cost",
     "describe",
+    "doctor",
     "encodings",
     "evaluate",
     "examples",

@@ -134,7 +134,7 @@ def test_our_own_models_are_what_they_are_called(encoding, wanted):
 def test_a_folder_is_measured_from_the_command_line(tmp_path):
     build("smollm3").bfloat16().save_pretrained(tmp_path / "model")  # as most models are stored
     told = CliRunner().invoke(app, ["measure", str(tmp_path / "model")], catch_exceptions=False)
-    assert told.exit_code == 0 and "its configuration was not read" in told.stdout
+    assert told.exit_code == 0 and "Found by probing the model" in told.stdout
     lines = [line.split() for line in told.stdout.splitlines()]
     assert ["0-2", "rope", "2e+06", "100%", "half", "none", "all"] in lines and ["3", "nope", "all"] in lines
     plain = json.loads(CliRunner().invoke(app, ["measure", str(tmp_path / "model"), "--json"]).stdout)

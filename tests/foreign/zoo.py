@@ -16,6 +16,7 @@ LLAMA: dict[str, Any] = {
 }
 GPT: dict[str, Any] = {"vocab_size": VOCABULARY, "n_embd": 64, "n_layer": 4, "n_head": 4, "n_positions": 64}
 SIX = {**LLAMA, "num_hidden_layers": 6, "head_dim": 16, "sliding_window": 8}
+EXPERTS = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 32}
 MIXTURE = {"num_local_experts": 2, "num_experts_per_tok": 1}
 
 
@@ -61,11 +62,20 @@ ZOO: dict[str, tuple[str, dict[str, Any], str, list[Layer]]] = {
         "none",
         [Layer(1e4, scaling="slow pairs by 4")] * 4,
     ),
-    "gpt2": ("GPT2", GPT, "added", [NOPE] * 4),
+    "gpt2": ("GPT2", GPT, "learned", [NOPE] * 4),
     "opt": (
         "OPT",
         {**LLAMA, "ffn_dim": 96, "word_embed_proj_dim": 64},
-        "added",
+        "learned",
+        [NOPE] * 4,
+    ),
+    "xglm": (
+        "XGLM",
+        {
+            **{"vocab_size": VOCABULARY, "d_model": 64, "ffn_dim": 96, "num_layers": 4, "attention_heads": 4},
+            **{"max_position_embeddings": 64, "pad_token_id": 0},
+        },
+        "sinusoidal",
         [NOPE] * 4,
     ),
     "gpt-neo": (
@@ -74,7 +84,7 @@ ZOO: dict[str, tuple[str, dict[str, Any], str, list[Layer]]] = {
             **{"vocab_size": VOCABULARY, "hidden_size": 64, "num_layers": 4, "num_heads": 4},
             **{"attention_types": [[["global", "local"], 2]], "window_size": 8, "max_position_embeddings": 64},
         },
-        "added",
+        "learned",
         [NOPE, Layer(window=8)] * 2,
     ),
     "gpt-neox": ("GPTNeoX", LLAMA, "none", [Layer(1e4, share=0.25)] * 4),
@@ -82,6 +92,12 @@ ZOO: dict[str, tuple[str, dict[str, Any], str, list[Layer]]] = {
     "codegen": ("CodeGen", {**GPT, "rotary_dim": 8}, "none", [Layer(1e4, share=0.5, layout="interleaved")] * 4),
     "persimmon": ("Persimmon", LLAMA, "none", [Layer(1e4, share=0.5)] * 4),
     "bloom": ("Bloom", {"vocab_size": VOCABULARY, "hidden_size": 64, "n_layer": 4, "n_head": 4}, "none", [ALIBI] * 4),
+    "falcon": (  # with sdpa: eager attention adds the bias twice
+        "Falcon",
+        {**LLAMA, "alibi": True, "bias": False, "num_ln_in_parallel_attn": None},
+        "none",
+        [Layer(slopes=tuple(one / 4 for one in ALIBI.slopes), bias="linear")] * 4,
+    ),
     "mpt": (
         "Mpt",
         {"vocab_size": VOCABULARY, "d_model": 64, "n_layers": 4, "n_heads": 4, "max_seq_len": 64},
@@ -98,7 +114,12 @@ ZOO: dict[str, tuple[str, dict[str, Any], str, list[Layer]]] = {
         [*[Layer(1e4, layout="interleaved", window=8)] * 3, NOPE],
     ),
     "gemma3": ("Gemma3Text", SIX, "none", [*[Layer(1e4, window=8)] * 5, Layer(1e6)]),
-    "gemma4": ("Gemma4Text", SIX, "none", [*[Layer(1e4, window=8)] * 5, Layer(1e6, share=0.25)]),
+    "gemma4": (
+        "Gemma4Text",
+        {**SIX, "vocab_size_per_layer_input": VOCABULARY},
+        "none",
+        [*[Layer(1e4, window=8)] * 5, Layer(1e6, share=0.25)],
+    ),
     "gpt-oss": (
         "GptOss",
         {**LLAMA, "head_dim": 16, "sliding_window": 8, **MIXTURE},
@@ -138,23 +159,48 @@ ZOO: dict[str, tuple[str, dict[str, Any], str, list[Layer]]] = {
         "none",
         [*[Layer(1e4, window=8)] * 3, NOPE],
     ),
+    "granite-swa": (
+        "GraniteSWA",
+        {**LLAMA, "sliding_window": 8, "attention_multiplier": 0.25, "layer_rope_theta": [0, 1e4, 1e4, 1e4]},
+        "none",
+        [Layer(sink=True), *[Layer(1e4, window=8, sink=True)] * 3],
+    ),
+    "flint": (
+        "Flint",
+        {**LLAMA, **EXPERTS, "head_dim": 16, "sliding_window": 8, "shared_expert_intermediate_size": 32},
+        "none",
+        [Layer(sink=True), Layer(sink=True), Layer(1e4, window=8, sink=True), Layer(sink=True)],
+    ),
+    "afmoe": (
+        "Afmoe",
+        {**LLAMA, **EXPERTS, "head_dim": 16, "sliding_window": 8},
+        "none",
+        [*[Layer(1e4, window=8)] * 3, NOPE],
+    ),
+    "inkling2": (
+        "Inkling2Text",
+        {**LLAMA, "num_hidden_layers": 2, "mlp_layer_types": ["dense"] * 2, "sliding_window": 60},
+        "none",
+        [Layer(bias="by content and distance", temperature=None, window=60, sink=True)] * 2,
+    ),
     "inkling": (
         "InklingText",
-        {**LLAMA, "num_hidden_layers": 2},
+        {**LLAMA, "num_hidden_layers": 2, "mlp_layer_types": ["dense"] * 2, "sliding_window": 60},
         "none",
-        [Layer(bias="by content and distance", temperature=None)] * 2,
+        [Layer(bias="by content and distance", temperature=None, window=60)] * 2,
     ),
 }
 
 
-def build(name: str, attention: str = "eager", **changes: object):
-    """Return a model of the zoo with random weights of unit scale."""
+def build(name: str, attention: str | None = None, **changes: object):
+    """Return a model of the zoo with random weights of unit scale, in eager attention if that is right."""
     import torch
     import transformers
 
     kind, options, _, _ = ZOO[name]
     if kind not in {"GPT2", "GPTJ", "CodeGen", "Bloom", "Mpt", "GPTNeo"}:
         options = {**options, **changes}
+    attention = attention or ("sdpa" if kind == "Falcon" else "eager")
     config = getattr(transformers, f"{kind}Config")(**options)
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention)

@@ -1,4 +1,4 @@
-"""`lengthwise list`, `verify`, `describe`, `new`, `bench` and `measure`: encodings and the models they are in."""
+"""`lengthwise list`, `verify`, `describe`, `new`, `bench`, `measure` and `doctor`: encodings and models."""
 
 from __future__ import annotations
 
@@ -135,15 +135,49 @@ def bench_encodings(
     show(lw.bench(chosen, sizes, model=model, limit=limit, device=device, dtype=dtype, **how), as_json)
 
 
+ModelFolder = Annotated[str, typer.Argument(help="the folder of a Hugging Face model, with safetensors")]
+AttentionKind = Annotated[str | None, typer.Option(help="eager or sdpa; the model's default, unless given")]
+Flex = Annotated[bool, typer.Option("--flex", help="compare FlexAttention too, which compiles for a minute")]
+
+
 @app.command()
 def measure(
-    folder: Annotated[Path, typer.Argument(help="the folder of a Hugging Face model, with safetensors")],
-    attention: Annotated[str | None, typer.Option(help="eager or sdpa; the model's default, unless given")] = None,
+    model: ModelFolder,
+    lengths: Annotated[str | None, typer.Option(help="contexts in tokens, e.g. 256..4096:x2: how far it works")] = None,
+    text: Annotated[Path | None, typer.Option(help="a text to read; Python's own library, unless given")] = None,
+    change: Annotated[
+        list[str] | None, typer.Option(help="a change at test time, e.g. yarn:factor=4; repeat it for several")
+    ] = None,
+    task: Annotated[str | None, typer.Option(help="one of our tasks, asked with solved examples in the prompt")] = None,
+    shots: Annotated[int, typer.Option(min=0, help="solved examples in a prompt of --task")] = 4,
+    to: Annotated[Path | None, typer.Option(help="write a page with figures into this folder")] = None,
+    attention: AttentionKind = None,
+    flex: Flex = False,
     as_json: Json = False,
 ) -> None:
-    """Say what positions do in each layer of a model.
+    """Say what positions do in a model, whether its code is right, and how far it works.
 
-    It is found by probing the model, not by reading its configuration. Nothing is downloaded, and no code of the folder
-    is run.
+    All is found by probing the model and compared with its configuration. Nothing is downloaded, and no code of the
+    folder is run. With --lengths, perplexity, retrieval and more are measured up to that context.
     """
-    show(lw.measure(folder, attention=attention), as_json)
+    how = {"attention": attention, "flex": flex, "task": task, "shots": shots}
+    show(lw.measure(model, lengths=lengths, text=text, changes=change or [], to=to, **how), as_json)
+
+
+@app.command()
+def doctor(
+    model: ModelFolder,
+    against: Annotated[str | None, typer.Option(help="another implementation with the same weights")] = None,
+    attention: AttentionKind = None,
+    flex: Flex = False,
+    as_json: Json = False,
+) -> None:
+    """Say whether it is a model that fails, or the code around it.
+
+    One thing after the other is toggled: padding, batch, cache, chunks, packing, dtype, backend, reloading. The exit
+    code is 1 if something is wrong.
+    """
+    found = lw.doctor(model, against=against, attention=attention, flex=flex)
+    show(found, as_json)
+    if not found.healthy:
+        raise typer.Exit(1)

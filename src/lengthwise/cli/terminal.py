@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PANELS = {
     "Start here": ("list", "show", "train", "compare", "ask", "attention", "selftest"),
-    "Your encoding": ("new", "verify", "describe", "bench", "measure"),
+    "Your encoding": ("new", "verify", "describe", "bench", "measure", "doctor"),
     "Studies": ("study", "claims", "evaluate", "export-model"),
     "Why it works": ("analyze", "probe", "theory"),
     "Data": ("audit", "export", "lengths"),

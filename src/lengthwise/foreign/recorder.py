@@ -7,6 +7,7 @@ torch's fused attention, from which the same is computed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ class AttentionCall:
     """What the softmax takes, without the columns of sinks."""
     sinks_BHQS: Tensor
     """Further columns of the scores, which belong to no key."""
+    values_BHKE: Tensor | None = None
     factors: list[Tensor] = field(default_factory=list, repr=False)
     """Tensors of the module that were multiplied by something, at the first position; one has the unrotated keys."""
 
@@ -48,9 +50,10 @@ class AttentionCall:
 class _Recorder(TorchFunctionMode):
     """Sees every operation while a model is called on `tokens` tokens."""
 
-    def __init__(self, batch: int, tokens: int) -> None:
+    def __init__(self, batch: int, tokens: int, queries: int | None) -> None:
         super().__init__()
         self.batch, self.tokens = batch, tokens
+        self.queries = tokens if queries is None else queries
         self.calls: list[AttentionCall] = []
         self.modules: list[str] = []
         self._products: dict[str, tuple[Tensor, Tensor]] = {}
@@ -72,6 +75,9 @@ class _Recorder(TorchFunctionMode):
             for one in args[:2]:
                 if isinstance(one, Tensor) and one.numel() == found.numel():
                     self._factors.setdefault(here, []).append(_at_first_position(one, self.tokens))
+        elif self.calls and self.calls[-1].module == here and self.calls[-1].values_BHKE is None and name in _PRODUCTS:
+            values = self._operands(name, args, kwargs)[1]
+            self.calls[-1].values_BHKE = values.detach().to(HOST)
         elif name in _PRODUCTS and found.ndim >= 3 and found.shape[-2] == self.tokens == found.shape[-1]:
             self._products[here] = self._operands(name, args, kwargs)
         elif name == "scaled_dot_product_attention":
@@ -102,22 +108,33 @@ class _Recorder(TorchFunctionMode):
         """Compute the scores of a fused kernel as its documentation defines them."""
         if query.shape[-2] != self.tokens or key.shape[-2] < self.tokens:
             return
+        query = query[..., -self.queries :, :]
         if key.shape[-3] != query.shape[-3]:  # grouped heads
             key = key.repeat_interleave(query.shape[-3] // key.shape[-3], dim=-3)
         scores = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
         if is_causal:
-            scores = scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).tril(), -torch.inf)
+            before = key.shape[-2] - scores.shape[-2]
+            scores = scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).tril(before), -torch.inf)
         if attn_mask is not None:
+            attn_mask = attn_mask if attn_mask.shape[-2] == 1 else attn_mask[..., -self.queries :, :]
             hidden = attn_mask.dtype == torch.bool
             scores = scores.masked_fill(~attn_mask, -torch.inf) if hidden else scores + attn_mask
         self._products[module] = query, key.mT
         self._attention(module, scores)
+        if self.calls and self.calls[-1].module == module:
+            self.calls[-1].values_BHKE = value.detach().to(HOST)
 
     def _attention(self, module: str, scores: Tensor) -> None:
         q, k = self._products.pop(module)
+        kept = self.queries < self.tokens
         shape = (self.batch, -1)
         queries_BHQE, keys_BHKE, scores_BHQK = (
-            one.reshape(*shape, *one.shape[-2:]).detach().to(HOST) for one in (q, k.mT, scores)
+            one.reshape(*shape, *one.shape[-2:]).detach().to(HOST, copy=kept)  # a view would keep all queries
+            for one, kept in (
+                (q[..., -self.queries :, :], kept),
+                (k.mT, False),
+                (scores[..., -self.queries :, :], kept),
+            )
         )
         keys = keys_BHKE.shape[2]
         if scores_BHQK.shape[1] != queries_BHQE.shape[1] or scores_BHQK.shape[-1] < keys:
@@ -141,16 +158,22 @@ def record_attention(
     ids_BT: Tensor,
     states_BTD: Tensor | None = None,
     modules: Sequence[nn.Module] = (),
-    **inputs: Tensor,
+    *,
+    positions_BT: Tensor | None = None,
+    queries: int | None = None,
 ) -> list[AttentionCall]:
     """Call a model and return what its attention layers computed, in the order of their calls.
 
     With `states_BTD`, the attention `modules` take these hidden states instead of their own. If all tokens of a row
-    have the same state, what differs between them comes from their positions alone.
+    have the same state, what differs between them comes from their positions alone. Of a long text only the last
+    `queries` are kept, since all its scores would not fit into memory.
     """
-    recorder, device = _Recorder(*ids_BT.shape), next(model.parameters()).device
+    recorder, device = _Recorder(ids_BT.shape[0], ids_BT.shape[1], queries), next(model.parameters()).device
+    given = {} if positions_BT is None else {"position_ids": positions_BT.to(device)}
+    if positions_BT is not None:  # without a mask, positions with gaps are taken for packed documents
+        given["attention_mask"] = torch.ones_like(given["position_ids"])
     with _in_module_order(model, recorder.modules), _given_states(modules, states_BTD), recorder:
-        model(ids_BT.to(device), use_cache=False, **{name: value.to(device) for name, value in inputs.items()})
+        model(ids_BT.to(device), use_cache=False, **given)
     return recorder.calls
 
 
@@ -190,6 +213,22 @@ def _given_states(modules: Sequence[nn.Module], states_BTD: Tensor | None) -> It
         yield
 
 
+@contextmanager
+def kept_outputs(modules: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
+    """Keep the outputs of modules, in the order of their calls."""
+    held: list[Tensor] = []
+
+    def keep(_: nn.Module, __: object, output: object) -> None:
+        first = output[0] if isinstance(output, tuple) else output
+        if isinstance(first, Tensor):
+            held.append(first.detach().to(HOST))
+
+    with ExitStack() as hooks:
+        for module in modules:
+            hooks.callback(module.register_forward_hook(keep).remove)
+        yield held
+
+
 def attention_modules(model: nn.Module, tokens: int = 7) -> list[nn.Module]:
     """Return the modules in which attention is computed, found by calling the model on a few tokens."""
     calls = record_attention(model, torch.arange(3, 3 + tokens)[None])
@@ -199,3 +238,27 @@ def attention_modules(model: nn.Module, tokens: int = 7) -> list[nn.Module]:
             "other libraries show no scores"
         )
     return [model.get_submodule(name) for name in dict.fromkeys(call.module for call in calls)]
+
+
+def first_layer(model: nn.Module, attention: nn.Module) -> nn.Module:
+    """Return the layer that has this attention module, whose norm comes after its input; itself if there is none."""
+    name = next(name for name, module in model.named_modules() if module is attention)
+    layer = re.match(r".*?\.\d+", name)
+    return attention if layer is None else model.get_submodule(layer[0])
+
+
+def states_before(model: nn.Module, module: nn.Module, ids_BT: Tensor) -> Tensor:
+    """Return the hidden states that a module takes."""
+    held: list[Tensor] = []
+
+    def look(_: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        for one in (*args, *kwargs.values()):
+            if isinstance(one, Tensor) and one.shape[:2] == ids_BT.shape and one.ndim == 3 and one.is_floating_point():
+                held.append(one.detach().to(HOST))
+
+    hook = module.register_forward_pre_hook(look, with_kwargs=True)
+    try:
+        record_attention(model, ids_BT)
+    finally:
+        hook.remove()
+    return held[0]

@@ -285,6 +285,32 @@ def _told_failures(found: Findings) -> str:
     return f"Of what fails at unseen lengths: {', '.join(parts)}."
 
 
+def parts_page(title: str, sections: Mapping[str, Sequence[Part]], drawings: Sequence[Drawing]) -> str:
+    """Return any result as a page in the style of the report: parts under headings, then figures."""
+    import jinja2
+
+    source = (Path(__file__).parent / "page.html").read_text(encoding="utf-8")
+    head = source[: source.index("<main>")]  # one style for all pages
+    body = """<main><p class="soft">lengthwise</p><h1>{{ title }}</h1>
+{% for heading, parts in sections.items() %}<h2>{{ heading }}</h2>
+{% for part in parts %}{% if part.content is string %}<p class="{{ styles.get(part.style, "") }}">{{ part.content }}</p>
+{% else %}{{ table(part.content) }}{% endif %}{% endfor %}{% endfor %}
+{% for drawing in drawings %}{{ figure(drawing) }}{% endfor %}
+<footer class="soft">made by lengthwise {{ version }}</footer></main></body></html>
+"""
+    template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(head + body)
+    styles = {"red": "warn", "green": "good", "dim": "soft", "bold": "verdict"}
+    return template.render(
+        title=title,
+        sections=sections,
+        drawings=drawings,
+        styles=styles,
+        version=__version__,
+        figure=_figure,
+        table=_table,
+    )
+
+
 def _figure(drawing: Drawing) -> Markup:
     """Return an image with its alternative text; everything is escaped."""
     from markupsafe import Markup

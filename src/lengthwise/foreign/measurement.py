@@ -1,0 +1,130 @@
+"""All that was found out about a model, and the doctor's verdict: the model, or the code around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lengthwise.display import Display, Part
+from lengthwise.foreign.doctor import Parting
+from lengthwise.foreign.encodings import LayerEncoding, ModelEncodings
+from lengthwise.foreign.requested import Mismatch
+from lengthwise.foreign.toggles import RIGHT, WRONG, Toggle
+
+if TYPE_CHECKING:
+    from lengthwise.foreign.changes import ChangeComparison
+    from lengthwise.foreign.few_shot import FewShot
+    from lengthwise.foreign.reach import Reach
+
+
+@dataclass(frozen=True, repr=False)
+class Measurement(Display):
+    """What positions do in a model, whether its code is right, and how far it works."""
+
+    encodings: ModelEncodings
+    mismatches: Sequence[Mismatch] = ()
+    """What the configuration asks for and is not in force."""
+    toggles: Sequence[Toggle] = ()
+    reach: Reach | None = None
+    changes: ChangeComparison | None = None
+    few_shot: FewShot | None = None
+    page: Path | None = None
+    """The page that was written."""
+
+    @property
+    def layers(self) -> Sequence[LayerEncoding]:
+        """The encoding of each layer."""
+        return self.encodings.layers
+
+    @property
+    def faults(self) -> list[str]:
+        """A sentence for each thing that is wrong."""
+        found = [one.sentence() for one in self.mismatches]
+        return [*found, *(one.sentence() for one in self.toggles if one.answer == WRONG)]
+
+    def sections(self) -> dict[str, list[Part]]:
+        """What is shown, under headings."""
+        found = {"What it is": [*self.encodings.parts()], "Is it right?": [*self._verdict()]}
+        if self.reach is not None:
+            found["How far does it work?"] = [*self.reach.parts()]
+        if self.changes is not None:
+            found["What changes at test time do"] = [*self.changes.parts()]
+        if self.few_shot is not None:
+            found["Our task, with solved examples in the prompt"] = [*self.few_shot.parts()]
+        return found
+
+    def parts(self, width: int = 80) -> Iterator[Part]:
+        """What it is, whether it is right, how far it works."""
+        for number, (heading, parts) in enumerate(self.sections().items()):
+            yield from ([Part("")] if number else [])
+            yield Part(heading, "bold")
+            yield from parts
+        if self.page is not None:
+            yield Part(f"written: {self.page}", "dim", wrap=False)
+
+    def _verdict(self) -> Iterator[Part]:
+        if self.toggles:
+            yield Part([_toggle_line(one) for one in self.toggles])
+        for fault in self.faults:
+            yield Part(f"Wrong: {fault}", "red")
+        if not self.faults:
+            yield Part("The configuration is in force, and no toggle changes the logits.", "green")
+
+    def plain(self) -> dict[str, object]:
+        """Everything that was found."""
+        return {
+            **self.encodings.plain(),
+            "mismatches": [one.plain() for one in self.mismatches],
+            "toggles": [one.plain() for one in self.toggles],
+            "faults": self.faults,
+            **{
+                name: None if part is None else part.plain()
+                for name, part in (("reach", self.reach), ("changes", self.changes), ("few_shot", self.few_shot))
+            },
+        }
+
+
+def _toggle_line(one: Toggle) -> dict[str, str]:
+    change = "" if one.change is None else f"{one.change:.1e}"
+    return {"toggle": one.name, "answer": one.answer, "largest change": change, "case": one.case}
+
+
+@dataclass(frozen=True, repr=False)
+class Diagnosis(Display):
+    """The verdict of `doctor`: what is wrong in the code around a model, or that nothing is."""
+
+    measurement: Measurement
+    compared: bool = False
+    """Whether it was compared with a reference."""
+    parting: Parting | None = None
+    """Where it first differs from the reference; None if nowhere."""
+    healthy: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "healthy", not self.measurement.faults and self.parting is None)
+
+    def parts(self, width: int = 80) -> Iterator[Part]:
+        """The verdict first, then what was looked at."""
+        if self.healthy:
+            yield Part(
+                "Nothing is wrong with the code around this model: what falls with length is the model.", "green"
+            )
+        else:
+            yield Part("The code around this model is wrong.", "red")
+        if self.compared:
+            equal = "It computes the same as the reference, in every layer and at every position tried."
+            yield Part(equal if self.parting is None else self.parting.sentence())
+        for fault in self.measurement.faults:
+            yield Part(f"Wrong: {fault}", "red")
+        right = [one.name for one in self.measurement.toggles if one.answer == RIGHT]
+        yield Part(f"Right: {', '.join(right)}.")
+        for one in self.measurement.toggles:
+            if one.change is None:
+                yield Part(f"Not offered: {one.name} ({one.case}).", "dim")
+
+    def plain(self) -> dict[str, object]:
+        """The verdict and what was looked at."""
+        parting = None if self.parting is None else self.parting.plain()
+        return {"healthy": self.healthy, "parting": parting, **self.measurement.plain()}

@@ -1,0 +1,175 @@
+"""`doctor`: healthy models are called healthy, and each planted fault is named."""
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import lengthwise as lw
+from lengthwise.cli import app
+from lengthwise.foreign.doctor import first_difference
+from lengthwise.foreign.identify import identify
+from lengthwise.foreign.requested import compare_with_configuration
+from lengthwise.foreign.toggles import NOT_OFFERED, RIGHT, WRONG, check_start_tokens, check_toggles
+from lengthwise.spec import SpecError
+from tests.foreign.faults import FAULTS
+from tests.foreign.zoo import ZOO, build
+
+pytest.importorskip("transformers")
+QUICK = {"gpt2"}
+KNOWN = {"falcon": "attention backend"}
+"""Deviations of transformers 5.23.0: Falcon adds ALiBi twice in eager attention, once in sdpa."""
+
+
+def marked(names):
+    return [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
+@pytest.mark.parametrize("name", marked(ZOO))
+def test_a_healthy_model_is_called_healthy(name, figure):
+    """No false alarm on any architecture, with the configuration compared too."""
+    found = lw.doctor(build(name))
+    figure(f"{name}: largest change {max(one.change or 0.0 for one in found.measurement.toggles):.1e}")
+    if name in KNOWN:
+        assert [one.name for one in found.measurement.toggles if one.answer == WRONG] == [KNOWN[name]]
+        assert not found.measurement.mismatches
+    else:
+        assert found.healthy, str(found)
+        assert "Nothing is wrong" in str(found)
+
+
+PLANTED = [(fault, name) for fault, (_, names, _) in FAULTS.items() for name in names]
+
+
+@pytest.mark.parametrize(
+    ("fault", "name"),
+    [one if one[1] in QUICK else pytest.param(*one, marks=pytest.mark.slow) for one in PLANTED],
+)
+def test_a_planted_fault_is_named(fault, name, figure):
+    plant, _, says = FAULTS[fault]
+    model, reference = plant(name)
+    found = lw.doctor(model, against=reference)
+    figure(f"{fault}, {name}: {found.parting.sentence() if found.parting else found.measurement.faults[0]}")
+    assert not found.healthy
+    if reference is None:
+        assert found.measurement.faults[0].startswith(says)
+    else:
+        assert found.parting is not None
+        assert found.parting.quantity == says
+
+
+def test_every_fault_is_planted_into_three_architectures():
+    assert all(len(names) >= 3 for _, names, _ in FAULTS.values())
+
+
+def test_a_model_equals_itself():
+    assert first_difference(build("llama"), build("llama")) is None
+    assert lw.doctor(build("gpt2"), against=build("gpt2")).healthy
+
+
+@pytest.mark.parametrize(
+    ("change", "layer", "quantity", "position"),
+    [
+        (lambda model: model.model.embed_tokens.weight.data.mul_(1.1), None, "embeddings", 0),
+        (lambda model: model.model.layers[2].self_attn.k_proj.weight.data.mul_(1.1), 2, "queries and keys", 0),
+        (lambda model: model.model.layers[1].self_attn.v_proj.weight.data.mul_(1.1), 1, "output", 0),
+        (lambda model: model.model.layers[3].mlp.up_proj.weight.data.mul_(1.1), 3, "outside attention", 0),
+        (lambda model: model.model.rotary_emb.inv_freq[-1].mul_(4), 0, "angles", None),
+        (lambda model: setattr(model.model.layers[3].self_attn, "use_rope", 1), 3, "angles", 1),
+    ],
+)
+def test_the_first_difference_of_two_implementations_is_named(change, layer, quantity, position):
+    port, reference = build("smollm3"), build("smollm3")
+    with torch.no_grad():
+        change(port)
+    found = first_difference(port, reference)
+    assert found is not None
+    assert (found.layer, found.quantity) == (layer, quantity)
+    assert position is None or found.position == position
+
+
+def test_a_mask_and_a_bias_that_differ_are_named():
+    wider = build("mistral", sliding_window=9)
+    found = first_difference(wider, build("mistral"))
+    assert found is not None
+    assert (found.layer, found.quantity, found.position) == (0, "mask", 8)
+    assert found.detail == "sees 9 keys, the reference 8"
+    steeper = build("mpt")
+    steeper.transformer.build_mpt_alibi_tensor = lambda *a, **k: (
+        2 * build("mpt").transformer.build_mpt_alibi_tensor(*a, **k)
+    )
+    assert (first_difference(steeper, build("mpt")) or pytest.fail("no difference")).quantity == "bias"
+    assert (first_difference(build("gpt-oss"), _without_sinks()) or pytest.fail("no difference")).quantity == "sink"
+
+
+def _without_sinks():
+    model = build("gpt-oss")
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.sinks.fill_(3.0)
+    return model
+
+
+def test_two_different_models_are_refused():
+    with pytest.raises(SpecError, match="4 and 6 attention layers"):
+        first_difference(build("llama"), build("gemma3"))
+
+
+@pytest.mark.slow
+def test_ignored_position_ids_are_found_in_inkling(figure):
+    """A deviation of transformers 5.23.0: Inkling ignores position ids and counts padding in its temperature."""
+    model = build("inkling", log_scaling_n_floor=4, log_scaling_alpha=0.5, layer_types=["hybrid"] * 2)
+    found = {one.name: one for one in check_toggles(model)}
+    figure(f"inkling with log scaling: {found['left padding'].sentence()}")
+    assert found["left padding"].answer == WRONG, "mended: take this deviation out of docs/measure.md"
+
+
+def test_a_cast_of_all_buffers_is_a_mismatch():
+    """`model.to(bfloat16).float()` leaves frequencies that were rounded."""
+    model = build("llama").to(torch.bfloat16).float()
+    found = compare_with_configuration(identify(model), model)
+    assert [one.what for one in found] == ["frequencies"]
+
+
+def test_what_a_model_does_not_offer_is_no_fault():
+    found = {one.name: one for one in check_toggles(build("bloom"))}
+    assert found["attention backend"].answer == found["packed documents"].answer == NOT_OFFERED
+    assert "refuses sdpa" in found["attention backend"].case
+
+
+def test_beginning_tokens_are_counted():
+    class Tokenizer:
+        bos_token_id, count = 1, 1
+
+        def __call__(self, text: str, verbose: bool = True) -> dict[str, list[int]]:
+            return {"input_ids": [1] * self.count + [5, 6]}
+
+    tokenizer = Tokenizer()
+    assert check_start_tokens(tokenizer).answer == RIGHT
+    tokenizer.count = 3
+    assert check_start_tokens(tokenizer).sentence().startswith("start tokens: 3 beginning tokens before a text.")
+    tokenizer.bos_token_id = None
+    assert check_start_tokens(tokenizer).answer == NOT_OFFERED
+
+
+def test_the_model_is_left_as_it_was():
+    model = build("llama").train()
+    ids = torch.arange(3, 20)[None]
+    before, kind = model.eval()(ids).logits, model.config._attn_implementation
+    model.train()
+    lw.doctor(model)
+    assert model.training
+    assert model.config._attn_implementation == kind
+    assert torch.equal(model.eval()(ids).logits, before)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+@pytest.mark.slow
+def test_doctor_from_the_command_line(tmp_path):
+    build("smollm3").save_pretrained(tmp_path / "model")
+    (other := build("smollm3")).model.layers[3].self_attn.k_proj.weight.data.mul_(2)
+    other.save_pretrained(tmp_path / "other")
+    told = CliRunner().invoke(app, ["doctor", str(tmp_path / "model")], catch_exceptions=False)
+    assert told.exit_code == 0 and "Nothing is wrong with the code around this model" in told.stdout
+    asked = ["doctor", str(tmp_path / "model"), "--against", str(tmp_path / "other")]
+    told = CliRunner().invoke(app, asked, catch_exceptions=False)
+    assert told.exit_code == 1 and "They part in layer 3: queries and keys, from position 0 on" in told.stdout

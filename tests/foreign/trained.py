@@ -1,0 +1,240 @@
+"""Small models that are trained here with plain transformers and torch, because no pretrained one can be fetched.
+
+`python -m tests.foreign.trained FOLDER` writes FOLDER/bytes, a Llama that has read the sources of Python's standard
+library byte by byte, and FOLDER/recall, a Llama that copies and recalls in the format of `foreign/prompts.py`. Each
+folder has safetensors, a configuration and a tokenizer, and `training.json` says what was learned.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import sysconfig
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from lengthwise.foreign.few_shot import few_shot
+from lengthwise.foreign.prompts import ARROW, LINE_END, solved_line
+from lengthwise.task import build_task
+from lengthwise.task.base import Task
+from lengthwise.task.sets import instances
+
+SHAPE: dict[str, Any] = {
+    **{"hidden_size": 128, "intermediate_size": 384, "num_attention_heads": 4, "num_key_value_heads": 4},
+    **{"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}, "tie_word_embeddings": False},
+}
+CONTEXT = 256
+"""The context of the byte-level model."""
+BYTES, END = 256, "<|end|>"
+"""The number of bytes, whose ids they are themselves, and the token between files."""
+Batch = Callable[[torch.Generator], tuple[Tensor, Tensor]]
+"""A generator → ids (B, T) and labels (B, T); labels of −100 are not trained on."""
+
+
+def train(model: LlamaForCausalLM, batch: Batch, steps: int, rate: float, seed: int) -> list[float]:
+    """Train with AdamW, a warm-up of a twentieth and a cosine to a tenth; return the loss of each step."""
+    generator, losses = torch.Generator().manual_seed(seed), list[float]()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.01)
+    warm = max(1, steps // 20)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda at: min(1.0, (at + 1) / warm) * (0.55 + 0.45 * math.cos(math.pi * at / steps))
+    )
+    model.train()
+    started = time.monotonic()
+    for step in range(steps):
+        ids_BT, labels_BT = batch(generator)
+        loss = model(ids_BT, labels=labels_BT, use_cache=False).loss
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        losses.append(loss.item())
+        if step % 50 == 49:
+            print(f"step {step + 1}: loss {sum(losses[-50:]) / 50:.4f}, {time.monotonic() - started:.0f} s", flush=True)
+    model.eval()
+    return losses
+
+
+def built(
+    vocabulary: int,
+    layers: int,
+    context: int,
+    end: int,
+    start: int | None,
+    seed: int,
+    **more: Any,
+) -> LlamaForCausalLM:
+    """A Llama with random weights."""
+    torch.manual_seed(seed)
+    options: dict[str, Any] = {**SHAPE, "bos_token_id": start, "eos_token_id": end, "pad_token_id": None}
+    options |= {"vocab_size": vocabulary, "num_hidden_layers": layers, "max_position_embeddings": context, **more}
+    return LlamaForCausalLM(LlamaConfig(**options))
+
+
+def saved(folder: Path, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, facts: dict[str, Any]) -> None:
+    """Write weights, configuration and tokenizer, and what is known of the training."""
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    parameters = sum(one.numel() for one in model.parameters())
+    (folder / "training.json").write_text(json.dumps({"parameters": parameters, **facts}, indent=1) + "\n")
+
+
+# --- bytes -----------------------------------------------------------------------------------------------------------
+
+
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """A tokenizer in which the id of a byte is the byte; it adds no token by itself."""
+    tokenizer = Tokenizer(models.BPE(vocab=_byte_symbols(), merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, clean_up_tokenization_spaces=False)
+
+
+def _byte_symbols() -> dict[str, int]:
+    """The characters by which the library stands for bytes: printable ones for themselves, others from 256 on."""
+    own = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(BYTES) if byte not in own]
+    return {chr(byte): byte for byte in own} | {chr(BYTES + at): byte for at, byte in enumerate(others)}
+
+
+def python_sources() -> tuple[list[Path], list[Path]]:
+    """The files of the standard library, without its tests: those that are trained on, and every 20th, held out."""
+    root = Path(sysconfig.get_path("stdlib"))
+    found = sorted((*root.glob("*.py"), *root.glob("[a-z]*/*.py")), key=lambda path: str(path.relative_to(root)))
+    found = [path for path in found if not {"test", "tests", "site-packages", "lib2to3"} & set(path.parts)]
+    return [path for at, path in enumerate(found) if at % 20], found[::20]
+
+
+def as_ids(files: list[Path]) -> Tensor:
+    """The bytes of files, each ended by the end token."""
+    return torch.cat([torch.tensor([*path.read_bytes(), BYTES], dtype=torch.int16) for path in files])
+
+
+@torch.no_grad()
+def held_out_bits(model: LlamaForCausalLM, ids_N: Tensor, rows: int = 64, context: int = CONTEXT) -> float:
+    """Bits per byte on `rows` windows of held-out files."""
+    starts = torch.linspace(0, len(ids_N) - context - 1, rows).long()
+    ids_BT = torch.stack([ids_N[start : start + context] for start in starts]).long()
+    return model(ids_BT, labels=ids_BT, use_cache=False).loss.item() / math.log(2)
+
+
+def train_bytes(
+    folder: Path, steps: int = 1000, layers: int = 4, rows: int = 8, context: int = CONTEXT, seed: int = 0
+) -> dict[str, Any]:
+    """Train the byte-level Llama, write it to `folder` and return what is known of it."""
+    trained, held_out = (as_ids(files) for files in python_sources())
+
+    def batch(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        starts = torch.randint(len(trained) - context, (rows,), generator=generator)
+        ids_BT = torch.stack([trained[start : start + context] for start in starts]).long()
+        return ids_BT, ids_BT
+
+    model = built(BYTES + 1, layers, context, BYTES, None, seed)
+    losses = train(model, batch, steps, 3e-3, seed)
+    facts = {
+        **{"python": sys.version.split()[0], "bytes": len(trained), "steps": steps, "context": context},
+        "trained_bits_per_byte": sum(losses[-50:]) / len(losses[-50:]) / math.log(2),
+        "held_out_bits_per_byte": held_out_bits(model, held_out, context=context),
+    }
+    saved(folder, model, byte_tokenizer(), facts)
+    return facts
+
+
+# --- copy and recall -------------------------------------------------------------------------------------------------
+
+TASKS = ("copy:alphabet=26:longest=8", "recall:queries=1:keys=32:values=16:longest=8")
+"""What the few-shot model learns, in documents of `LINES` solved examples of one task."""
+LINES = 5
+PAD, START, STOP = "<pad>", "<bos>", "<eos>"
+
+
+def word_tokenizer(*tasks: str) -> PreTrainedTokenizerFast:
+    """A tokenizer with a token for each symbol, for the arrow and the end of a line; it adds one for the start."""
+    words = [symbol for name in tasks for symbol in build_task(name).symbols]
+    symbols = dict.fromkeys((PAD, START, STOP, ARROW.strip(), LINE_END, *words))
+    tokenizer = Tokenizer(models.WordLevel({symbol: number for number, symbol in enumerate(symbols)}))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(" ", "removed"), pre_tokenizers.Split(LINE_END, "isolated")]
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(single=f"{START} $A", special_tokens=[(START, 1)])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=START, eos_token=STOP, pad_token=PAD)
+
+
+def train_recall(
+    folder: Path, steps: tuple[int, int] = (1000, 2000), width: int = 64, rows: int = 32, seed: int = 0
+) -> dict[str, Any]:
+    """Train the Llama that copies and recalls, write it to `folder` and return what is known of it.
+
+    Documents of several lines alone teach no recall in minutes: the loss stays where a value of the line is guessed.
+    Short sequences of pairs whose keys come again, `k7 v3 k1 v0 k7 v3`, teach it within 800 steps, so they come first.
+    """
+    tokenizer, tasks = word_tokenizer(*TASKS), [build_task(name) for name in TASKS]
+    sizes: dict[str, Any] = {"hidden_size": width, "intermediate_size": 2 * width, "num_attention_heads": width // 32}
+    sizes |= {"num_key_value_heads": width // 32, "initializer_range": 0.05}
+    model = built(len(tokenizer), 2, CONTEXT, 2, 1, seed, **sizes)
+    pairs = train(model, lambda generator: _pairs(tokenizer.get_vocab(), 4 * rows, generator), steps[0], 2e-3, seed)
+    losses = train(model, _documents(tokenizer, tasks, rows, seed), steps[1], 2e-3, seed)
+    facts: dict[str, Any] = {"steps": steps, "loss_on_pairs": sum(pairs[-50:]) / len(pairs[-50:])}
+    facts["loss"] = sum(losses[-50:]) / len(losses[-50:])
+    for name, task in zip(TASKS, tasks, strict=True):
+        facts[name] = few_shot(model, tokenizer, task, [1, 2, 4, 6, 8, 9, 10, 12, 16], examples=64).accuracy
+    saved(folder, model, tokenizer, facts)
+    return facts
+
+
+def _pairs(vocabulary: dict[str, int], rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Six pairs of a key and its value in a row, of three keys; values of keys that were there before are targets."""
+    keys = torch.tensor([number for word, number in vocabulary.items() if word[0] == "k" and word[1:].isdigit()])
+    values = torch.tensor([number for word, number in vocabulary.items() if word[0] == "v" and word[1:].isdigit()])
+    own_B3 = torch.rand(rows, len(keys), generator=generator).argsort(1)[:, :3]
+    held_B3 = torch.randint(len(values), (rows, 3), generator=generator)
+    which_B6 = torch.randint(3, (rows, 6), generator=generator)
+    again_B6 = torch.stack([(which_B6[:, :at] == which_B6[:, at : at + 1]).any(1) for at in range(6)], dim=1)
+    value_B6 = values[held_B3.gather(1, which_B6)]
+    ids_BT = torch.stack([keys[own_B3.gather(1, which_B6)], value_B6], dim=2).flatten(1)
+    labels_BT = torch.full_like(ids_BT, -100)
+    labels_BT[:, 1::2] = value_B6.masked_fill(~again_B6, -100)
+    return ids_BT, labels_BT
+
+
+def _documents(tokenizer: PreTrainedTokenizerFast, tasks: list[Task], rows: int, seed: int) -> Batch:
+    """Documents of up to `LINES` solved examples, a third of them copies; targets are the answers and ends of lines."""
+    vocabulary, drawn = tokenizer.get_vocab(), 0
+    arrow, line_end = vocabulary[ARROW.strip()], vocabulary[LINE_END]
+
+    def batch(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        nonlocal drawn
+        documents = []
+        for row in range(rows):
+            task, lines = tasks[row % 3 > 0], int(torch.randint(1, LINES + 1, (), generator=generator))
+            lengths = torch.randint(1, task.longest + 1, (lines,), generator=generator).tolist()
+            made = instances(task, "train", lengths, range(drawn, drawn + lines), seed + 1)
+            documents.append("".join(solved_line(task, instance) for instance in made))
+            drawn += lines
+        ids = tokenizer(documents).input_ids
+        ids_BT = torch.zeros(rows, max(map(len, ids)), dtype=torch.long)  # 0 is the id of padding
+        for row, own in enumerate(ids):
+            ids_BT[row, : len(own)] = torch.tensor(own)
+        lines_BT, arrows_BT = (ids_BT == line_end).long(), (ids_BT == arrow).long()
+        # An answer is what follows an arrow, up to the end of its line.
+        answers_BT = arrows_BT.cumsum(1) - arrows_BT - lines_BT.cumsum(1) + lines_BT > 0
+        return ids_BT, ids_BT.masked_fill(~answers_BT, -100)
+
+    return batch
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    where = Path(sys.argv[1])
+    for name, make in {"bytes": train_bytes, "recall": train_recall}.items():
+        if not sys.argv[2:] or name in sys.argv[2:]:
+            print(name, make(where / name), flush=True)
