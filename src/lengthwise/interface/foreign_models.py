@@ -63,7 +63,8 @@ def measure(
             from lengthwise.foreign.few_shot import few_shot
 
             found = replace(found, few_shot=few_shot(loaded, words, task, shots=shots, on_progress=say))
-    return found if to is None else _written(found, Path(to))
+    name = Path(model).name if isinstance(model, str | Path) else type(loaded).__name__
+    return found if to is None else _written(found, name, Path(to))
 
 
 def _with_reach(
@@ -107,7 +108,7 @@ def doctor(
             return Diagnosis(found, True, first_difference(loaded, reference))
 
 
-def _written(found: Measurement, to: Path) -> Measurement:
+def _written(found: Measurement, name: str, to: Path) -> Measurement:
     """Write a measurement as a page with figures, its rows and report.json into a folder."""
     import json
 
@@ -127,7 +128,7 @@ def _written(found: Measurement, to: Path) -> Measurement:
         from lengthwise.evaluation.rows import frame_to_parquet
 
         folder.write("rows.parquet", frame_to_parquet(found.few_shot.rows))
-    folder.write("index.html", parts_page("What do its positions really do?", found.sections(), drawings))
+    folder.write("index.html", parts_page(f"{name}: what do its positions really do?", found.sections(), drawings))
     return replace(found, page=to / "index.html")
 
 
