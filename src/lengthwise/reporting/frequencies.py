@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 ONE_PAIR = 0.125
 """The fraction of a head of 16 that is one pair of coordinates."""
-ALL_PAIRS = ("rope:theta=1.0", "rope:factor=1000.0:scaling=linear:theta=1.0")
+ALL_PAIRS = {
+    "rope:theta=1.0": "all pairs, period 6",
+    "rope:factor=1000.0:scaling=linear:theta=1.0": "all pairs, period 6283",
+}
 LEAST = 0.2
 """Where NoPE's own accuracy at unseen lengths is below this, nothing can be lost, and the task does not decide."""
 Values = Mapping[str, Mapping[str, Mapping[int, float]]]
@@ -100,8 +103,7 @@ def _refuted(name: str, statement: str, rule: Rule, found: Sequence[tuple[str, s
 
 def _said(found: Sequence[tuple[str, str, Estimate]]) -> str:
     return "; ".join(
-        f"{Spec.of(task).name}, {'all pairs' if name in ALL_PAIRS else f'period {_period(name):.0f}'}: "
-        f"{format_estimate(one, 2)}"
+        f"{short_task_name(task)}, {ALL_PAIRS.get(name) or f'period {_period(name):.0f}'}: {format_estimate(one, 2)}"
         for task, name, one in found
     )
 

@@ -17,6 +17,7 @@ from lengthwise.reporting.claims import StudyResults, judge_claim, last_commit_d
 from lengthwise.reporting.comparisons import PAIRS, Line
 from lengthwise.reporting.drawing import Drawing
 from lengthwise.reporting.findings import Findings
+from lengthwise.reporting.frequencies import frequency_curve, period_of
 from lengthwise.reporting.tables import Tables, is_numeric_column
 from lengthwise.reporting.words import describe_protocol, verdict
 from lengthwise.statistics.ranks import task_seed_scores
@@ -111,6 +112,8 @@ class Page(Tables):
             ]
         elif len(found.encodings) > 1:
             made = [overview.reach_drawing(found)]
+        if sum(period_of(name) is not None for name in found.encodings) > 2:
+            made.insert(0, frequency_curve(StudyResults(found, self.numbers)))
         if len(found.encodings) > PAIRS:
             made.append(overview.pair_difference_drawing(found, self.encodings_best_first(), self._every_pair()))
         return made
