@@ -173,3 +173,15 @@ def test_doctor_from_the_command_line(tmp_path):
     asked = ["doctor", str(tmp_path / "model"), "--against", str(tmp_path / "other")]
     told = CliRunner().invoke(app, asked, catch_exceptions=False)
     assert told.exit_code == 1 and "They part in layer 3: queries and keys, from position 0 on" in told.stdout
+
+
+def test_a_model_that_counts_positions_from_a_wrong_place_is_named():
+    """Planted: queries are at positions that are counted modulo 32, keys too, so a shift moves the seam."""
+    model = build("llama")
+    rotary = type(model.model.rotary_emb).forward
+    model.model.rotary_emb.forward = lambda x, position_ids: rotary(model.model.rotary_emb, x, position_ids % 32)
+    found = {one.name: one for one in check_toggles(model, relative=True)}
+    assert found["shift"].sentence().startswith("shift: all positions shifted by 1: logits change by")
+    healthy = {one.name: one for one in check_toggles(build("llama"), relative=True)}
+    assert healthy["shift"].answer == RIGHT
+    assert {one.name: one for one in check_toggles(build("gpt2"))}["shift"].answer == NOT_OFFERED

@@ -127,6 +127,17 @@ class ModelEncodings(Display):
     looked: int
     """Tokens of the longest call: a wider window was not looked for."""
 
+    @property
+    def relative(self) -> bool:
+        """Whether only distances count, and not positions themselves."""
+        return self.embedding == "none" and not any(
+            layer.temperature is None
+            or abs(layer.temperature - 1) > CLOSE
+            or (layer.rotation is not None and layer.rotation.changes_with_length)
+            or layer.chunk
+            for layer in self.layers
+        )
+
     def parts(self, width: int = 80) -> Iterator[Part]:
         """A line for each kind of layer, and whether positions are added to embeddings."""
         lines: dict[tuple[str, ...], list[int]] = {}

@@ -69,9 +69,18 @@ class Toggle:
 
 
 def check_toggles(
-    model: nn.Module, ids_T: Tensor | None = None, *, flex: bool = False, said: Callable[[str], None] = lambda _: None
+    model: nn.Module,
+    ids_T: Tensor | None = None,
+    *,
+    relative: bool = False,
+    flex: bool = False,
+    said: Callable[[str], None] = lambda _: None,
 ) -> list[Toggle]:
-    """Toggle one thing after the other; `flex` also tries FlexAttention, which takes a minute to compile on a CPU."""
+    """Toggle one thing after the other.
+
+    Only distances count in a model that is `relative`, so that it must not change with all positions shifted. `flex`
+    also tries FlexAttention, which takes a minute to compile on a CPU.
+    """
     probe = Probe.of(model, ids_T)
     found = list[Toggle]()
 
@@ -101,6 +110,7 @@ def check_toggles(
             "transformers#48892: memory and folder differ",
         ),
         ("call history", lambda: _history(probe), "transformers#27227: scaling is not set back after a long text"),
+        ("shift", lambda: _shift(probe, relative), "rotary-embedding-torch#27: positions count from a wrong place"),
         ("past the table", lambda: _past_the_table(probe), "transformers#530: positions wrap around or are clamped"),
     ]
     for name, cases, bug in steps:
@@ -234,6 +244,18 @@ def _history(probe: Probe) -> Cases:
     with offered("far positions"):
         probe.model(probe.ids_BT, position_ids=far_BT, use_cache=False)
     yield "after a call at position 100,000", probe.change(probe.model(probe.ids_BT, use_cache=False).logits)
+
+
+def _shift(probe: Probe, relative: bool) -> Cases:
+    if not relative:
+        raise NotOffered("positions themselves count in this model, not only distances")
+    if "position_ids" not in probe.takes:
+        raise NotOffered("forward takes no position_ids")
+    for shift in (1, 1000):
+        place_BT = torch.arange(probe.ids_BT.shape[1], device=probe.ids_BT.device)[None] + shift
+        with offered("shifted positions"):
+            logits_BTV = probe.model(probe.ids_BT, position_ids=place_BT, use_cache=False).logits
+        yield f"all positions shifted by {shift}", probe.change(logits_BTV)
 
 
 def _past_the_table(probe: Probe) -> Cases:

@@ -151,7 +151,7 @@ def _checked(model: nn.Module, flex: bool, say: Say, tokenizer: PreTrainedTokeni
 
     say("probing the encoding of each layer")
     found = identify(model)
-    toggles = check_toggles(model, flex=flex, said=lambda name: say(f"toggling: {name}"))
+    toggles = check_toggles(model, relative=found.relative, flex=flex, said=lambda name: say(f"toggling: {name}"))
     if tokenizer is not None:
         toggles.append(check_start_tokens(tokenizer))
     return Measurement(found, compare_with_configuration(found, model), toggles)
