@@ -273,15 +273,15 @@ def test_changes_are_compared_on_the_same_targets_and_questions(monkeypatch):
     model.register_forward_pre_hook(lambda _, args: seen.setdefault(doing[-1], []).append(args[0]) if doing else None)
     ids = torch.randint(3, VOCABULARY, (300,), generator=torch.Generator().manual_seed(1))
     specs = ["log_n", "drop_rope:layers=9"]
-    found = compare_changes(model, ids, [32, 64], specs, trained_length=32, say=doing.append)
+    found = compare_changes(model, ids, [32, 56], specs, trained_length=32, say=doing.append)
     assert {row["change"] for row in found.rows} == {"none", "log_n"}
     assert "there is no layer 9" in found.refused["drop_rope:layers=9"] and "was not measured" in str(found)
     steps = [one.removeprefix("none: ") for one in doing if one.startswith("none: ")]
     assert len(steps) == 4
     for words in steps:  # calls of other lengths read a change back
-        wanted, other = ([ids for ids in seen[f"{name}: {words}"] if ids.shape[1] in {32, 64}] for name in CHANGED)
+        wanted, other = ([ids for ids in seen[f"{name}: {words}"] if ids.shape[1] in {32, 56}] for name in CHANGED)
         assert wanted and all(one.equal(two) for one, two in zip(wanted, other, strict=True))
-    assert len({row["value"] for row in found.rows if row["measure"] == "perplexity" and row["length"] == 64}) == 2
+    assert len({row["value"] for row in found.rows if row["measure"] == "perplexity" and row["length"] == 56}) == 2
     with pytest.raises(SpecError, match="unknown change 'pi'"):
         compare_changes(model, ids, [32], ["pi:factor=2"], trained_length=32)
 

@@ -357,7 +357,7 @@ def test_the_trainings_learn_something_in_a_few_steps(tmp_path):
 
     facts = train_bytes(tmp_path / "bytes", steps=20, layers=1, rows=4, context=64)
     assert facts["held_out_bits_per_byte"] < 7
-    train_recall(tmp_path / "recall", steps=(4, 4), rows=2)
+    train_recall(tmp_path / "recall", steps=(2, 2, 2, 2), rows=8)
     for name in ("bytes", "recall"):
         files = {path.name for path in (tmp_path / name).iterdir()}
         assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= files

@@ -55,7 +55,7 @@ def changed(model: nn.Module, spec: str | Spec, trained_length: int) -> Iterator
     options = dict(spec.options)
     with ExitStack() as stack:
         # Reading back must not leave anything behind either: some models grow tables when they see far positions.
-        stack.enter_context(_restored(model))
+        stack.enter_context(restored(model))
         with in_eval_mode(model):
             if spec.name == "log_n":
                 stack.enter_context(scaled_queries(model, trained_length))
@@ -77,6 +77,8 @@ def checked_change(spec: str | Spec) -> Spec:
     for key in sorted(known - given):
         example = {"factor": "factor=4", "layers": "layers=[3,7]"}[key]
         raise SpecError(f"change {spec.name!r} needs {key!r}; write {spec.name}:{example}")
+    for key, value in spec.options:
+        (_factor if key == "factor" else _layers)(value, str(spec))
     return spec
 
 
@@ -99,7 +101,7 @@ def _layers(value: object, spec: str) -> list[int]:
 
 
 @contextmanager
-def _restored(model: nn.Module) -> Iterator[None]:
+def restored(model: nn.Module) -> Iterator[None]:
     """Give every module that holds rotary frequencies back what it had: buffers, numbers and tables."""
     kept = []
     for module, _, _ in _rotary_buffers(model):

@@ -21,6 +21,7 @@ from lengthwise.foreign.recorder import (
     kept_outputs,
     record_attention,
     states_before,
+    vocabulary_size,
 )
 from lengthwise.spec import SpecError
 
@@ -30,14 +31,14 @@ SAME = 1e-3
 
 
 @dataclass(frozen=True)
-class Parting:
+class FirstDifference:
     """The first place at which two implementations of one model differ."""
 
     layer: int | None
     """None if it is before the first layer or outside of attention."""
     quantity: str
-    """`embeddings`, `mask`, `sink`, `queries and keys`, `temperature`, `angles`, `bias`, `output` of attention (values,
-    projection), or `outside attention` (norms, feed-forward layers)."""
+    """`embeddings`, `mask`, `scale`, `sink`, `queries and keys`, `temperature`, `angles`, `bias`, `output` of attention
+    (values, projection), or `outside attention` (norms, feed-forward layers)."""
     position: int
     change: float
     """How much it differs there, relative to the size of the quantity."""
@@ -45,9 +46,11 @@ class Parting:
 
     def sentence(self) -> str:
         """Say where they part."""
-        place = "before the first layer" if self.layer is None else f"in layer {self.layer}"
+        place = "" if self.layer is None else f" in layer {self.layer}"
         more = f" ({self.detail})" if self.detail else ""
-        return f"They part {place}: {self.quantity}, from position {self.position} on, by {self.change:.2g}{more}."
+        return (
+            f"They first differ{place}: {self.quantity}, from position {self.position} on, by {self.change:.2g}{more}."
+        )
 
     def plain(self) -> dict[str, object]:
         """The parting as data."""
@@ -55,9 +58,9 @@ class Parting:
 
 
 @torch.no_grad()
-def first_difference(port: nn.Module, reference: nn.Module) -> Parting | None:
+def first_difference(port: nn.Module, reference: nn.Module) -> FirstDifference | None:
     """Return where a port of a model first differs from its reference, which has the same weights; None if nowhere."""
-    size = min(_vocabulary(port), _vocabulary(reference))
+    size = min(vocabulary_size(port), vocabulary_size(reference))
     generator = torch.Generator().manual_seed(0)
     ids_BT = torch.randint(min(3, size - 1), size, (ROWS, TOKENS), generator=generator)
     sides = [(one, attention_modules(one)) for one in (port, reference)]
@@ -69,8 +72,8 @@ def first_difference(port: nn.Module, reference: nn.Module) -> Parting | None:
     if states[0].shape != states[1].shape:
         widths = [one.shape[2] for one in states]
         raise SpecError(f"these are not two implementations of one model: widths {widths[0]} and {widths[1]}")
-    if parting := _parting(None, "embeddings", embedded, torch.arange(TOKENS)):
-        return parting
+    if found := _difference(None, "embeddings", embedded, torch.arange(TOKENS)):
+        return found
     given_BTD = torch.randn(states[0].shape, generator=generator)
     recorded = list[tuple[int, list[list[AttentionCall]], list[list[Tensor]]]]()
     for stride in STRIDES:
@@ -82,16 +85,16 @@ def first_difference(port: nn.Module, reference: nn.Module) -> Parting | None:
     for layer in range(counts[0]):
         for stride, calls, outputs in recorded:
             place_T = torch.arange(TOKENS) * stride
-            if parting := _layer_parting(layer, calls[0][layer], calls[1][layer], place_T):
-                return parting
-            if parting := _parting(layer, "output", [one[layer] for one in outputs], place_T):
-                return parting
+            if found := _in_layer(layer, calls[0][layer], calls[1][layer], place_T):
+                return found
+            if found := _difference(layer, "output", [one[layer] for one in outputs], place_T):
+                return found
+    for layer in range(1, counts[0]):
+        inputs = [states_before(model, modules[layer], ids_BT) for model, modules in sides]
+        if found := _difference(layer - 1, "outside attention", inputs, torch.arange(TOKENS)):
+            return found
     logits = [model(ids_BT.to(next(model.parameters()).device), use_cache=False).logits.to(HOST) for model, _ in sides]
-    return _parting(counts[0] - 1, "outside attention", logits, torch.arange(TOKENS))
-
-
-def _vocabulary(model: nn.Module) -> int:
-    return model.get_input_embeddings().num_embeddings  # pyrefly: ignore
+    return _difference(counts[0] - 1, "outside attention", logits, torch.arange(TOKENS))
 
 
 def _attention(
@@ -101,10 +104,10 @@ def _attention(
     places_BT = None if stride == 1 else (torch.arange(TOKENS) * stride)[None].expand(ROWS, TOKENS)
     with kept_outputs(modules) as outputs:
         calls = record_attention(model, ids_BT, states_BTD, modules, positions_BT=places_BT)
-    return calls, outputs
+    return calls, [outputs[module] for module in modules]
 
 
-def _parting(layer: int | None, quantity: str, both: Sequence[Tensor], place_T: Tensor) -> Parting | None:
+def _difference(layer: int | None, quantity: str, both: Sequence[Tensor], place_T: Tensor) -> FirstDifference | None:
     """Return the first position at which two tensors differ by more than rounding."""
     port_BTX, reference_BTX = both
     size = float(reference_BTX.double().std().clamp(min=1e-12))
@@ -113,43 +116,50 @@ def _parting(layer: int | None, quantity: str, both: Sequence[Tensor], place_T: 
     if float(change_T.max()) <= SAME:
         return None
     first = int((change_T > SAME).int().argmax())
-    return Parting(layer, quantity, int(place_T[first]), float(change_T[first]))
+    return FirstDifference(layer, quantity, int(place_T[first]), float(change_T[first]))
 
 
-def _layer_parting(layer: int, port: AttentionCall, reference: AttentionCall, place_T: Tensor) -> Parting | None:
+def _in_layer(layer: int, port: AttentionCall, reference: AttentionCall, place_T: Tensor) -> FirstDifference | None:
     """Compare mask, sink and scores of a layer; if scores differ, say which part of them does."""
     seen_BHQK, other_BHQK = (one.scores_BHQK > HIDDEN for one in (port, reference))
     if bool((seen_BHQK != other_BHQK).any()):
         query = int((seen_BHQK != other_BHQK).any(-1).any(0).any(0).int().argmax())
         counts = [int(one[0, 0, query].sum()) for one in (seen_BHQK, other_BHQK)]
         detail = f"sees {counts[0]} keys, the reference {counts[1]}"
-        return Parting(layer, "mask", int(place_T[query]), abs(counts[0] - counts[1]), detail)
+        return FirstDifference(layer, "mask", int(place_T[query]), abs(counts[0] - counts[1]), detail)
     if port.sinks_BHQS.shape != reference.sinks_BHQS.shape:
         detail = f"{port.sinks_BHQS.shape[-1]} columns, the reference has {reference.sinks_BHQS.shape[-1]}"
-        return Parting(layer, "sink", 0, 1.0, detail)
+        return FirstDifference(layer, "sink", 0, 1.0, detail)
     if port.sinks_BHQS.numel():
         sinks = [one.sinks_BHQS.transpose(1, 2) for one in (port, reference)]
-        if parting := _parting(layer, "sink", sinks, place_T):
-            return parting
+        if found := _difference(layer, "sink", sinks, place_T):
+            return found
     scores = [
         without_row_mean(one.scores_BHQK.double(), seen_BHQK).transpose(1, 2) for one in (port, reference)
     ]  # a constant in a row changes no softmax
-    parting = _parting(layer, "scores", scores, place_T)
-    return parting and _cause(layer, port, reference, place_T, parting)
+    found = _difference(layer, "scores", scores, place_T)
+    return found and _cause(layer, port, reference, place_T, found)
 
 
-def _cause(layer: int, port: AttentionCall, reference: AttentionCall, place_T: Tensor, parting: Parting) -> Parting:
+def _cause(
+    layer: int, port: AttentionCall, reference: AttentionCall, place_T: Tensor, parting: FirstDifference
+) -> FirstDifference:
     """Say why scores differ. Turning a query and a key of one position by one angle does not change their product."""
+    scales = [score_scale(one) for one in (port, reference)]
+    if (difference := float((scales[0] / scales[1] - 1).abs().max())) > SAME:
+        return FirstDifference(layer, "scale", int(place_T[0]), difference)
     own = [_diagonal(one) for one in (port, reference)]
     seen_BHQK = reference.scores_BHQK > HIDDEN
-    if at_own := _parting(layer, "temperature", own, place_T):
+    if at_own := _difference(layer, "temperature", own, place_T):
         start = at_own.position == int(place_T[0])
-        return at_own if not start else Parting(layer, "queries and keys", at_own.position, at_own.change)
+        return at_own if not start else FirstDifference(layer, "queries and keys", at_own.position, at_own.change)
     products = [
         (score_scale(one)[:, None, None] * one.products_BHQK.double()).masked_fill(~seen_BHQK, 0.0).transpose(1, 2)
         for one in (port, reference)
     ]
-    return _parting(layer, "angles", products, place_T) or Parting(layer, "bias", parting.position, parting.change)
+    return _difference(layer, "angles", products, place_T) or FirstDifference(
+        layer, "bias", parting.position, parting.change
+    )
 
 
 def _diagonal(call: AttentionCall) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -93,6 +94,12 @@ class LayerEncoding:
     temperature: float | None
     """The largest factor by which queries grow with their position; None if the bias depends on the content."""
 
+    @property
+    def number(self) -> int | None:
+        """The number of the layer, from the name of its module; None if it has none."""
+        found = re.search(r"\.(\d+)(\.|$)", self.module)
+        return None if found is None else int(found[1])
+
     def line(self) -> dict[str, str]:
         """The cells of the layer's line in the table."""
         cells, turned = dict.fromkeys(COLUMNS, ""), self.rotation
@@ -141,8 +148,8 @@ class ModelEncodings(Display):
     def parts(self, width: int = 80) -> Iterator[Part]:
         """A line for each kind of layer, and whether positions are added to embeddings."""
         lines: dict[tuple[str, ...], list[int]] = {}
-        for number, layer in enumerate(self.layers):
-            lines.setdefault(tuple(layer.line().values()), []).append(number)
+        for place, layer in enumerate(self.layers):
+            lines.setdefault(tuple(layer.line().values()), []).append(place if layer.number is None else layer.number)
         yield Part([{"layers": ranges(own), **dict(zip(COLUMNS, line, strict=True))} for line, own in lines.items()])
         if self.embedding != "none":
             yield Part(f"Positions are added to the embeddings, before the first layer ({self.embedding}).")
@@ -152,7 +159,11 @@ class ModelEncodings(Display):
 
     def plain(self) -> dict[str, object]:
         """Everything that was found, layer by layer."""
-        return {"embedding": self.embedding, "looked": self.looked, "layers": [asdict(layer) for layer in self.layers]}
+        return {
+            "embedding": self.embedding,
+            "looked": self.looked,
+            "layers": [{**layer.line(), **asdict(layer)} for layer in self.layers],
+        }
 
 
 def ranges(numbers: Sequence[int]) -> str:

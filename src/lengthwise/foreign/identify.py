@@ -22,6 +22,7 @@ from lengthwise.foreign.recorder import (
     kept_outputs,
     record_attention,
     states_before,
+    vocabulary_size,
 )
 from lengthwise.spec import SpecError
 
@@ -29,6 +30,8 @@ TOKENS, CONTENTS = 48, 6
 """Tokens of a probe, and different contents."""
 STRIDES = (1, 16, 256, 4096)
 """Distances between the positions of neighbouring tokens: slow frequencies show only far apart."""
+USUAL = 1024
+"""How far a window is looked for that no configuration names."""
 FARTHEST = 8194
 """The most tokens of a call that looks for a wide window."""
 HIDDEN = -1e4
@@ -39,7 +42,8 @@ def identify(model: nn.Module) -> ModelEncodings:
     """Probe a causal language model in eval mode; its attention is torch's own, fused or step by step."""
     if (dtype := next(model.parameters()).dtype) not in {torch.float32, torch.float64}:
         raise SpecError(f"frequencies cannot be read from a model in {dtype}: convert it first, model.float()")
-    ids_BT = torch.full((CONTENTS, TOKENS), 7)
+    size = vocabulary_size(model)
+    ids_BT = torch.full((CONTENTS, TOKENS), 7 % size)
     generator, modules = torch.Generator().manual_seed(0), attention_modules(model)
     width = states_before(model, modules[0], ids_BT).shape[2]
     constant_BTD = torch.randn(CONTENTS, 1, width, generator=generator).expand(-1, TOKENS, -1)
@@ -54,7 +58,8 @@ def identify(model: nn.Module) -> ModelEncodings:
     with kept_outputs(modules) as outputs:
         record_attention(model, ids_BT, constant_BTD, modules)
     layers = [
-        _layer([calls[number] for calls in by_stride], other, outputs[number]) for number, other in enumerate(varied)
+        _layer([calls[number] for calls in by_stride], other, outputs[model.get_submodule(other.module)])
+        for number, other in enumerate(varied)
     ]
     looked, wide = _wide_windows(model)
     for number, (window, chunk) in enumerate(wide):
@@ -67,12 +72,14 @@ def _wide_windows(model: nn.Module) -> tuple[int, list[tuple[int | None, int | N
     """Look for windows and chunks wider than the probe; the configuration says only how far to look."""
     config = getattr(model, "config", None)
     named = [getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size", "window_size")]
-    tokens = max((one for one in named if isinstance(one, int)), default=0) + 2
+    longest = getattr(config, "max_position_embeddings", None)
+    usual = min(longest, USUAL) if isinstance(longest, int) else TOKENS
+    tokens = min(max([usual, *(one + 2 for one in named if isinstance(one, int))]), FARTHEST)
     if tokens <= TOKENS:
         return TOKENS, []
-    tokens = min(tokens, FARTHEST)
+    size = vocabulary_size(model)
     try:
-        calls = record_attention(model, torch.full((1, tokens), 7), queries=2)
+        calls = record_attention(model, torch.full((1, tokens), 7 % size), queries=2)
     except (IndexError, RuntimeError, ValueError):  # past the end of a table
         return TOKENS, []
     found = list[tuple[int | None, int | None]]()
@@ -103,6 +110,8 @@ def _is_constant(values: Tensor, axis: int) -> bool:
 
 
 def _window_and_chunk(visible_QK: Tensor) -> tuple[int | None, int | None]:
+    if bool(visible_QK.triu(1).any()):
+        raise SpecError("attention is not causal: a token sees later ones, as in an encoder; this is no decoder")
     counts = visible_QK.sum(1).tolist()
     if counts == list(range(1, len(counts) + 1)):
         return None, None

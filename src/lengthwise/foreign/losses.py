@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
-from math import exp
+from math import exp, isfinite
 from typing import Any
 
 import torch
@@ -128,6 +128,8 @@ def require_aligned_logits(model: nn.Module, ids_T: Tensor) -> None:
         changed_BT[:, place] = others
         moved_BT = (last_logits(model, changed_BT, len(ids_T)) - logits).float().abs().amax(-1)
     most = float(moved_BT.max())
+    if not isfinite(most):
+        raise SpecError("the logits of this model are not finite, so nothing can be measured")
     if most <= 1e-6 * float(logits.float().abs().max()):
         return
     first = int((moved_BT.amax(0) > 0.01 * most).nonzero()[0])

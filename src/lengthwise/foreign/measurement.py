@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lengthwise.display import Display, Part
-from lengthwise.foreign.doctor import Parting
+from lengthwise.foreign.doctor import FirstDifference
 from lengthwise.foreign.encodings import LayerEncoding, ModelEncodings
 from lengthwise.foreign.requested import Mismatch
-from lengthwise.foreign.toggles import RIGHT, WRONG, Toggle
+from lengthwise.foreign.toggles import NOT_OFFERED, RIGHT, WRONG, Toggle
 
 if TYPE_CHECKING:
     from lengthwise.foreign.changes import ChangeComparison
@@ -70,7 +70,9 @@ class Measurement(Display):
         for fault in self.faults:
             yield Part(f"Wrong: {fault}", "red")
         if not self.faults:
-            yield Part("The configuration is in force, and no toggle changes the logits.", "green")
+            yield Part(
+                "Encodings, frequencies, slopes and windows are as configured, and no toggle changes anything.", "green"
+            )
 
     def plain(self) -> dict[str, object]:
         """Everything that was found."""
@@ -98,7 +100,7 @@ class Diagnosis(Display):
     measurement: Measurement
     compared: bool = False
     """Whether it was compared with a reference."""
-    parting: Parting | None = None
+    parting: FirstDifference | None = None
     """Where it first differs from the reference; None if nowhere."""
     healthy: bool = field(init=False)
 
@@ -108,9 +110,7 @@ class Diagnosis(Display):
     def parts(self, width: int = 80) -> Iterator[Part]:
         """The verdict first, then what was looked at."""
         if self.healthy:
-            yield Part(
-                "Nothing is wrong with the code around this model: what falls with length is the model.", "green"
-            )
+            yield Part("No fault was found in the code around this model. If it fails, it is the model.", "green")
         else:
             yield Part("The code around this model is wrong.", "red")
         if self.compared:
@@ -120,8 +120,9 @@ class Diagnosis(Display):
             yield Part(f"Wrong: {fault}", "red")
         right = [one.name for one in self.measurement.toggles if one.answer == RIGHT]
         yield Part(f"Right: {', '.join(right)}.")
+        yield Part(f"Windows were looked for in {self.measurement.encodings.looked} tokens.", "dim")
         for one in self.measurement.toggles:
-            if one.change is None:
+            if one.answer == NOT_OFFERED:
                 yield Part(f"Not offered: {one.name} ({one.case}).", "dim")
 
     def plain(self) -> dict[str, object]:

@@ -214,14 +214,14 @@ def _given_states(modules: Sequence[nn.Module], states_BTD: Tensor | None) -> It
 
 
 @contextmanager
-def kept_outputs(modules: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
-    """Keep the outputs of modules, in the order of their calls."""
-    held: list[Tensor] = []
+def kept_outputs(modules: Sequence[nn.Module]) -> Iterator[dict[nn.Module, Tensor]]:
+    """Keep the output of each module."""
+    held: dict[nn.Module, Tensor] = {}
 
-    def keep(_: nn.Module, __: object, output: object) -> None:
-        first = output[0] if isinstance(output, tuple) else output
+    def keep(module: nn.Module, _: object, output: object) -> None:
+        first = output[0] if isinstance(output, tuple | list) else output
         if isinstance(first, Tensor):
-            held.append(first.detach().to(HOST))
+            held[module] = first.detach().to(HOST)
 
     with ExitStack() as hooks:
         for module in modules:
@@ -229,22 +229,30 @@ def kept_outputs(modules: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
         yield held
 
 
+def vocabulary_size(model: nn.Module) -> int:
+    """Return the number of tokens that a model knows."""
+    try:
+        return model.get_input_embeddings().num_embeddings  # pyrefly: ignore
+    except (AttributeError, NotImplementedError):
+        return getattr(getattr(model, "config", None), "vocab_size", 100)
+
+
 def attention_modules(model: nn.Module, tokens: int = 7) -> list[nn.Module]:
     """Return the modules in which attention is computed, found by calling the model on a few tokens."""
-    calls = record_attention(model, torch.arange(3, 3 + tokens)[None])
+    calls = record_attention(model, torch.arange(3, 3 + tokens)[None] % vocabulary_size(model))
     if not calls:
         raise SpecError(
-            "no attention was seen in this model: load it with attn_implementation='eager' or 'sdpa'; kernels of "
-            "other libraries show no scores"
+            "no attention was seen in this model: it has none, or kernels of other libraries, which show no scores; "
+            "then load it with attention eager or sdpa"
         )
     return [model.get_submodule(name) for name in dict.fromkeys(call.module for call in calls)]
 
 
 def first_layer(model: nn.Module, attention: nn.Module) -> nn.Module:
-    """Return the layer that has this attention module, whose norm comes after its input; itself if there is none."""
+    """Return the first of the layers to which an attention module belongs: its norm comes after its input."""
     name = next(name for name, module in model.named_modules() if module is attention)
-    layer = re.match(r".*?\.\d+", name)
-    return attention if layer is None else model.get_submodule(layer[0])
+    layer = re.match(r"(.*?\.)\d+", name)
+    return attention if layer is None else model.get_submodule(f"{layer[1]}0")
 
 
 def states_before(model: nn.Module, module: nn.Module, ids_BT: Tensor) -> Tensor:

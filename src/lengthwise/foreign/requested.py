@@ -6,13 +6,17 @@ the way (a scaling that is not applied, a base that was not read) differs from t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from math import log
 from typing import Any
 
 from torch import nn
 
 from lengthwise.foreign.encodings import LayerEncoding, ModelEncodings, Rotation, ranges
+from lengthwise.foreign.identify import STRIDES, TOKENS
+from lengthwise.foreign.recorder import vocabulary_size
 
 NOPE_IN_FULL_ATTENTION = frozenset({"cohere2", "exaone4", "exaone4_5", "exaone_moe", "afmoe", "flint"})
 """Models whose layers with full attention have no rotation, which their configurations do not say."""
@@ -53,6 +57,8 @@ class Request:
     factor: float | None = None
     changes_with_length: bool = False
     alibi: bool = False
+    slopes: tuple[float, ...] = ()
+    temperature: float = 1.0
     window: int | None = None
     chunk: int | None = None
 
@@ -63,11 +69,14 @@ def compare_with_configuration(found: ModelEncodings, model: nn.Module) -> list[
     if config is None or not hasattr(config, "model_type"):
         return []
     by_text: dict[tuple[str, str, str], list[int]] = {}
-    for number, layer in enumerate(found.layers):
+    for place, layer in enumerate(found.layers):
+        number = place if layer.number is None else layer.number
         for line in _differences(request(config, number), layer, found.looked):
             by_text.setdefault(line, []).append(number)
-    for name in unused_parameters(model):
+    for name in unused_parameters(model, [layer.module for layer in found.layers]):
         by_text.setdefault(("parameters", name, "changes nothing in the logits"), [])
+    if found.embedding == "none" and (table := _position_table(model)):
+        by_text.setdefault(("positions", table, "changes nothing with the position"), [])
     return [Mismatch(ranges(own), *line) for line, own in by_text.items()]
 
 
@@ -85,13 +94,42 @@ def request(config: Any, number: int) -> Request:  # noqa: ANN401 (configuration
     alibi = bool(_get(config, "alibi")) or config.model_type == "bloom"
     if config.model_type == "mpt":
         alibi = bool(config.attn_config.alibi)
+    if _get(config, "position_embedding_type") == "nope":
+        return Request(False, window=window, chunk=chunk)
     without, bases = _get(config, "no_rope_layers"), _get(config, "layer_rope_theta")
     if alibi or (without and not without[number]) or (bases and not bases[number]):
-        return Request(False, alibi=alibi, window=window, chunk=chunk)
+        return Request(False, alibi=alibi, slopes=_slopes(config) if alibi else (), window=window, chunk=chunk)
     if config.model_type in NOPE_IN_FULL_ATTENTION and kind == "full_attention":
         return Request(False, window=window, chunk=chunk)
     frequencies, factor, changes = _rotation(config, kind, _head_width(config, number))
-    return Request(bool(frequencies) or None, frequencies, factor, changes, window=window, chunk=chunk)
+    return Request(
+        bool(frequencies) or None,
+        frequencies,
+        factor,
+        changes,
+        temperature=_temperature(config),
+        window=window,
+        chunk=chunk,
+    )
+
+
+def _slopes(config: Any) -> tuple[float, ...]:  # noqa: ANN401
+    """Return ALiBi's slopes; none if the number of heads is no power of two, where models differ."""
+    heads = _get(config, "n_heads") or _get(config, "n_head") or _get(config, "num_attention_heads")
+    if not isinstance(heads, int) or heads & (heads - 1):
+        return ()
+    most = config.attn_config.alibi_bias_max if config.model_type == "mpt" else 8
+    scale = (config.hidden_size // heads) ** -0.5 if config.model_type == "falcon" else 1.0
+    return tuple(scale * 2 ** (-most * (head + 1) / heads) for head in range(heads))
+
+
+def _temperature(config: Any) -> float:  # noqa: ANN401
+    """Return by how much queries grow up to the farthest position probed, in models that say it (Ministral 3)."""
+    own = _get(config, "rope_parameters") or {}
+    beta, first = own.get("llama_4_scaling_beta"), own.get("original_max_position_embeddings")
+    if not beta or not first:
+        return 1.0
+    return 1 + beta * log(1 + (TOKENS - 1) * STRIDES[-1] // first)
 
 
 def _get(config: Any, name: str) -> Any:  # noqa: ANN401
@@ -143,13 +181,29 @@ def _differences(wanted: Request, layer: LayerEncoding, looked: int) -> list[tup
         found.append(("encoding", "rope" if wanted.rope else "alibi" if wanted.alibi else "nope", layer.name))
     elif wanted.alibi and not layer.slopes:
         found.append(("encoding", "alibi", layer.name))
+    elif wanted.slopes and not _close(wanted.slopes, layer.slopes, 0.02):
+        found.append(("slopes", _range(wanted.slopes), _range(layer.slopes)))
     elif wanted.frequencies and layer.rotation is not None:
         found += _rotation_differences(wanted, layer.rotation)
-    in_force = layer.window or layer.chunk
-    asked = wanted.window or wanted.chunk
-    if asked != in_force and (asked or 0) < looked:
-        found.append(("window", "all" if asked is None else str(asked), "all" if in_force is None else str(in_force)))
+    asked_for = wanted.temperature != 1.0  # other models have temperatures of which their configurations say nothing
+    if asked_for and layer.temperature is not None and abs(layer.temperature / wanted.temperature - 1) > 0.01:
+        found.append(("temperature", f"up to × {wanted.temperature:.4g}", f"up to × {layer.temperature:.4g}"))
+    asked, in_force = (wanted.window, wanted.chunk), (layer.window, layer.chunk)
+    if asked != in_force and (wanted.window or wanted.chunk or 0) < looked:
+        found.append(("window", _window(*asked), _window(*in_force)))
     return found
+
+
+def _close(asked: Sequence[float], got: Sequence[float], most: float) -> bool:
+    return len(asked) == len(got) and all(abs(one / other - 1) <= most for one, other in zip(got, asked, strict=True))
+
+
+def _range(slopes: Sequence[float]) -> str:
+    return f"{slopes[0]:.3g} to {slopes[-1]:.3g}"
+
+
+def _window(window: int | None, chunk: int | None) -> str:
+    return str(window) if window else f"chunks of {chunk}" if chunk else "all"
 
 
 def _rotation_differences(wanted: Request, turned: Rotation) -> list[tuple[str, str, str]]:
@@ -181,18 +235,43 @@ def _first_difference(wanted: Request, turned: Rotation) -> int | None:
     return None
 
 
-def unused_parameters(model: nn.Module) -> Sequence[str]:
-    """Return the kinds of parameters that take no part in the logits, such as sinks that a backend drops."""
+def _position_table(model: nn.Module) -> str:
+    """Return the name of a table that has a row for each position; nothing if there is none."""
+    last = _get(model.config, "max_position_embeddings")
+    sizes = {last, (last or 0) + 2} - {vocabulary_size(model)}  # OPT has two rows more
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Embedding) and module.num_embeddings in sizes:
+            return name
+    return ""
+
+
+def unused_parameters(model: nn.Module, attention: Sequence[str]) -> list[str]:
+    """Return parameters of layers with attention that take no part in the logits, such as sinks that a backend drops.
+
+    Experts of a mixture are left out: no token may have been sent to them.
+    """
     import torch
 
-    device = next(model.parameters()).device
-    logits_BTV = model(torch.arange(3, 11, device=device)[None], use_cache=False).logits
-    chosen = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
-    gradients = torch.autograd.grad(logits_BTV.float().square().sum(), [one for _, one in chosen], allow_unused=True)
-    unused = [name for (name, _), gradient in zip(chosen, gradients, strict=True) if gradient is None]
-    # An expert of a mixture that no token was sent to is no fault: only what is unused in every layer counts.
-    kinds: dict[str, list[bool]] = {}
-    for name, _ in chosen:
+    device, size = next(model.parameters()).device, vocabulary_size(model)
+    layers = {found[1] for name in attention if (found := re.match(r"(.*?\.)\d+", name))}
+    chosen = [(name, one) for name, one in model.named_parameters() if name.startswith(tuple(layers))]
+    were = [one.requires_grad for _, one in chosen]
+    try:
+        with torch.enable_grad():
+            for _, one in chosen:
+                one.requires_grad_(True)
+            logits_BTV = model(torch.arange(3, 11, device=device)[None] % size, use_cache=False).logits
+            total = logits_BTV.float().square().sum()
+            gradients = torch.autograd.grad(total, [one for _, one in chosen], allow_unused=True) if chosen else ()
+    finally:
+        for (_, one), before in zip(chosen, were, strict=True):
+            one.requires_grad_(before)
+    unused: dict[str, list[str]] = {}
+    used = set[str]()
+    for (name, _), gradient in zip(chosen, gradients, strict=True):
         kind = ".".join("*" if part.isdigit() else part for part in name.split("."))
-        kinds.setdefault(kind, []).append(name in unused)
-    return [kind for kind, all_unused in kinds.items() if all(all_unused) and "expert" not in kind]
+        if gradient is None:
+            unused.setdefault(kind, []).append(name)
+        else:
+            used.add(kind)
+    return [kind if kind not in used else ", ".join(names) for kind, names in unused.items() if "expert" not in kind]

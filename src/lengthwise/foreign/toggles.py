@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from lengthwise.foreign.calls import (
     SAME,
     Cases,
+    Failed,
     NotOffered,
     Probe,
     batch_cases,
@@ -61,7 +62,7 @@ class Toggle:
             "logits": f": logits change by {self.change:.2g} standard deviations",
             "keys": f": keys change by {self.change:.0%}",
         }.get(self.quantity, "")
-        return f"{self.name}: {self.case}{size}. Resembles {self.resembles}."
+        return f"{self.name}: {self.case}{size}. A public bug with this symptom: {self.resembles}."
 
     def plain(self) -> dict[str, object]:
         """The toggle as data."""
@@ -69,8 +70,7 @@ class Toggle:
 
 
 def check_toggles(
-    model: nn.Module,
-    ids_T: Tensor | None = None,
+    probe: Probe,
     *,
     relative: bool = False,
     flex: bool = False,
@@ -81,14 +81,14 @@ def check_toggles(
     Only distances count in a model that is `relative`, so that it must not change with all positions shifted. `flex`
     also tries FlexAttention, which takes a minute to compile on a CPU.
     """
-    probe = Probe.of(model, ids_T)
     found = list[Toggle]()
 
     def padded() -> bool:  # a fault of padding alone is not blamed on the cache
-        return found[0].answer == RIGHT
+        return next(one for one in found if one.name == "left padding").answer == RIGHT
 
     backends = ("eager", "sdpa", *(("flex_attention",) if flex else ()))
     steps: list[tuple[str, Callable[[], Cases], str]] = [
+        ("call history", lambda: _history(probe), "transformers#27227: scaling is not set back after a long text"),
         ("left padding", lambda: padding_cases(probe), "transformers#22161, nnsight#672: positions count padding"),
         ("batch", lambda: batch_cases(probe), "transformers#28385: results depend on the batch"),
         (
@@ -109,7 +109,6 @@ def check_toggles(
             lambda: _reload(probe),
             "transformers#48892: memory and folder differ",
         ),
-        ("call history", lambda: _history(probe), "transformers#27227: scaling is not set back after a long text"),
         ("shift", lambda: _shift(probe, relative), "rotary-embedding-torch#27: positions count from a wrong place"),
         ("past the table", lambda: _past_the_table(probe), "transformers#530: positions wrap around or are clamped"),
     ]
@@ -141,6 +140,8 @@ def _toggle(name: str, cases: Callable[[], Cases], bug: str) -> Toggle:
                 failing = failing or (case if change > SAME else "")
     except NotOffered as reason:
         return Toggle(name, NOT_OFFERED, None, str(reason))
+    except Failed as reason:
+        return Toggle(name, WRONG, None, str(reason), bug, "nothing")
     quantity = "keys" if name == "dtype" else "logits"
     return Toggle(name, WRONG if failing else RIGHT, largest, failing, bug if failing else "", quantity)
 
@@ -151,7 +152,9 @@ def _toggle(name: str, cases: Callable[[], Cases], bug: str) -> Toggle:
 def _dtype(probe: Probe) -> Cases:
     """Compare keys in bf16 with those in float32, near and far: only angles in bf16 make far ones worse."""
     tokens = probe.ids_BT.shape[1]
-    with offered("bf16"):
+    if (size := sum(one.numel() for one in probe.model.parameters())) > RELOADED:
+        raise NotOffered(f"{size:,} parameters are not copied")
+    with offered("bf16", (Exception,)):
         exact, rounded = deepcopy(probe.model), deepcopy(probe.model)
         for one in exact.parameters():
             one.copy_(one.bfloat16().float())
@@ -224,8 +227,10 @@ def _reload(probe: Probe) -> Cases:
         raise NotOffered("the model has no save_pretrained")
     if (size := sum(one.numel() for one in model.parameters())) > RELOADED:
         raise NotOffered(f"{size:,} parameters are not written to disk")
+    config = deepcopy(model.config)
     with tempfile.TemporaryDirectory() as folder, offered("save and reload"):
         model.save_pretrained(folder)
+        vars(model.config).update(vars(config))  # saving writes the dtype into it
         again = type(model).from_pretrained(
             folder,
             local_files_only=True,
@@ -241,19 +246,19 @@ def _history(probe: Probe) -> Cases:
     if "position_ids" not in probe.takes:
         raise NotOffered("forward takes no position_ids")
     far_BT = torch.arange(probe.ids_BT.shape[1], device=probe.ids_BT.device)[None] + 100_000
-    with offered("far positions"):
+    with offered("far positions", (Exception,)):  # the end of a table
         probe.model(probe.ids_BT, position_ids=far_BT, use_cache=False)
     yield "after a call at position 100,000", probe.change(probe.model(probe.ids_BT, use_cache=False).logits)
 
 
 def _shift(probe: Probe, relative: bool) -> Cases:
     if not relative:
-        raise NotOffered("positions themselves count in this model, not only distances")
+        raise NotOffered("positions are absolute")
     if "position_ids" not in probe.takes:
         raise NotOffered("forward takes no position_ids")
     for shift in (1, 1000):
         place_BT = torch.arange(probe.ids_BT.shape[1], device=probe.ids_BT.device)[None] + shift
-        with offered("shifted positions"):
+        with offered("shifted positions", (Exception,)):  # the end of a table
             logits_BTV = probe.model(probe.ids_BT, position_ids=place_BT, use_cache=False).logits
         yield f"all positions shifted by {shift}", probe.change(logits_BTV)
 

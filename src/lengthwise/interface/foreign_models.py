@@ -49,12 +49,20 @@ def measure(
     ['rope', 'rope']
     """
     from lengthwise.evaluation.cases import parse_lengths
+    from lengthwise.foreign.changes import checked_change
+    from lengthwise.task import build_task
 
     contexts = parse_lengths(lengths) if isinstance(lengths, str) else lengths
+    for change in changes:  # mistakes are said before a model is loaded
+        checked_change(change)
+    if task is not None:
+        build_task(task)
+    if isinstance(text, Path) and not text.is_file():
+        raise SpecError(f"there is no text {text}")
     if contexts is None and (changes or text is not None):
         raise SpecError("give the contexts at which it is measured too, e.g. --lengths 256..4096:x2")
     loaded = _loaded(model, attention)
-    with _in_evaluation(loaded), progress() as say:
+    with _unchanged(loaded), progress() as say:
         words = _tokenizer(model, tokenizer, required=contexts is not None or task is not None)
         found = _checked(loaded, flex, say, words)
         if contexts is not None and words is not None:
@@ -98,13 +106,13 @@ def doctor(
     from lengthwise.foreign.measurement import Diagnosis
 
     loaded = _loaded(model, attention)
-    with _in_evaluation(loaded), progress() as say:
+    with _unchanged(loaded), progress() as say:
         found = _checked(loaded, flex, say, _tokenizer(model, None, required=False))
         if against is None:
             return Diagnosis(found)
         reference = _loaded(against, attention)
         say("comparing with the reference, layer by layer")
-        with _in_evaluation(reference):
+        with _unchanged(reference):
             return Diagnosis(found, True, first_difference(loaded, reference))
 
 
@@ -133,25 +141,27 @@ def _written(found: Measurement, name: str, to: Path) -> Measurement:
 
 
 @contextmanager
-def _in_evaluation(model: nn.Module) -> Iterator[None]:
-    was_training = model.training
-    model.eval()
-    try:
+def _unchanged(model: nn.Module) -> Iterator[None]:
+    """Put a model into evaluation mode, and leave its modules and rotary buffers as they were."""
+    from lengthwise.foreign.changes import restored
+    from lengthwise.foreign.losses import in_eval_mode
+
+    with in_eval_mode(model), restored(model):
         yield
-    finally:
-        model.train(was_training)
 
 
 def _checked(model: nn.Module, flex: bool, say: Say, tokenizer: PreTrainedTokenizerBase | None) -> Measurement:
     """Return the encodings, what the configuration asks for, and the toggles."""
+    from lengthwise.foreign.calls import Probe
     from lengthwise.foreign.identify import identify
     from lengthwise.foreign.measurement import Measurement
     from lengthwise.foreign.requested import compare_with_configuration
     from lengthwise.foreign.toggles import check_start_tokens, check_toggles
 
+    probe = Probe.of(model)  # before anything that a later call could depend on
     say("probing the encoding of each layer")
     found = identify(model)
-    toggles = check_toggles(model, relative=found.relative, flex=flex, said=lambda name: say(f"toggling: {name}"))
+    toggles = check_toggles(probe, relative=found.relative, flex=flex, said=lambda name: say(f"toggling: {name}"))
     if tokenizer is not None:
         toggles.append(check_start_tokens(tokenizer))
     return Measurement(found, compare_with_configuration(found, model), toggles)
@@ -171,7 +181,9 @@ def _tokens(tokenizer: PreTrainedTokenizerBase, text: str | Path | None) -> tupl
             text = text.read_text(errors="replace")
         except OSError as error:
             raise SpecError(f"the text cannot be read: {error}") from None
-    ids = list(tokenizer(text or _python_sources(), add_special_tokens=False, verbose=False)["input_ids"])
+    ids = list(
+        tokenizer(_python_sources() if text is None else text, add_special_tokens=False, verbose=False)["input_ids"]
+    )
     return torch.tensor(ids), sorted(set(ids) - set(tokenizer.all_special_ids))
 
 
@@ -231,13 +243,22 @@ def _loaded(model: Model, attention: str | None) -> nn.Module:
     if Path(model).exists() and not (Path(model) / "config.json").is_file():
         raise SpecError(f"{model} is no folder of a Hugging Face model: it has no config.json")
     try:
-        return transformers.AutoModelForCausalLM.from_pretrained(
+        loaded, report = transformers.AutoModelForCausalLM.from_pretrained(
             str(model),
             local_files_only=True,
             trust_remote_code=False,
             use_safetensors=True,
             dtype=torch.float32,
+            output_loading_info=True,
             **chosen,
         )
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except Exception as error:  # noqa: BLE001 (a foreign folder raises whatever it likes)
+        if not Path(model).exists():
+            where = "here, nor a model of that name in the local cache; nothing is downloaded"
+            raise SpecError(f"there is no folder {str(model)!r} {where}") from None
+        if "Unrecognized configuration class" in str(error):
+            raise SpecError(f"{model} is no causal language model") from None
         raise SpecError(f"{model} cannot be loaded: {one_line(str(error))[:300]}") from None
+    if missing := sorted(report["missing_keys"]):
+        raise SpecError(f"{model} has no weights for {', '.join(missing[:3])}: a part of it would be random")
+    return loaded
