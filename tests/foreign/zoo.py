@@ -46,7 +46,15 @@ def scaled(kind: str, **options: object) -> dict[str, Any]:
     return {**LLAMA, "rope_parameters": {"rope_type": kind, "rope_theta": 10000.0, "factor": 4.0, **options}}
 
 
-LONG = [2.0 + 0.3 * number for number in range(8)]
+LONGROPE: dict[str, Any] = {
+    **scaled(
+        "longrope",
+        short_factor=[1.0] * 8,
+        long_factor=[2.0 + 0.3 * number for number in range(8)],
+        original_max_position_embeddings=64,
+    ),
+    **{"max_position_embeddings": 256, "original_max_position_embeddings": 64},
+}
 ZOO: dict[str, tuple[str, dict[str, Any], str, list[Layer]]] = {
     # name → (class of the configuration, options, embedding, layers)
     "llama": ("Llama", LLAMA, "none", [ROPE] * 4),
@@ -62,6 +70,8 @@ ZOO: dict[str, tuple[str, dict[str, Any], str, list[Layer]]] = {
         "none",
         [Layer(1e4, scaling="slow pairs by 4")] * 4,
     ),
+    "llama, longrope": ("Llama", LONGROPE, "none", [Layer(1e4, changes_with_length=True, factor=(4 / 3) ** 0.5)] * 4),
+    "phi3, longrope": ("Phi3", LONGROPE, "none", [Layer(1e4, changes_with_length=True, factor=(4 / 3) ** 0.5)] * 4),
     "gpt2": ("GPT2", GPT, "learned", [NOPE] * 4),
     "opt": (
         "OPT",
