@@ -39,16 +39,14 @@ Batch = Callable[[torch.Generator], tuple[Tensor, Tensor]]
 """A generator → ids (B, T) and labels (B, T); labels of −100 are not trained on."""
 
 
-def train(model: LlamaForCausalLM, batch: Batch, steps: int, rate: float, seed: int, last: float = 0.1) -> list[float]:
-    """Train with AdamW, a warm-up of a twentieth and a cosine to the share `last`; return the loss of each step."""
+def train(model: LlamaForCausalLM, batch: Batch, steps: int, rate: float, seed: int) -> list[float]:
+    """Train with AdamW, a warm-up of a twentieth and a cosine to a tenth; return the loss of each step."""
     generator, losses = torch.Generator().manual_seed(seed), list[float]()
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.01)
     warm = max(1, steps // 20)
-
-    def share(at: int) -> float:
-        return min(1.0, (at + 1) / warm) * ((1 + last) / 2 + (1 - last) / 2 * math.cos(math.pi * at / steps))
-
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, share)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda at: min(1.0, (at + 1) / warm) * (0.55 + 0.45 * math.cos(math.pi * at / steps))
+    )
     model.train()
     started = time.monotonic()
     for step in range(steps):
@@ -66,19 +64,11 @@ def train(model: LlamaForCausalLM, batch: Batch, steps: int, rate: float, seed: 
     return losses
 
 
-def built(
-    vocabulary: int,
-    layers: int,
-    context: int,
-    end: int,
-    start: int | None,
-    seed: int,
-    **more: Any,
-) -> LlamaForCausalLM:
+def built(vocabulary: int, layers: int, context: int, end: int, start: int | None, seed: int) -> LlamaForCausalLM:
     """A Llama with random weights."""
     torch.manual_seed(seed)
     options: dict[str, Any] = {**SHAPE, "bos_token_id": start, "eos_token_id": end, "pad_token_id": None}
-    options |= {"vocab_size": vocabulary, "num_hidden_layers": layers, "max_position_embeddings": context, **more}
+    options |= {"vocab_size": vocabulary, "num_hidden_layers": layers, "max_position_embeddings": context}
     return LlamaForCausalLM(LlamaConfig(**options))
 
 
@@ -171,76 +161,23 @@ def word_tokenizer(*tasks: str) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=START, eos_token=STOP, pad_token=PAD)
 
 
-def train_recall(
-    folder: Path, steps: tuple[int, ...] = (900, 1500, 500, 1500), rows: int = 96, seed: int = 0
-) -> dict[str, Any]:
-    """Train the Llama that copies and recalls, write it to `folder` and return what is known of it.
+def train_recall(folder: Path, steps: int = 1500, layers: int = 3, rows: int = 24, seed: int = 0) -> dict[str, Any]:
+    """Train the Llama on documents of copies and of recalls, write it to `folder` and return what is known of it.
 
-    Documents of solved examples alone teach no recall within 1,500 steps: the loss stays where any value of the line is
-    guessed. What they ask is therefore taught one thing at a time: to find what followed a token before (`_pairs`), to
-    do so for the token before an arrow (`_queries` of 3 pairs, then of 6), and then the format with its several lines.
+    It learns to copy, but not to recall: see the evidence in `test_few_shot.py`.
     """
     tokenizer, tasks = word_tokenizer(*TASKS), [build_task(name) for name in TASKS]
-    shape = {"intermediate_size": 256, "num_attention_heads": 8, "num_key_value_heads": 8, "initializer_range": 0.05}
-    model = built(len(tokenizer), 2, CONTEXT, 2, 1, seed, **shape)
-    vocabulary = tokenizer.get_vocab()
-    stages: list[Batch] = [
-        lambda generator: _pairs(vocabulary, rows * 4 // 3, generator),
-        lambda generator: _queries(vocabulary, rows, 3, generator),
-        lambda generator: _queries(vocabulary, rows // 2, 6, generator),
-        _documents(tokenizer, tasks, rows // 4, seed),
-    ]
-    facts: dict[str, Any] = {"steps": steps, "losses": []}
-    for number, (batch, many) in enumerate(zip(stages, steps, strict=True)):
-        losses = train(model, batch, many, 1e-3, seed + number, last=1.0 if batch is not stages[-1] else 0.1)
-        facts["losses"].append(sum(losses[-50:]) / len(losses[-50:]))
+    model = built(len(tokenizer), layers, CONTEXT, 2, 1, seed)
+    losses = train(model, _documents(tokenizer, tasks, rows, seed), steps, 2e-3, seed)
+    facts: dict[str, Any] = {"steps": steps, "loss": sum(losses[-50:]) / len(losses[-50:])}
     for name, task in zip(TASKS, tasks, strict=True):
-        facts[name] = few_shot(model, tokenizer, task, [1, 2, 4, 6, 8, 9, 10, 12, 16], examples=64).accuracy
+        facts[name] = few_shot(model, tokenizer, task, [1, 2, 4, 8, 10, 12, 16]).accuracy
     saved(folder, model, tokenizer, facts)
     return facts
 
 
-def _keys_and_values(vocabulary: dict[str, int]) -> tuple[Tensor, Tensor]:
-    """The ids of k0, k1, ... and of v0, v1, ..."""
-    named = {kind: [vocabulary[word] for word in vocabulary if word[0] == kind and word[1:].isdigit()] for kind in "kv"}
-    return torch.tensor(sorted(named["k"])), torch.tensor(sorted(named["v"]))
-
-
-def _pairs(vocabulary: dict[str, int], rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Six pairs of a key and its value in a row, of three keys; values of keys that were there before are targets."""
-    keys, values = _keys_and_values(vocabulary)
-    own_B3 = torch.rand(rows, len(keys), generator=generator).argsort(1)[:, :3]
-    held_B3 = torch.randint(len(values), (rows, 3), generator=generator)
-    which_B6 = torch.randint(3, (rows, 6), generator=generator)
-    again_B6 = torch.stack([(which_B6[:, :at] == which_B6[:, at : at + 1]).any(1) for at in range(6)], dim=1)
-    value_B6 = values[held_B3.gather(1, which_B6)]
-    ids_BT = torch.stack([keys[own_B3.gather(1, which_B6)], value_B6], dim=2).flatten(1)
-    labels_BT = torch.full_like(ids_BT, -100)
-    labels_BT[:, 1::2] = value_B6.masked_fill(~again_B6, -100)
-    return ids_BT, labels_BT
-
-
-def _queries(vocabulary: dict[str, int], rows: int, pairs: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Pairs of keys and values, then keys of them, each followed by its value, most of them with an arrow between."""
-    keys, values = _keys_and_values(vocabulary)
-    asked, hidden_B1 = max(5, pairs), torch.full((rows, 1), -100)
-    key_BN = keys[torch.rand(rows, len(keys), generator=generator).argsort(1)[:, :pairs]]
-    value_BN = values[torch.randint(len(values), (rows, pairs), generator=generator)]
-    which_BQ = torch.randint(pairs, (rows, asked), generator=generator)
-    ids, labels = [torch.full((rows, 1), vocabulary[START])], [hidden_B1]
-    for at in range(pairs):
-        ids += [key_BN[:, at : at + 1], value_BN[:, at : at + 1]]
-        labels += [hidden_B1, hidden_B1]
-    for at, drawn in enumerate(torch.rand(asked, generator=generator).tolist()):
-        which_B1 = which_BQ[:, at : at + 1]
-        arrow = [torch.full((rows, 1), vocabulary[ARROW.strip()])] if drawn < 0.6 else []
-        ids += [key_BN.gather(1, which_B1), *arrow, value_BN.gather(1, which_B1)]
-        labels += [hidden_B1] * (1 + len(arrow)) + [value_BN.gather(1, which_B1)]
-    return torch.cat(ids, dim=1), torch.cat(labels, dim=1)
-
-
 def _documents(tokenizer: PreTrainedTokenizerFast, tasks: list[Task], rows: int, seed: int) -> Batch:
-    """Documents of up to `LINES` solved examples, a third of them copies; targets are the answers and ends of lines."""
+    """Documents of `LINES` solved examples of one task; targets are the answers and the ends of their lines."""
     vocabulary, drawn = tokenizer.get_vocab(), 0
     arrow, line_end = vocabulary[ARROW.strip()], vocabulary[LINE_END]
 
@@ -248,11 +185,11 @@ def _documents(tokenizer: PreTrainedTokenizerFast, tasks: list[Task], rows: int,
         nonlocal drawn
         documents = []
         for row in range(rows):
-            task, lines = tasks[row % 3 > 0], int(torch.randint(1, LINES + 1, (), generator=generator))
-            lengths = torch.randint(1, task.longest + 1, (lines,), generator=generator).tolist()
-            made = instances(task, "train", lengths, range(drawn, drawn + lines), seed + 1)
+            task = tasks[row % len(tasks)]
+            lengths = torch.randint(1, task.longest + 1, (LINES,), generator=generator).tolist()
+            made = instances(task, "train", lengths, range(drawn, drawn + LINES), seed + 1)
             documents.append("".join(solved_line(task, instance) for instance in made))
-            drawn += lines
+            drawn += LINES
         ids = tokenizer(documents).input_ids
         ids_BT = torch.zeros(rows, max(map(len, ids)), dtype=torch.long)  # 0 is the id of padding
         for row, own in enumerate(ids):

@@ -100,7 +100,11 @@ def doctor(
     """Say whether it is the model or the code around it that fails.
 
     With `against`, a second implementation with the same weights, it names the first layer, quantity and position at
-    which the two part.
+    which the two differ.
+
+    >>> from transformers import GPT2Config
+    >>> doctor(GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=4, n_positions=64)).healthy
+    True
     """
     from lengthwise.foreign.doctor import first_difference
     from lengthwise.foreign.measurement import Diagnosis
