@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         temperatures,
     )
     from lengthwise.interface.comparison import Comparison, compare
-    from lengthwise.interface.data import audit, examples, export_task, text_lengths
+    from lengthwise.interface.data import audit, examples, export_lm_eval, export_task, text_lengths
     from lengthwise.interface.foreign_models import doctor, measure
     from lengthwise.interface.literature import cite, claims, published, published_figure, published_topics
     from lengthwise.interface.new import write_template
@@ -79,6 +79,7 @@ else:
         "compare": "interface.comparison",
         "audit": "interface.data",
         "examples": "interface.data",
+        "export_lm_eval": "interface.data",
         "export_task": "interface.data",
         "text_lengths": "interface.data",
         "cite": "interface.literature",
@@ -160,6 +161,7 @@ __all__ = [
     "evaluate",
     "examples",
     "export_bundle",
+    "export_lm_eval",
     "export_model",
     "export_task",
     "fsck",

@@ -155,7 +155,7 @@ def measure(
     flex: Flex = False,
     as_json: Json = False,
 ) -> None:
-    """Say what positions do in a model, whether its code is right, and how far it works.
+    """Say what positions do in a model, and if its code is right.
 
     All is found by probing the model and compared with its configuration. Nothing is downloaded, and no code of the
     folder is run. With --lengths, perplexity, retrieval and more are measured up to that context.

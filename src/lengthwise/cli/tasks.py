@@ -68,6 +68,22 @@ def export(
     show(lw.export_task(task, to, examples=examples, seed=seed, **formats), as_json)
 
 
+@app.command("export-lm-eval")
+def export_lm_eval(
+    task: Name,
+    to: Annotated[Path, typer.Option(help="a folder, which must stay where it is")],
+    lengths: Annotated[str | None, typer.Option(help="e.g. 4,8,16; those of our own tests, unless given")] = None,
+    shots: Annotated[int, typer.Option(min=0, help="solved examples in a prompt")] = 4,
+    examples: Annotated[int, typer.Option(min=1, help="questions for each length")] = 32,
+    as_json: Json = False,
+) -> None:
+    """Write a task for EleutherAI's lm-evaluation-harness.
+
+    Each length is a task of its own; the prompts are those of measure --task.
+    """
+    show(lw.export_lm_eval(task, to, lengths=lengths, shots=shots, examples=examples), as_json)
+
+
 @app.command()
 def lengths(
     file: Annotated[Path, typer.Argument(help="JSON lines, parquet, or a text with a document per line; also .gz")],

@@ -26,7 +26,7 @@ PANELS = {
     "Your encoding": ("new", "verify", "describe", "bench", "measure", "doctor"),
     "Studies": ("study", "claims", "evaluate", "export-model"),
     "Why it works": ("analyze", "probe", "theory"),
-    "Data": ("audit", "export", "lengths"),
+    "Data": ("audit", "export", "export-lm-eval", "lengths"),
     "Reference": ("published", "cite"),
 }
 """What each verb is for; the help lists them in this order."""
@@ -37,8 +37,8 @@ class Verbs(TyperGroup):
 
     def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
         """Write one section for each panel."""
-        limit = formatter.width - 6 - max(map(len, self.commands))
         for title, names in PANELS.items():
+            limit = formatter.width - 6 - max(map(len, names))
             with formatter.section(title):
                 formatter.write_dl([(name, self.commands[name].get_short_help_str(limit)) for name in names])
 

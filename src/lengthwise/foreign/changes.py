@@ -146,6 +146,8 @@ def _scale_rope(model: nn.Module, kind: str, factor: float, trained_length: int)
             "log_n needs none"
         )
     before = identify(model)
+    if all(layer.rotation is None for layer in before.layers):
+        raise SpecError(f"{kind} has nothing to scale: no layer of this model turns its keys; log_n needs no rotation")
     for number, layer in enumerate(before.layers):
         turned = layer.rotation
         if turned is not None and (turned.changes_with_length or turned.scaling != "none"):

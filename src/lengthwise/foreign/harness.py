@@ -7,10 +7,11 @@ are in the prompts, so the harness is told to add none.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lengthwise.display import Display, Part
 from lengthwise.evaluation.cases import splits_and_lengths
 from lengthwise.foreign.prompts import LINE_END, questions
 from lengthwise.spec import SpecError
@@ -18,8 +19,8 @@ from lengthwise.task import build_task
 from lengthwise.task.base import Task
 
 
-@dataclass(frozen=True)
-class HarnessTask:
+@dataclass(frozen=True, repr=False)
+class HarnessTask(Display):
     """What was written: the name to give to `lm_eval --tasks`, and the name of each length's task."""
 
     folder: Path
@@ -33,6 +34,16 @@ class HarnessTask:
             "HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 lm_eval --model hf --model_args pretrained=MODEL "
             f"--tasks {self.group} --include_path {self.folder}"
         )
+
+    def parts(self, width: int = 80) -> Iterator[Part]:
+        """The names of the tasks, and the command."""
+        yield Part([{"length": length, "task": name} for length, name in self.tasks.items()])
+        yield Part("Measure a model with all of them:\n")
+        yield Part(self.command, wrap=False)
+
+    def plain(self) -> dict[str, object]:
+        """The fields, and the command."""
+        return {"folder": str(self.folder), "group": self.group, "tasks": self.tasks, "command": self.command}
 
 
 def write_lm_eval_task(

@@ -15,6 +15,7 @@ from lengthwise.task import TASKS, build_task
 
 if TYPE_CHECKING:
     from lengthwise.corpora import LengthStatistics
+    from lengthwise.foreign.harness import HarnessTask
     from lengthwise.task.audit import Audit, AuditRow
     from lengthwise.task.base import Task
 
@@ -233,6 +234,27 @@ def export_task(
     with progress(say) as tell:
         written = write_task_dataset(chosen, name, Path(to), examples, seed, tell)
     return Table({"split": split, "rows": count} for split, count in written.items())
+
+
+def export_lm_eval(
+    task: str,
+    to: str | Path,
+    *,
+    lengths: Sequence[int] | str | None = None,
+    shots: int = 4,
+    examples: int | None = 32,
+) -> HarnessTask:
+    """Write a task for EleutherAI's lm-evaluation-harness, one harness task for each length, and say how to run it.
+
+    The prompts, with `shots` solved examples, are those of `measure(model, task=...)`; `lengths` are those at which
+    our own runs are tested, unless given.
+
+    >>> export_lm_eval("copy", "copy-lm-eval", lengths=[4, 8]).group
+    'lengthwise_copy_random_4shot'
+    """
+    from lengthwise.foreign.harness import write_lm_eval_task
+
+    return write_lm_eval_task(task, lengths, to, shots, examples)
 
 
 @dataclass(frozen=True, repr=False)
