@@ -1,6 +1,7 @@
 """What holds for all tests: one thread, and figures that are printed whoever ran the test."""
 
 import json
+import os
 import shutil
 
 import pytest
@@ -21,6 +22,23 @@ def figure(request):
         request.node.user_properties.append(("figure", text))
 
     return say
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium; CI must have it."""
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    if path is None:
+        if os.environ.get("LENGTHWISE_CI"):
+            pytest.fail("CI must have chromium")
+        pytest.skip("no chromium: apt-get install chromium")
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as driver:
+        options = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
+        options += ["--no-first-run", "--disable-component-update", "--disable-sync"]
+        running = driver.chromium.launch(executable_path=path, args=options)
+        yield running
+        running.close()
 
 
 @pytest.fixture(scope="session")

@@ -273,12 +273,12 @@ def readme_sentences() -> list[str]:
 
 
 SENTENCES: dict[str, Callable[[], list[str]]] = {
-    "docs/probes.md": probe_sentences,
-    "docs/attention.md": attention_sentences,
-    "docs/encodings.md": lambda: [glance_seen()],
+    "docs/understand/probes.md": probe_sentences,
+    "docs/understand/attention.md": attention_sentences,
+    "docs/reference/encodings.md": lambda: [glance_seen()],
     "README.md": readme_sentences,
 }
-PAGES = sorted({*SENTENCES, *(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))})
+PAGES = sorted({*SENTENCES, *(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))})
 BLOCK = re.compile(r"<!-- numbers: ([^>]+) -->\n(.*?)<!-- /numbers -->", re.DOTALL)
 
 

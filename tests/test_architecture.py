@@ -90,7 +90,7 @@ def imported(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_imports_point_one_way(path):
-    assert part(path) in MAY_IMPORT, f"{path.name}: a new part needs a line in MAY_IMPORT and in docs/design.md"
+    assert part(path) in MAY_IMPORT, f"{path.name}: a new part needs a line in MAY_IMPORT and in docs/project/design.md"
     allowed = MAY_IMPORT[part(path)]
     if allowed is not None:
         low = {"spec", "folder", "loading", "checksums", "consent", "device", "progress", "display"}

@@ -43,12 +43,12 @@ def test_one_file_and_one_line_are_enough(tmp_path):
     kept = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".pytest_cache", "*.parquet")
     shutil.copytree(ROOT, tree, ignore=kept)
     package = tree / "src" / "lengthwise"
-    decay = written("encodings.md", "decay.py").replace(
+    decay = written("how-to/add-an-encoding.md", "decay.py").replace(
         "from lengthwise import", "from lengthwise.encoding.base import"
     )
     (package / "encoding" / "decay.py").write_text(f'"""Logarithmic decay."""\n\n{decay}')
     (package / "task" / "commonest.py").write_text(
-        f'"""Commonest: the commoner letter."""\n\n{written("tasks.md", "commonest.py")}'
+        f'"""Commonest: the commoner letter."""\n\n{written("reference/tasks.md", "commonest.py")}'
     )
     added(package / "encoding" / "__init__.py", "ENCODINGS", '"decay": "lengthwise.encoding.decay:Decay",')
     added(package / "task" / "__init__.py", "TASKS", '"commonest": "lengthwise.task.commonest:Commonest",')

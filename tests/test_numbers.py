@@ -28,7 +28,7 @@ def test_sentences_that_lean_on_numbers_have_the_right_ones(name):
 
 
 def test_a_wrong_number_is_found(tmp_path):
-    text = (ROOT / "docs" / "probes.md").read_text()
+    text = (ROOT / "docs" / "understand" / "probes.md").read_text()
     (block,) = [body for name, body in BLOCK.findall(text) if name == "probe layers"]
     number = next(word for word in block.split() if word[0].isdigit() and "." in word)
     planted = text.replace(block, block.replace(number, "9.99", 1))

@@ -10,7 +10,7 @@ from lengthwise.model import Decoder, preset
 from lengthwise.spec import SpecError
 from tests.device.pretend import KIND, Accelerator
 
-DOCS = Path(__file__).parents[2] / "docs" / "devices.md"
+DOCS = Path(__file__).parents[2] / "docs" / "how-to" / "devices.md"
 BIASED = ["t5", "alibi", "kerple", "fire"]
 
 

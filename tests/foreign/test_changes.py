@@ -11,7 +11,7 @@ from lengthwise.foreign.changes import changed, compare_changes, scaled_frequenc
 from lengthwise.foreign.identify import identify
 from lengthwise.foreign.recorder import record_attention
 from lengthwise.spec import SpecError
-from tests.foreign.zoo import VOCABULARY, ZOO, build
+from tests.foreign.zoo import VOCABULARY, ZOO, build, marked
 
 IDS = torch.randint(3, VOCABULARY, (2, 40), generator=torch.Generator().manual_seed(0))
 CHANGED = ("none", "log_n")
@@ -244,8 +244,7 @@ def test_what_cannot_be_done_is_told_in_words(name, spec, told):
         changed(build(name), spec, 64).__enter__()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", marked(ZOO))
 def test_every_model_takes_a_change_or_refuses_it_and_is_restored(name, figure):
     model, taken = build(name), []
     before = logits(model)

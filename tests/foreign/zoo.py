@@ -202,6 +202,32 @@ ZOO: dict[str, tuple[str, dict[str, Any], str, list[Layer]]] = {
 }
 
 
+SLOW = {
+    "gpt2",
+    "gpt-neox",
+    "falcon",
+    "mpt",
+    "mistral",
+    "smollm3",
+    "gemma3",
+    "gpt-oss",
+    "deepseek-v3",
+    "olmo3",
+    "llama4",
+}
+"""Architectures with which CI asks what is asked of every model; the others are evidence."""
+
+
+def marked(names, quick=()):
+    """Names for a parametrization: those of CI's slow stage and those of evidence are marked so."""
+    import pytest
+
+    def mark(name: str):
+        return () if name in quick else pytest.mark.slow if name in SLOW else pytest.mark.evidence
+
+    return [pytest.param(name, marks=mark(name)) for name in names]
+
+
 def build(name: str, attention: str | None = None, **changes: object):
     """Return a model of the zoo with random weights of unit scale, in eager attention if that is right."""
     import torch

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,22 +13,6 @@ from lengthwise.reporting.page import Page
 from tests.reporting.made import FIVE, TASKS, evil, findings, study
 
 SCRIPT = "<script>window.planted = 1; fetch('http://127.0.0.1:9/x')</script><img src=x onerror='window.planted=1'>"
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if BROWSER is None:
-        if os.environ.get("LENGTHWISE_CI"):
-            pytest.fail("CI must have chromium")
-        pytest.skip("no chromium: apt-get install chromium")
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as driver:
-        options = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
-        options += ["--no-first-run", "--disable-component-update", "--disable-sync"]
-        running = driver.chromium.launch(executable_path=BROWSER, args=options)
-        yield running
-        running.close()
 
 
 def opened(browser, path: Path, width: int, scheme: str, shot: Path | None = None) -> dict:

@@ -2,7 +2,7 @@
 
 Matrix products are counted exactly; the number of tokens comes from a keyed sample of the task's examples, batched by
 the training loop's own code. Seconds are FLOPs times a price: on this machine that of a few timed training steps.
-Counts do not depend on the seed and are cached, so 10,000 runs of 100 kinds take as long as 100. See docs/cost.md.
+Counts do not depend on the seed and are cached: 10,000 runs of 100 kinds take as long as 100 (docs/reference/cost.md).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Counts of (depth, tokens of the source) are those of the English WMT sentences that PCFG SET was made to resemble
 (Hupkes et al. 2020), as re-created in the study of Kazemnejad et al.; functions per example are counted on its random
 test set of 9,721 rows. A weight is the relative rate at which a freely drawn tree of that depth and size is kept; the
-weights were fitted by iterative proportional fitting on 1.5 million free draws (docs/log.md, 2026-11-15).
+weights were fitted by iterative proportional fitting on 1.5 million free draws (docs/project/log.md, 2026-11-15).
 """
 
 FUNCTIONS = {1: 154, 2: 1243, 3: 1920, 4: 1793, 5: 1336, 6: 994, 7: 631, 8: 480, 9: 326, 10: 243, 11: 193, 12: 147}

@@ -8,7 +8,7 @@ attention of the first layer sees e_m = LayerNorm(x_m). With width d, H heads of
 3. the attention's output at position m has variance s (e^s/m + dσ⁴) for m ≫ e^s (as published: s/m);
 4. after the next LayerNorm the variance of a *coordinate* still depends on m: LayerNorm fixes only the mean variance.
 
-`exact` of lemma 3 is the law for every m and s, of which 3. is the limit. Derivations: docs/theory.md, "Variance".
+`exact` of lemma 3 is the law for every m and s, of which 3. is the limit; derivations: docs/understand/theory.md.
 The lemmas are of Chi et al. 2023, arXiv:2305.13571; each has the forms `as_published` and `corrected`.
 
 Legend of shape suffixes, besides the model's: M measured positions, R sequences, J coordinates of the output.

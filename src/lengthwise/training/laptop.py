@@ -1,6 +1,6 @@
 """The `laptop` settings of each task: lengths, depth, steps and lr for about a minute and a half on a CPU.
 
-They were chosen by validation exact match on seen lengths only; docs/log.md lists what was tried.
+They were chosen by validation exact match on seen lengths only; docs/project/log.md lists what was tried.
 """
 
 from __future__ import annotations
