@@ -332,6 +332,21 @@ def test_a_tokenizer_of_our_vocabulary_is_known_and_must_read_prompts_as_we_do()
         few_shot(model, tokenizer, task, [2], shots=0, examples=4)
 
 
+def test_a_tokenizer_that_knows_only_its_own_words_is_no_traceback():
+    """It raises for any other word, where most have a token for unknown ones."""
+    from tokenizers import processors
+
+    from lengthwise.foreign.toggles import RIGHT, WRONG, check_start_tokens
+
+    tokenizer = word_tokenizer(*TASKS)
+    assert check_start_tokens(tokenizer).answer == RIGHT
+    with pytest.raises(SpecError, match="the tokenizer cannot read Python's own library: .*; give a text of symbols"):
+        lw.measure(llama(tokenizer), tokenizer=tokenizer, lengths=[16])
+    twice = processors.TemplateProcessing(single=f"{START} {START} $A", special_tokens=[(START, 1)])
+    tokenizer.backend_tokenizer.post_processor = twice
+    assert check_start_tokens(tokenizer).answer == WRONG
+
+
 # --- the harness -----------------------------------------------------------------------------------------------------
 
 

@@ -28,6 +28,7 @@ from lengthwise.foreign.calls import (
     padding_cases,
 )
 from lengthwise.foreign.recorder import attention_modules, record_attention, states_before
+from lengthwise.spec import one_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -123,7 +124,17 @@ def check_start_tokens(tokenizer: PreTrainedTokenizerBase) -> Toggle:
     name, start = "start tokens", tokenizer.bos_token_id
     if start is None:
         return Toggle(name, NOT_OFFERED, None, "the tokenizer has no beginning token")
-    ids = list(tokenizer("one two", verbose=False)["input_ids"])
+    own = [
+        tokenizer.convert_ids_to_tokens(one) for one in range(len(tokenizer)) if one not in tokenizer.all_special_ids
+    ]
+    for text in ("one two", " ".join(own[-2:])):
+        try:
+            ids = list(tokenizer(text, verbose=False)["input_ids"])
+            break
+        except Exception as error:  # noqa: BLE001 (tokenizers raises nothing narrower for a word that it does not know)
+            unread = str(error)
+    else:
+        return Toggle(name, NOT_OFFERED, None, f"the tokenizer cannot read a text: {one_line(unread)[:100]}")
     count = next((place for place, one in enumerate(ids) if one != start), len(ids))
     case = f"{count} beginning tokens before a text" if count > 1 else ""
     bug = "skylight-research#90: three beginning tokens" if count > 1 else ""

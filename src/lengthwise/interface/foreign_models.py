@@ -185,9 +185,13 @@ def _tokens(tokenizer: PreTrainedTokenizerBase, text: str | Path | None) -> tupl
             text = text.read_text(errors="replace")
         except OSError as error:
             raise SpecError(f"the text cannot be read: {error}") from None
-    ids = list(
-        tokenizer(_python_sources() if text is None else text, add_special_tokens=False, verbose=False)["input_ids"]
-    )
+    chosen = _python_sources() if text is None else text
+    try:
+        ids = list(tokenizer(chosen, add_special_tokens=False, verbose=False)["input_ids"])
+    except Exception as error:  # noqa: BLE001 (tokenizers raises nothing narrower for a word that it does not know)
+        what = "Python's own library" if text is None else "the text"
+        told = f"the tokenizer cannot read {what}: {one_line(str(error))[:200]}"
+        raise SpecError(f"{told}; give a text of symbols that it knows") from None
     return torch.tensor(ids), sorted(set(ids) - set(tokenizer.all_special_ids))
 
 
