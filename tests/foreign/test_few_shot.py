@@ -340,7 +340,7 @@ def test_a_tokenizer_that_knows_only_its_own_words_is_no_traceback():
 
     tokenizer = word_tokenizer(*TASKS)
     assert check_start_tokens(tokenizer).answer == RIGHT
-    with pytest.raises(SpecError, match="the tokenizer cannot read Python's own library: .*; give a text of symbols"):
+    with pytest.raises(SpecError, match="the tokenizer cannot read Python's own library"):
         lw.measure(llama(tokenizer), tokenizer=tokenizer, lengths=[16])
     twice = processors.TemplateProcessing(single=f"{START} {START} $A", special_tokens=[(START, 1)])
     tokenizer.backend_tokenizer.post_processor = twice
