@@ -1,11 +1,13 @@
-"""The wheel ships the rows of small studies: every folder of `results/` below a megabyte."""
+"""What is special about our wheel: it ships the rows of small studies, and its README works on a package index."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 LIMIT = 10**6
 """Bytes of a folder of `results/` from which on it stays out of the wheel."""
@@ -25,3 +27,18 @@ class ShipResults(BuildHookInterface):
             return
         for folder in shipped(Path(self.root) / "results"):
             build_data["force_include"][str(folder)] = f"lengthwise/study/results/{folder.name}"
+
+
+def absolute(readme: str, repository: str) -> str:
+    """A README whose links and images work outside the repository."""
+    raw, page = f"{repository}/raw/main/", f"{repository}/blob/main/"
+    readme = re.sub(r"!\[([^\]]*)\]\((?!https?:)([^)]+)\)", rf"![\1]({raw}\2)", readme)
+    return re.sub(r"(?<!!)\[([^\]]+)\]\((?!https?:|#)([^)]+)\)", rf"[\1]({page}\2)", readme)
+
+
+class Readme(MetadataHookInterface):
+    """Gives the package's metadata the README with absolute links; the address is in pyproject.toml alone."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        text = absolute((Path(self.root) / "README.md").read_text(), metadata["urls"]["Repository"])
+        metadata["readme"] = {"content-type": "text/markdown", "text": text}

@@ -1,0 +1,98 @@
+"""What is released: metadata, README on a package index, sizes, workflows, and one single place for the address."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from email import message_from_bytes
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+ADDRESS = PROJECT["urls"]["Repository"]
+
+
+def hook():
+    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def committed() -> list[Path]:
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True)
+    return [ROOT / name for name in listed.stdout.decode().splitlines() if (ROOT / name).is_file()]
+
+
+def test_the_address_stands_in_one_place():
+    holders = [path for path in committed() if path.suffix != ".parquet" and ADDRESS.encode() in path.read_bytes()]
+    assert [path.name for path in holders] == ["pyproject.toml"]
+
+
+def test_links_of_the_readme_are_absolute_on_a_package_index():
+    made = hook().absolute("![a](docs/x.svg) [b](docs/y.md) [c](https://z.org) [d](#e)", "https://r.org/l")
+    wanted = "![a](https://r.org/l/raw/main/docs/x.svg) [b](https://r.org/l/blob/main/docs/y.md)"
+    assert made == f"{wanted} [c](https://z.org) [d](#e)"
+    whole = hook().absolute((ROOT / "README.md").read_text(), ADDRESS)
+    assert not re.findall(r"\]\((?!https?:|#)[^)]+\)", whole)
+
+
+def test_every_dependency_has_a_lower_bound():
+    extras = [one for names in PROJECT["optional-dependencies"].values() for one in names]
+    assert all(">=" in one for one in (*PROJECT["dependencies"], *extras))
+
+
+@pytest.mark.slow
+def test_wheel_and_sdist_are_complete_and_small(tmp_path, figure):
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
+    subprocess.run(build, capture_output=True, check=True)
+    (wheel,), (source,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
+    check = [sys.executable, "-m", "twine", "check", "--strict", str(wheel), str(source)]
+    told = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stdout + told.stderr
+    files = zipfile.ZipFile(wheel)
+    (name,) = (one for one in files.namelist() if one.endswith("METADATA"))
+    metadata = message_from_bytes(files.read(name))
+    assert metadata["Author"] == "The lengthwise authors" and f"{ADDRESS}/raw/main/docs/figures" in str(metadata)
+    with tarfile.open(source) as archive:
+        inside = {Path(one).parts[1] for one in archive.getnames() if len(Path(one).parts) > 1}
+    assert {"src", "tests", "docs", "studies", "results", "README.md", "LICENSE"} <= inside
+    for one in (wheel, source):
+        figure(f"{one.name}: {one.stat().st_size / 1e6:.2f} MB")
+        assert one.stat().st_size < 5e6
+
+
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_workflows_are_valid_and_pinned(path):
+    check = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows", str(path)]
+    told = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stdout
+    settings = yaml.safe_load(path.read_text())
+    assert settings["permissions"] == {"contents": "read"}
+    for job in settings["jobs"].values():
+        assert job["timeout-minutes"] <= 90
+        for step in job["steps"]:
+            assert "uses" not in step or re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", step["uses"])
+
+
+def test_a_workflow_that_is_wrong_is_refused(tmp_path):
+    wrong = tmp_path / "ci.yml"
+    wrong.write_text(WORKFLOWS[0].read_text().replace("runs-on:", "runs-onn:"))
+    check = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows", str(wrong)]
+    assert subprocess.run(check, capture_output=True, check=False).returncode != 0
+
+
+def test_versions_agree():
+    import lengthwise
+
+    assert f"version: {lengthwise.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"## {lengthwise.__version__}" in (ROOT / "CHANGELOG.md").read_text()
