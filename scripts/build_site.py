@@ -52,7 +52,17 @@ def python_page() -> str:
     return "\n".join(lines)
 
 
-GENERATED = {"reference/command-line.md": command_line, "reference/python.md": python_page}
+def catalogue() -> str:
+    """The page of all encodings, as `lengthwise list encodings --markdown` prints it."""
+    listed = CliRunner().invoke(app, ["list", "encodings", "--markdown"], prog_name="lengthwise").output
+    return f"# All encodings\n\n{listed}"
+
+
+GENERATED = {
+    "reference/command-line.md": command_line,
+    "reference/python.md": python_page,
+    "reference/catalogue.md": catalogue,
+}
 """Pages that are made from the code; they are in the site and not in docs/."""
 COPIED = {f"{name}.md": f"docs/project/{name.lower()}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY")}
 """Files of the repository's root, and the pages that they become."""
