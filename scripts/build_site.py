@@ -54,8 +54,7 @@ def python_page() -> str:
 
 def catalogue() -> str:
     """The page of all encodings, as `lengthwise list encodings --markdown` prints it."""
-    listed = CliRunner().invoke(app, ["list", "encodings", "--markdown"], prog_name="lengthwise").output
-    return f"# All encodings\n\n{listed}"
+    return CliRunner().invoke(app, ["list", "encodings", "--markdown"], prog_name="lengthwise").output
 
 
 GENERATED = {
