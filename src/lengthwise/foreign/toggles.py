@@ -124,10 +124,9 @@ def check_start_tokens(tokenizer: PreTrainedTokenizerBase) -> Toggle:
     name, start = "start tokens", tokenizer.bos_token_id
     if start is None:
         return Toggle(name, NOT_OFFERED, None, "the tokenizer has no beginning token")
-    own = [
-        tokenizer.convert_ids_to_tokens(one) for one in range(len(tokenizer)) if one not in tokenizer.all_special_ids
-    ]
-    for text in ("one two", " ".join(own[-2:])):
+    usable = [one for one in range(len(tokenizer)) if one not in tokenizer.all_special_ids]
+    own = [str(tokenizer.convert_ids_to_tokens(one)) for one in usable[-2:]]
+    for text in ("one two", " ".join(own)):
         try:
             ids = list(tokenizer(text, verbose=False)["input_ids"])
             break
