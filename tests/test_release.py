@@ -1,6 +1,5 @@
 """What is released: metadata, README on a package index, sizes, workflows, and one single place for the address."""
 
-import importlib.util
 import re
 import subprocess
 import sys
@@ -13,26 +12,20 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.test_wheel import hook
+
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 ADDRESS = PROJECT["urls"]["Repository"]
 
 
-def hook():
-    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def committed() -> list[Path]:
-    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True)
-    return [ROOT / name for name in listed.stdout.decode().splitlines() if (ROOT / name).is_file()]
-
-
 def test_the_address_stands_in_one_place():
-    holders = [path for path in committed() if path.suffix != ".parquet" and ADDRESS.encode() in path.read_bytes()]
-    assert [path.name for path in holders] == ["pyproject.toml"]
+    kinds = ("md", "py", "toml", "yml", "yaml", "cff", "txt", "html", "json", "sh", "sbatch")
+    places = [ROOT, *(ROOT / name for name in (".github", "docs", "src", "studies", "scripts", "tests", "benchmarks"))]
+    found = {
+        path for place in places for kind in kinds for path in place.glob(f"{'' if place == ROOT else '**/'}*.{kind}")
+    }
+    assert [path.name for path in sorted(found) if ADDRESS in path.read_text()] == ["pyproject.toml"]
 
 
 def test_links_of_the_readme_are_absolute_on_a_package_index():
