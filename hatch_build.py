@@ -1,22 +1,31 @@
-"""What is special about our wheel: it ships the rows of small studies, and its README works on a package index."""
+"""What is special about our wheel: it ships the rows of studies, and its README works on a package index."""
 
 from __future__ import annotations
 
 import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-LIMIT = 10**6
-"""Bytes of a folder of `results/` from which on it stays out of the wheel."""
+LIMIT, LARGEST = 10**6, 25 * 10**5
+"""Bytes of tables from which on a folder of `results/` is shipped without wrong answers, or not at all."""
+WRONG, LEFT_OUT = "wrong.parquet", "left-out.txt"
+"""The wrong answers of a bundle, and the file that tells which of its files are not shipped."""
 
 
-def shipped(results: Path) -> list[Path]:
-    """The folders of results that go into the wheel."""
-    folders = [folder for folder in sorted(results.iterdir()) if folder.is_dir()]
-    return [folder for folder in folders if sum(f.stat().st_size for f in folder.rglob("*") if f.is_file()) < LIMIT]
+def shipped(results: Path) -> dict[Path, bool]:
+    """The folders of results that go into the wheel, and whether their wrong answers do."""
+    found = {}
+    for folder in sorted(path for path in results.iterdir() if path.is_dir()):
+        sizes = {file.name: file.stat().st_size for file in folder.glob("*") if file.suffix != ".jsonl"}
+        if sum(sizes.values()) < LIMIT and (WRONG in sizes or "bundle.json" not in sizes):  # an sdist may lack it
+            found[folder] = True
+        elif sum(sizes.values()) - sizes.get(WRONG, 0) < LARGEST:
+            found[folder] = False
+    return found
 
 
 class ShipResults(BuildHookInterface):
@@ -25,8 +34,15 @@ class ShipResults(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if version == "editable":
             return
-        for folder in shipped(Path(self.root) / "results"):
-            build_data["force_include"][str(folder)] = f"lengthwise/study/results/{folder.name}"
+        notes = Path(tempfile.mkdtemp())
+        for folder, whole in shipped(Path(self.root) / "results").items():
+            there = f"lengthwise/study/results/{folder.name}"
+            for file in folder.glob("*"):
+                if whole or file.name != WRONG:
+                    build_data["force_include"][str(file)] = f"{there}/{file.name}"
+            if not whole:
+                (notes / folder.name).write_text(f"{WRONG}\n")
+                build_data["force_include"][str(notes / folder.name)] = f"{there}/{LEFT_OUT}"
 
 
 def absolute(readme: str, repository: str) -> str:

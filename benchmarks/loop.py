@@ -25,6 +25,7 @@ from lengthwise.folder import Folder
 from lengthwise.run import Plan
 from lengthwise.run.attempt import Attempt
 from lengthwise.run.lease import Lease
+from lengthwise.run.validation import validate_decoder
 from lengthwise.task.block import training_block
 from lengthwise.training.batches import Batch, on_demand_blocks, training_batches
 from lengthwise.training.loggers import Loggers, Progress
@@ -54,6 +55,7 @@ def ours(plan: Plan) -> float:
         decoder = plan.decoder()
         with attempt._supply(0) as supply:
             loop = Loop(decoder, supply, plan.training, plan.positions, plan.seeds)
+            assert callable(supply)  # no corpus
             supply(
                 0, min(plan.training.window_steps, plan.training.steps) * plan.training.batch_size
             )  # as bare has its batches
@@ -61,7 +63,7 @@ def ours(plan: Plan) -> float:
             attempt._train(loop)
             whole = time.perf_counter() - start
             start = time.perf_counter()
-            attempt._validated(decoder, 0)  # the one validation is evaluation, not training
+            validate_decoder(plan, decoder, 0)  # the one validation is evaluation, not training
             return whole - (time.perf_counter() - start)
 
 

@@ -2,11 +2,13 @@
 
     python scripts/build_site.py [FOLDER]
 
-It takes seconds, needs the packages of the dev group, and fails for a broken link. FOLDER is `site`, unless given.
+The notebooks of docs/tutorials are run on the way. It takes about two minutes, needs the packages of the dev group, and
+fails for a broken link or a failing cell. FOLDER is `site`, unless given.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -57,14 +59,84 @@ def catalogue() -> str:
     return CliRunner().invoke(app, ["list", "encodings", "--markdown"], prog_name="lengthwise").output
 
 
+def leaderboard() -> str:
+    """The page of the leaderboard, made from the folders of its entries; none of their code is executed."""
+    entries = sorted((ROOT / "leaderboard").glob("*/card.yaml"))
+    table = lengthwise.standings(ROOT / "leaderboard").markdown() if entries else "There is no entry yet."
+    return "\n".join(
+        [
+            "# Leaderboard",
+            "",
+            "Four tasks (copy, reverse, sort, parity), trained short, tested at up to twice that length, five seeds.",
+            "Every line is a folder of the repository that [anybody can check](../how-to/enter-the-leaderboard.md).",
+            "",
+            table,
+            "",
+            "Entries whose intervals overlap cannot be told apart. These are models of two and three layers.",
+        ]
+    )
+
+
+EXPLORED = ("quickstart", "frequencies", "frequencies-lengths", "glance", "attention")
+"""The studies whose rows the interactive page shows; none of them is blind any more."""
+
+
+def explored_rows() -> str:
+    """The rows of the interactive page, as a script: accuracy by study, task, encoding, seed and length."""
+    found = {}
+    for name in EXPLORED:
+        study = lengthwise.Study.read(name)
+        results = study.findings(store=str(ROOT / "no-store"))
+        tasks = {}
+        for task in results.tasks:
+            cells = results.cells.filter(results.cells["task"] == task)
+            lengths = sorted(set(cells["length"].to_list()))
+            runs: dict[str, dict[int, dict[int, float]]] = {}
+            for encoding, seed, length, accuracy in cells.select("encoding", "seed", "length", "accuracy").iter_rows():
+                runs.setdefault(results.label(encoding), {}).setdefault(seed, {})[length] = round(accuracy, 3)
+            tasks[task] = {
+                "trained": results.trained[task][0],
+                "lengths": lengths,
+                "encodings": {
+                    label: [[own.get(length) for length in lengths] for _, own in sorted(seeds.items())]
+                    for label, seeds in runs.items()
+                },
+            }
+        found[name] = {"question": study.file.question, "tasks": tasks}
+    return f"window.LENGTHWISE_ROWS = {json.dumps(found, separators=(',', ':'))};\n"
+
+
 GENERATED = {
     "reference/command-line.md": command_line,
     "reference/python.md": python_page,
     "reference/catalogue.md": catalogue,
+    "results/leaderboard.md": leaderboard,
+    "explore-data.js": explored_rows,
 }
 """Pages that are made from the code; they are in the site and not in docs/."""
 COPIED = {f"{name}.md": f"docs/project/{name.lower()}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY")}
 """Files of the repository's root, and the pages that they become."""
+
+
+def executed_notebook(path: Path) -> tuple[str, dict[str, bytes]]:
+    """Run a notebook from a clean kernel; return it as a page of Markdown, and the files of its figures."""
+    import nbformat
+    from nbclient import NotebookClient
+    from nbconvert import MarkdownExporter
+
+    notebook = nbformat.read(path, as_version=4)
+    with tempfile.TemporaryDirectory() as folder:
+        # With several threads these tiny models wait for each other, ten times as long on a busy machine.
+        alone = {**os.environ, "OMP_NUM_THREADS": "1"}
+        client = NotebookClient(notebook, timeout=600, startup_timeout=300, resources={"metadata": {"path": folder}})
+        client.execute(env=alone)
+    for cell in notebook.cells:  # what libraries say on stderr (progress bars) is no part of a lesson
+        kept = [one for one in cell.get("outputs", []) if one.get("name") != "stderr"]
+        cell.update({"outputs": kept} if "outputs" in cell else {})
+    text, resources = MarkdownExporter().from_notebook_node(
+        notebook, {"unique_key": path.stem, "output_files_dir": f"{path.stem}-files"}
+    )
+    return text.replace(".ipynb)", ".md)"), resources["outputs"]
 
 
 def linked(text: str, source: str, target: str) -> str:
@@ -93,14 +165,21 @@ def build(to: Path) -> str:
     """Write the site into a folder; return what the builder said."""
     with tempfile.TemporaryDirectory() as folder:
         there = Path(folder)
-        shutil.copytree(ROOT / "docs", there / "docs")
+        shutil.copytree(ROOT / "docs", there / "docs", ignore=shutil.ignore_patterns("paper"))
         for page in (there / "docs").rglob("*.md"):
             own = str(page.relative_to(there))
-            page.write_text(titled(linked(page.read_text(), own, own)))
+            page.write_text(titled(linked(page.read_text(), own, own)).replace(".ipynb)", ".md)"))
         for name, target in COPIED.items():
             (there / target).write_text(titled(linked((ROOT / name).read_text(), name, target)))
         for name, make in GENERATED.items():
             (there / "docs" / name).write_text(make())
+        for path in sorted((there / "docs" / "tutorials").glob("*.ipynb")):
+            text, figures = executed_notebook(path)
+            path.with_suffix(".md").write_text(text)
+            for name, data in figures.items():
+                (path.parent / name).parent.mkdir(exist_ok=True)
+                (path.parent / name).write_bytes(data)
+            path.unlink()
         settings = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
         settings["plugins"][1]["mkdocstrings"]["handlers"]["python"]["paths"] = [str(ROOT / "src")]
         settings["plugins"][1]["mkdocstrings"]["handlers"]["python"]["options"]["extensions"] = [

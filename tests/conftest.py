@@ -3,11 +3,14 @@
 import json
 import os
 import shutil
+import sysconfig
+from pathlib import Path
 
 import pytest
 import torch
 
 import lengthwise as lw
+from lengthwise.corpora.prepare import prepare
 from tests.study.conftest import TINY
 
 # The models are tiny: two threads would only wait for each other.
@@ -72,3 +75,23 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.section("measured")
         for text in said:
             terminalreporter.write_line(text)
+
+
+@pytest.fixture(scope="session")
+def texts(tmp_path_factory):
+    """A folder with 60 small documents of Python's own library, in three folders."""
+    home, library = tmp_path_factory.mktemp("texts"), Path(sysconfig.get_path("stdlib"))
+    paths = sorted(path for path in library.glob("*.py") if path.stat().st_size > 2_000)[:60]
+    for number, path in enumerate(paths):
+        (home / f"package{number % 3}").mkdir(exist_ok=True)
+        (home / f"package{number % 3}" / path.name).write_bytes(path.read_bytes()[:20_000])
+    return home
+
+
+@pytest.fixture(scope="session")
+def corpus(texts, tmp_path_factory):
+    """The path of a prepared corpus of these documents, in several shards."""
+    to = str(tmp_path_factory.mktemp("corpus") / "corpus")
+    how = {"vocabulary": 300, "validation": 0.15, "test": 0.3, "shard_size": 200_000, "workers": 1}
+    prepare(str(texts), to, say=lambda words: None, **how)
+    return to

@@ -24,12 +24,12 @@ MAY_IMPORT = {
     "device": set(),
     "display": {"spec"},
     "progress": set(),
-    "task": set(),
+    "task": {"corpora"},
     "encoding": set(),
     "normaliser": {"encoding"},
     "model": {"encoding", "normaliser"},
-    "training": {"model", "encoding", "task"},
-    "evaluation": {"model", "encoding", "task"},
+    "training": {"model", "encoding", "task", "corpora"},
+    "evaluation": {"model", "encoding", "task", "corpora"},
     "run": {"training", "evaluation", "model", "encoding", "task"},
     "conformance": {"model", "encoding", "normaliser"},
     "analysis": {"model", "encoding", "normaliser", "task", "evaluation"},
@@ -39,9 +39,21 @@ MAY_IMPORT = {
     "statistics": {"study"},
     "publication": set(),
     "reporting": {"evaluation", "statistics", "study", "publication", "encoding", "training"},
+    "leaderboard": {"run", "study", "statistics", "encoding", "evaluation", "conformance", "task"},
     "interface": {
         *("run", "study", "reporting", "statistics", "encoding", "task", "conformance", "model", "publication"),
-        *("analysis", "theory", "evaluation", "corpora", "hf", "timing", "training", "normaliser", "foreign"),
+        *(
+            "leaderboard",
+            "analysis",
+            "theory",
+            "evaluation",
+            "corpora",
+            "hf",
+            "timing",
+            "training",
+            "normaliser",
+            "foreign",
+        ),
     },
     "hf": {"model", "encoding", "task"},
     "foreign": {"task", "evaluation"},
@@ -175,6 +187,7 @@ def test_the_readme_draws_the_tree_that_is_there():
 def verbs() -> dict[str, ast.FunctionDef]:
     """Each verb of the command line, e.g. `study plan`, with its function."""
     found, groups = {}, {"app": "", "study": "study ", "theory": "theory ", "bench": "bench "}
+    groups["leaderboard"] = "leaderboard "
     for path in sorted((ROOT / "cli").glob("*.py")):
         tree = ast.parse(path.read_text())
         for node in tree.body:
@@ -205,6 +218,7 @@ CALLS = {
     "published": ["lw.published", "lw.published_figure", "lw.published_topics"],
     "train": ["lw.summarize", "lw.train"],
     "evaluate": ["lw.load_run", "lw.reach"],  # and `Run.evaluate`
+    "measure": ["lw.measure", "lw.measure_run"],  # a model of others, or a run of ours
     "list": ["lw.encodings"],  # and the table that is named
 }
 """Verbs that use more than one public name."""

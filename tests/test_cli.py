@@ -283,7 +283,7 @@ def test_lengths_draws_anybodys_corpus(tmp_path):
         (["audit", "count", "--protocol", "paper"], "count is not in the original study"),
         (["show", "addition:reversed"], "option 'reversed' of task 'addition' has no value; write addition:reversed="),
         (["show", "addition:"], "'addition:' ends in a colon; write addition alone, or addition:option=value"),
-        (["show", "zzz"], "sort, summation."),
+        (["show", "zzz"], "sort, summation, text."),
         (["show", "addition:spaces=-1"], "a probability from 0 to below 1, not -1.0"),
         (["show", "flipflop:ignore=-1"], "a probability from 0 to below 1, not -1.0"),
         (["show", "parity", "--tokenizer", "/nope"], "there is no folder '/nope'"),

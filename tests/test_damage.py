@@ -528,6 +528,27 @@ def test_a_lease_that_could_not_be_released_is_released_with_the_next_one(tmp_pa
     assert json.loads((tmp_path / "leases" / "a" / "1").read_text())["state"] == "stopped"
 
 
+def test_a_store_that_stays_away_does_not_stop_work_on_another_one(tmp_path, monkeypatch):
+    away, here, write = folder.Folder(tmp_path / "away"), folder.Folder(tmp_path / "here"), folder.Folder.write
+    lease = Lease.take(away, "a")
+    assert lease is not None
+
+    def refuse(self, name, data):
+        if str(self).startswith(str(away)):
+            raise folder.Unavailable("cannot write it: the server is away")
+        return write(self, name, data)
+
+    monkeypatch.setattr(folder.Folder, "write", refuse)
+    with pytest.raises(folder.Unavailable):
+        lease.release("stopped")
+    other = Lease.take(here, "b")
+    assert other is not None
+    other.release("stopped")
+    monkeypatch.setattr(folder.Folder, "write", write)
+    Lease.take(here, "c").release("stopped")
+    assert json.loads((tmp_path / "away" / "leases" / "a" / "1").read_text())["state"] == "stopped"
+
+
 def test_a_table_with_too_many_lines_is_not_read_into_memory(home, monkeypatch):
     monkeypatch.setattr("lengthwise.evaluation.rows._MOST_ROWS", 3)
     with pytest.raises(Damaged, match="more than the 3 that are read"):

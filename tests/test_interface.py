@@ -5,15 +5,18 @@ import importlib
 import inspect
 import json
 import pkgutil
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import polars as pl
 import pytest
+import yaml
 
 import lengthwise as lw
 from lengthwise.interface.results import reproducing_commands
+from tests.study.conftest import LEADERBOARD
 
 SCRIPT = '''
 import lengthwise as lw
@@ -64,7 +67,7 @@ def test_no_public_name_is_a_module_whatever_was_imported():
 
 
 @pytest.fixture(scope="module")
-def folder_of_examples(tmp_path_factory):
+def folder_of_examples(tmp_path_factory, corpus):
     """A folder with the runs and the text that the examples of docstrings name."""
     there = tmp_path_factory.mktemp("examples")
     small = "laptop:width=32:heads=2:feed_forward_width=64:layers=1"
@@ -78,8 +81,16 @@ def folder_of_examples(tmp_path_factory):
             store=str(there / "lengthwise-store"),
             quiet=True,
         )
+    shutil.copytree(corpus, there / "corpus")
     (there / "corpus.jsonl").write_text('{"text": "a b c"}\n')
-    return there
+    lw.write_template("encoding", "my_pe", there)
+    (there / "study.yaml").write_text(yaml.safe_dump(LEADERBOARD))
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("lengthwise.interface.leaderboard", "lengthwise.leaderboard.entry"):
+            patch.setattr(f"{module}.STUDY", str(there / "study.yaml"))
+        where = {"root": there / "leaderboard", "store": str(there / "leaderboard-store"), "executor": "inline"}
+        lw.submit_entry("nope", authors="A. Student", **where)
+        yield there
 
 
 class AnyOutputUnlessGiven(doctest.OutputChecker):

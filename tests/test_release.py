@@ -89,3 +89,14 @@ def test_versions_agree():
 
     assert f"version: {lengthwise.__version__}\n" in (ROOT / "CITATION.cff").read_text()
     assert f"## {lengthwise.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_paper_cites_what_its_bibliography_has_and_shows_figures_that_exist():
+    folder = ROOT / "docs" / "paper"
+    text = (folder / "paper.md").read_text()
+    cited = set(re.findall(r"@(\w+\d{4}\w+)", text))
+    known = set(re.findall(r"^@\w+\{(\w+),", (folder / "paper.bib").read_text(), re.MULTILINE))
+    assert cited == known and cited
+    figures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text)
+    assert len(figures) == 2 and all((folder / one).is_file() for one in figures)
+    assert 500 < len(text.partition("# Summary")[2].split()) < 1_500

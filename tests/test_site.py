@@ -2,6 +2,7 @@
 
 import gzip
 import importlib.util
+import json
 import re
 import shutil
 import threading
@@ -14,19 +15,24 @@ from urllib.parse import unquote, urlsplit
 import pytest
 import yaml
 
+import lengthwise as lw
 from lengthwise.evaluation.rows import COLUMNS
 
 ROOT = Path(__file__).parent.parent
-pytestmark = pytest.mark.docs
+pytestmark = [pytest.mark.docs, pytest.mark.timeout(1200)]  # the site runs the notebooks
+
+
+def site_builder():
+    spec = importlib.util.spec_from_file_location("build_site", ROOT / "scripts" / "build_site.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    spec = importlib.util.spec_from_file_location("build_site", ROOT / "scripts" / "build_site.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
     folder = tmp_path_factory.mktemp("site")
-    module.build(folder)
+    site_builder().build(folder)
     return folder
 
 
@@ -110,7 +116,7 @@ def test_every_page_is_in_the_navigation():
 
     settings = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
     written = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
-    assert written <= pages(settings["nav"])
+    assert written - {"paper/paper.md"} <= pages(settings["nav"])  # the paper is for a journal, not for the site
 
 
 def test_the_columns_of_rows_are_those_of_the_code():
@@ -144,6 +150,59 @@ def test_the_site_in_a_browser(site, browser, figure):
         assert page.get_by_text("A run ended with exit code 3").first.is_visible()
     finally:
         server.shutdown()
+
+
+def test_the_interactive_pages_compute_what_the_package_computes(site, browser):
+    import torch
+
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    said = []
+    page.on("pageerror", lambda one: said.append(str(one)))
+    page.goto((site / "results" / "explore.html").as_uri(), wait_until="load")  # it works without a server too
+    page.select_option("[name=study]", "frequencies")
+    page.select_option("[name=task]", "sort:longest=8:variant=single")
+    rows = page.locator(".explore tbody tr").all_inner_texts()
+    shown = {line.split("\t")[0]: float(line.split("\t")[1]) for line in rows}
+    report = lw.Study.read("frequencies").report(store="no-store", write=False)
+    table = report.tables["sort:longest=8:variant=single"]
+    reaches = dict(table.select("encoding", "reach at .9").iter_rows())
+    assert shown and all(float(str(reaches[name]).split()[0]) == value for name, value in shown.items())
+    page.fill("[name=threshold]", "0.05")
+    lower = [float(line.split("\t")[1]) for line in page.locator(".explore tbody tr").all_inner_texts()]
+    assert sum(lower) > sum(shown.values())
+
+    page.goto((site / "understand" / "theorem1.html").as_uri(), wait_until="load")
+    for name, dtype in {"bf16": torch.bfloat16, "fp16": torch.float16}.items():
+        page.select_option("[name=format]", name)
+        stored = (1 / torch.arange(1, 2**14, dtype=torch.float64)).to(dtype)
+        first = int((stored[1:] == stored[:-1]).nonzero()[0]) + 1
+        assert f"position {first} is the first" in page.locator(".told").inner_text()
+    page.select_option("[name=format]", "fp32")
+    assert "all positions" in page.locator(".told").inner_text() and not said
+
+
+def test_the_notebooks_were_run_and_are_committed_without_output(site):
+    """The site runs them from a clean kernel, and is not built if a cell fails."""
+    written = sorted((ROOT / "docs" / "tutorials").glob("*.ipynb"))
+    assert len(written) == 4
+    for path in written:
+        cells = json.loads(path.read_text())["cells"]
+        assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells), path.name
+        page = (site / "tutorials" / f"{path.stem}.html").read_text()
+        assert "Traceback" not in page
+    texts = {path.stem: (site / "tutorials" / f"{path.stem}.html").read_text() for path in written}
+    assert "in force is theta 5e+05" in texts["is-this-port-right"] and "<img" in texts["the-paper"]
+    assert "positions are read exactly" in texts["how-nope-knows"] and "T05" in texts["your-encoding"]
+
+
+def test_a_notebook_with_a_failing_cell_is_not_put_into_the_site(tmp_path):
+    import nbformat
+    from nbclient.exceptions import CellExecutionError
+
+    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1 / 0")])
+    nbformat.write(made, tmp_path / "wrong.ipynb")
+    with pytest.raises(CellExecutionError):
+        site_builder().executed_notebook(tmp_path / "wrong.ipynb")
 
 
 def test_the_list_for_assistants_has_pages_that_exist(site):

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from lengthwise.conformance import assert_conforms, verify
@@ -25,8 +25,11 @@ if TYPE_CHECKING:
         temperatures,
     )
     from lengthwise.interface.comparison import Comparison, compare
+    from lengthwise.interface.corpus import PreparedCorpus, prepare_corpus
     from lengthwise.interface.data import audit, examples, export_lm_eval, export_task, text_lengths
-    from lengthwise.interface.foreign_models import doctor, measure
+    from lengthwise.interface.foreign_models import doctor, measure, measure_run
+    from lengthwise.interface.interventions import Recovered, recover
+    from lengthwise.interface.leaderboard import check_entry, standings, submit_entry
     from lengthwise.interface.literature import cite, claims, published, published_figure, published_topics
     from lengthwise.interface.new import write_template
     from lengthwise.interface.probing import ProbeResults, probe
@@ -77,11 +80,18 @@ else:
         "tasks": "interface.catalog",
         "Comparison": "interface.comparison",
         "compare": "interface.comparison",
+        "PreparedCorpus": "interface.corpus",
+        "prepare_corpus": "interface.corpus",
         "audit": "interface.data",
         "examples": "interface.data",
         "export_lm_eval": "interface.data",
         "export_task": "interface.data",
         "text_lengths": "interface.data",
+        "Recovered": "interface.interventions",
+        "recover": "interface.interventions",
+        "check_entry": "interface.leaderboard",
+        "standings": "interface.leaderboard",
+        "submit_entry": "interface.leaderboard",
         "cite": "interface.literature",
         "claims": "interface.literature",
         "published": "interface.literature",
@@ -96,6 +106,7 @@ else:
         "SelfTest": "interface.selftest",
         "doctor": "interface.foreign_models",
         "measure": "interface.foreign_models",
+        "measure_run": "interface.foreign_models",
         "selftest": "interface.selftest",
         "Study": "interface.study",
         "RunSummary": "interface.summary",
@@ -137,7 +148,9 @@ __all__ = [
     "Demonstration",
     "Encoding",
     "Geometry",
+    "PreparedCorpus",
     "ProbeResults",
+    "Recovered",
     "Run",
     "RunSummary",
     "SelfTest",
@@ -150,6 +163,7 @@ __all__ = [
     "attention",
     "audit",
     "bench",
+    "check_entry",
     "checks",
     "cite",
     "claims",
@@ -167,8 +181,10 @@ __all__ = [
     "fsck",
     "load_run",
     "measure",
+    "measure_run",
     "normalisers",
     "positions",
+    "prepare_corpus",
     "preset",
     "presets",
     "probe",
@@ -177,10 +193,13 @@ __all__ = [
     "published_topics",
     "reach",
     "recipes",
+    "recover",
     "report",
     "selftest",
+    "standings",
     "studies",
     "study_schema",
+    "submit_entry",
     "summarize",
     "tasks",
     "temperatures",

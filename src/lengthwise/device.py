@@ -41,6 +41,8 @@ class Compute:
     """Compile the feed-forward layers; this takes some seconds before the first step."""
     device_batch: int | None = None
     """The most rows of a batch that are computed at once; None for all."""
+    recompute: bool = False
+    """Compute activations again in the backward pass in place of keeping them: less memory, a third more time."""
 
     def __post_init__(self) -> None:
         if self.device_batch is not None and self.device_batch < 1:

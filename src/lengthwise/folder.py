@@ -32,6 +32,12 @@ _CONTESTS = 6
 """How often a create is tried if other writers create the same name at the same time."""
 
 
+def shipped_file_path(name: str) -> Path:
+    """Return the path of a file of `studies/`, in a checkout or in the installed package."""
+    inside, checkout = Path(__file__).parent / "study" / "recipes", Path(__file__).parents[2] / "studies"
+    return (inside if inside.is_dir() else checkout) / name
+
+
 class Missing(SpecError):
     """There is no such file."""
 

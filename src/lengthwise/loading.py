@@ -78,13 +78,13 @@ def load_class(module_or_file: str, name: str) -> type:
     return found
 
 
-def source_digest(name: str) -> str | None:
+def source_digest(name: str, digest_size: int = 16) -> str | None:
     """Return a hash of what `file.py:Class` needs of its file, which is read but not executed; None for a module."""
     where, _, cls = name.rpartition(":")
     if not where.endswith(".py"):
         return None
     body = needed_statements(_parsed(where)[0], cls)
-    return hashlib.blake2b(code_without_comments(body).encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(code_without_comments(body).encode(), digest_size=digest_size).hexdigest()
 
 
 def class_names_in_file(file: str) -> list[str]:

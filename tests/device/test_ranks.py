@@ -102,3 +102,16 @@ def test_presets_and_a_large_model_have_their_shapes_on_meta(name, encoding):
     logits = made(torch.zeros(2, 32, dtype=torch.long, device="meta"))
     logits.sum().backward()
     assert logits.shape == (2, 32, 50_000) and all(p.grad is not None for p in made.parameters())
+
+
+def test_the_published_model_for_code_has_its_parameters_on_every_number_of_ranks(figure):
+    """Kazemnejad et al. 2023, appendix F; the numbers of docs/reference/scale.md."""
+    with torch.device("meta"):
+        made = Decoder(preset("1.3B-code", vocabulary=49_152), "nope")
+    shapes = [tuple(parameter.shape) for parameter in made.parameters()]
+    assert sum(map(math.prod, shapes)) == made.parameter_count() == 1_308_673_024
+    held = {ranks: parameters_of_first_rank(shapes, ranks) for ranks in (8, 16, 64)}
+    page = (ROOT / "docs" / "reference" / "scale.md").read_text()
+    for ranks, many in held.items():
+        assert f"| {many:,} |" in page
+        figure(f"1.3B-code on {ranks} ranks: {many:,} parameters each, {16 * many / 2**30:.1f} GiB")

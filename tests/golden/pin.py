@@ -10,7 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-from lengthwise.task import PUBLISHED, TASKS, build_task
+from lengthwise.task import FROM_DATA, PUBLISHED, TASKS, build_task
 from lengthwise.task.block import training_block
 from lengthwise.task.sets import (
     VERSION,
@@ -24,7 +24,7 @@ from lengthwise.task.sets import (
 FILE = Path(__file__).parent / "tasks.json"
 NAMES = [
     *(f"{name}:protocol={protocol}" for name in PUBLISHED for protocol in ("ours", "paper")),
-    *(name for name in TASKS if name != "file" and name not in {one.partition(":")[0] for one in PUBLISHED}),
+    *(name for name in TASKS if name not in FROM_DATA and name not in {one.partition(":")[0] for one in PUBLISHED}),
     *(f"{name}:scratchpad=full" for name in ("addition", "polynomial", "summation", "parity", "sort", "lego")),
     "addition:reversed=all:padded=true:hints=32:spaces=0.25",
 ]

@@ -5,6 +5,7 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
+from lengthwise.folder import shipped_file_path
 from lengthwise.reporting.analysis_claims import attention_estimates, scratchpad_estimates
 from lengthwise.reporting.claims import Claim, Rule, StudyResults, judge_claim, last_commit_date, read_claims
 from lengthwise.reporting.numbers import compute_numbers
@@ -12,7 +13,7 @@ from lengthwise.spec import SpecError
 from lengthwise.statistics.estimate import Estimate
 from lengthwise.study.add import find_committed_file
 from lengthwise.study.file import StudyFile
-from lengthwise.study.reading import shipped_file_path, shipped_studies
+from lengthwise.study.reading import shipped_studies
 from tests.reporting.made import FIVE, TASKS, findings, study
 
 SIX = [*TASKS, "copy:longest=8:variant=random", "copy:longest=8:variant=replace", "reverse:longest=8"]

@@ -86,7 +86,7 @@ def test_examples_that_were_trained_on_are_evaluated_beside_the_others(run):
 
 @pytest.mark.slow
 def test_no_split_but_validation_is_seen_in_training(tmp_path, monkeypatch):
-    from lengthwise.run import attempt
+    from lengthwise.run import attempt, validation
 
     asked = []
     real = attempt.evaluate_decoder
@@ -95,7 +95,8 @@ def test_no_split_but_validation_is_seen_in_training(tmp_path, monkeypatch):
         asked.append(sorted({split for split, _ in options["splits"]}) if "splits" in options else "all")
         return real(decoder, task, lengths, **options)
 
-    monkeypatch.setattr(attempt, "evaluate_decoder", spy)
+    for module in (attempt, validation):
+        monkeypatch.setattr(module, "evaluate_decoder", spy)
     small(tmp_path, training="laptop:steps=8:batch_size=8:validations=2")
     end = asked.index("all")
     assert asked[:end] == [["validation"]] * 2 and set(map(str, asked[end:])) == {"all"}

@@ -23,6 +23,20 @@ TINY = {
     "checkpoint_every": 1,
 }
 
+LEADERBOARD = {
+    "name": "leaderboard",
+    "question": "A small one?",
+    "vary": {"encoding": ["nope"]},
+    "linked": [
+        {"task": "copy:variant=same:longest=3", "model": "laptop:width=16:heads=2:head_width=8:layers=1"},
+        {"task": "sort:longest=3", "model": "laptop:width=16:heads=2:head_width=8:layers=2"},
+    ],
+    "base": {"training": "laptop:steps=6:batch_size=4:validations=1:validation_examples=8"},
+    "seeds": [20, 21],
+    "lr": {"choose": [0.001, 0.002], "seeds": [1000]},
+}
+"""The study of the leaderboard in seconds."""
+
 
 def tiny(**changes: object) -> StudyFile:
     """The tiny study, with changes."""

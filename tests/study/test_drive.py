@@ -80,7 +80,7 @@ def test_what_fails_is_recorded_and_does_not_stop_the_study(tmp_path, monkeypatc
     def do(job, watch):
         if "alibi" in job.key and not bad:
             bad.append(job.key)
-            monkeypatch.setattr("lengthwise.run.attempt.Attempt._validated", lambda *_: 1 / 0)
+            monkeypatch.setattr("lengthwise.run.attempt.validate_decoder", lambda *_: 1 / 0)
             try:
                 return do_job(job, watch)
             finally:

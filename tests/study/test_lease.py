@@ -19,9 +19,9 @@ from lengthwise.run.lease import (
     LeaseLost,
     StaleLeaseDetector,
     done_record,
-    owner_is_dead,
     read_lease,
 )
+from lengthwise.run.owner import owner_is_dead
 from lengthwise.spec import SpecError
 
 RUN = "copy-nope-s0-0123456789abcdef"

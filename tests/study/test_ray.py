@@ -14,7 +14,8 @@ import polars as pl
 import pytest
 
 from lengthwise.folder import Folder
-from lengthwise.run.lease import owner_is_dead, read_lease
+from lengthwise.run.lease import read_lease
+from lengthwise.run.owner import owner_is_dead
 from lengthwise.study.drive import Driver
 from lengthwise.study.executors import InProcess
 from lengthwise.study.file import RunResources

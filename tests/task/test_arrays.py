@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lengthwise.spec import SpecError
-from lengthwise.task import PUBLISHED, TASKS, build_task
+from lengthwise.task import FROM_DATA, PUBLISHED, TASKS, build_task
 from lengthwise.task.block import evaluation_block, materialise, training_block
 from lengthwise.task.sets import instance_factory, lengths_of
 from lengthwise.task.vocabulary import Vocabulary, join_symbols
@@ -14,7 +14,7 @@ from lengthwise.task.vocabulary import Vocabulary, join_symbols
 NAMES = [
     *PUBLISHED,
     *(f"{name}:protocol=paper" for name in PUBLISHED),
-    *(name for name in TASKS if name != "file" and name not in {p.partition(":")[0] for p in PUBLISHED}),
+    *(name for name in TASKS if name not in FROM_DATA and name not in {p.partition(":")[0] for p in PUBLISHED}),
     *("addition:scratchpad=full", "copy:bos=false"),
 ]
 

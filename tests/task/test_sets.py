@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lengthwise.spec import SpecError
-from lengthwise.task import PUBLISHED, TASKS, build_task
+from lengthwise.task import FROM_DATA, PUBLISHED, TASKS, build_task
 from lengthwise.task.audit import audit
 from lengthwise.task.base import Task
 from lengthwise.task.random_source import RandomSource, enumerate_draws
@@ -28,7 +28,7 @@ from lengthwise.task.sets import (
 )
 
 ORIGINAL = {name.partition(":")[0] for name in PUBLISHED}
-OURS = [*PUBLISHED, *(name for name in TASKS if name != "file" and name not in ORIGINAL)]
+OURS = [*PUBLISHED, *(name for name in TASKS if name not in FROM_DATA and name not in ORIGINAL)]
 """Every variant of the original study, and every other task, whoever added it."""
 
 

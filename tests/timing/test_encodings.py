@@ -160,7 +160,7 @@ def test_the_command_prints_json_where_it_is_asked_for():
 
 
 def test_mistakes_on_the_command_line_are_told():
-    for arguments, message in ((["--lengths", "8,x"], "--lengths are whole"), (["--encodings", "rop"], "rope")):
+    for arguments, message in ((["--lengths", "8,x"], "lengths are written 8,16,32"), (["--encodings", "rop"], "rope")):
         done = CliRunner().invoke(app, ["bench", "encodings", *arguments])
         assert isinstance(done.exception, SpecError)
         assert message in str(done.exception)

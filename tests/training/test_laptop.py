@@ -3,14 +3,14 @@
 import pytest
 
 from lengthwise.run import Plan
-from lengthwise.task import TASKS, build_task
+from lengthwise.task import FROM_DATA, TASKS, build_task
 from lengthwise.training.laptop import LAPTOP, laptop_overrides
 from tests.run.test_cli_runs import cli
 
 UNLEARNED = [name for name, setting in LAPTOP.items() if setting.unlearned]
 
 
-@pytest.mark.parametrize("name", [name for name in TASKS if name != "file"])
+@pytest.mark.parametrize("name", [name for name in TASKS if name not in FROM_DATA])
 def test_every_task_has_a_setting_at_its_default(name):
     setting = laptop_overrides(build_task(name))
     assert setting.longest and setting.model and setting.training

@@ -26,19 +26,26 @@ WITHIN = 2e-4
 
 
 def launch(store, processes, *more, encoding="t5", training=TRAINING):
+    arguments = [TASK, "--encoding", encoding, "--model", MODEL, "--training", training, "--store", str(store)]
+    return launch_module(
+        "lengthwise", processes, [*arguments, "--threads", "1", "--checkpoint-every", "20", "--quiet", *more]
+    )
+
+
+def launch_module(module, processes, arguments, environment=None):
+    """Train in several processes; return the run, and what was printed."""
+    store = arguments[arguments.index("--store") + 1]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
-    command += ["--master-addr", "127.0.0.1", "--master-port", str(port), "-m", "lengthwise", "train", TASK]
-    command += ["--encoding", encoding, "--model", MODEL, "--training", training, "--store", str(store)]
-    command += ["--threads", "1", "--checkpoint-every", "20", "--quiet", *more]
+    command += ["--master-addr", "127.0.0.1", "--master-port", str(port), "-m", module, "train", *arguments]
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})},
         start_new_session=True,
     )
     try:

@@ -13,9 +13,11 @@ from torch import Tensor
 from lengthwise.encoding.positions import Consecutive, Positions
 from lengthwise.evaluation.cases import Case, evaluation_cases
 from lengthwise.evaluation.onepass import stack_positions, usable_input_tokens
+from lengthwise.evaluation.text import long_documents
 from lengthwise.spec import SpecError, digest
 from lengthwise.task.base import Task
 from lengthwise.task.sets import lengths_of
+from lengthwise.task.text import Text
 
 BATCH_TOKENS = 8192
 """The number of input tokens in a batch."""
@@ -110,6 +112,8 @@ def task_documents(
     training examples if there are fewer than `examples`; it is tested on the test splits. `protocol=paper` has no
     further examples of seen lengths, so every second validation example is used for testing.
     """
+    if isinstance(task, Text):
+        return _text_documents(task, lengths, max_tokens, 4 * examples)
     kind = (positions or Consecutive()).of(task).at_test()
     paper = task.protocol == "paper"
     wanted = None if lengths is None else set(lengths)
@@ -140,6 +144,24 @@ def task_documents(
         told = f" of length {', '.join(map(str, absent))}" if absent else ""
         raise SpecError(f"{task.name} has no documents to probe{told}; leave out --lengths, or give others")
     return trained, tested
+
+
+def _text_documents(
+    task: Text, lengths: Sequence[int] | None, max_tokens: int | None, many: int
+) -> tuple[list[Document], dict[str, list[Document]]]:
+    """The beginnings of a corpus's documents: validation documents for training, test documents for testing."""
+
+    def documents(split: str, tokens: int) -> list[Document]:
+        found = long_documents(task, tokens, many, split)
+        return [Document(tuple(one.ids_T[:tokens].tolist()), tokens, tokens) for one in found]
+
+    wanted = [task.longest, 2 * task.longest] if lengths is None else list(lengths)
+    within = [one for one in wanted if max_tokens is None or one <= max_tokens]
+    sides = {"seen": [n for n in within if n <= task.longest], "unseen": [n for n in within if n > task.longest]}
+    tested = {name: [one for n in own for one in documents("test", n)] for name, own in sides.items() if own}
+    if not tested:
+        raise SpecError(f"a text is probed at contexts up to the positions there are, not at {wanted}")
+    return documents("validation", task.longest), tested
 
 
 def _document(case: Case, positions: Positions, count: int) -> Document:

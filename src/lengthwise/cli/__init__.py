@@ -16,11 +16,11 @@ from typing import Annotated
 import typer
 
 from lengthwise import __version__
-from lengthwise.cli import analyze, encodings, published, runs, study, tasks, theory
+from lengthwise.cli import analyze, encodings, leaderboard, published, runs, study, tasks, theory
 from lengthwise.cli.terminal import app
 from lengthwise.spec import SpecError
 
-__all__ = ["analyze", "app", "encodings", "main", "published", "runs", "study", "tasks", "theory"]
+__all__ = ["analyze", "app", "encodings", "leaderboard", "main", "published", "runs", "study", "tasks", "theory"]
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import lengthwise as lw
-from lengthwise.cli.runs import Device, ForwardDtype
+from lengthwise.cli.runs import STORE, Device, ForwardDtype, Store
 from lengthwise.cli.terminal import Json, app, print_table, say, show
 from lengthwise.spec import SpecError, did_you_mean, parse_specs
 
@@ -126,13 +126,8 @@ def bench_encodings(
 
     It times a training step, a forward pass and cached generation.
     """
-    try:
-        sizes = [int(part) for part in lengths.replace(",", " ").split()]
-    except ValueError:
-        raise SpecError(f"--lengths are whole numbers, e.g. 64,256,1024, not {lengths!r}") from None
-    chosen = None if encodings is None else parse_specs(encodings)
     how = {"batch": batch, "repeat": repeat, "threads": threads}
-    show(lw.bench(chosen, sizes, model=model, limit=limit, device=device, dtype=dtype, **how), as_json)
+    show(lw.bench(encodings, lengths, model=model, limit=limit, device=device, dtype=dtype, **how), as_json)
 
 
 ModelFolder = Annotated[str, typer.Argument(help="the folder of a Hugging Face model, with safetensors")]
@@ -153,13 +148,17 @@ def measure(
     to: Annotated[Path | None, typer.Option(help="write a page with figures into this folder")] = None,
     attention: AttentionKind = None,
     flex: Flex = False,
+    store: Store = STORE,
     as_json: Json = False,
 ) -> None:
     """Say what positions do in a model, and if its code is right.
 
     All is found by probing the model and compared with its configuration. Nothing is downloaded, and no code of the
-    folder is run. With --lengths, perplexity, retrieval and more are measured up to that context.
+    folder is run. With --lengths, perplexity, retrieval and more are measured up to that context. The id of a run of
+    the task text is a model too: how far it works is measured on its corpus.
     """
+    if model.startswith("text-"):
+        return show(lw.measure_run(model, lengths=lengths, store=store), as_json)
     how = {"attention": attention, "flex": flex, "task": task, "shots": shots}
     show(lw.measure(model, lengths=lengths, text=text, changes=change or [], to=to, **how), as_json)
 

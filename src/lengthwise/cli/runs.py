@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,7 +12,6 @@ import lengthwise as lw
 from lengthwise.cli.terminal import LARGEST_SEED, Json, app, progress_callback, say, show
 from lengthwise.folder import OUTPUT
 from lengthwise.progress import progress
-from lengthwise.spec import SpecError, parse_specs
 
 TaskName = Annotated[str, typer.Argument(help="a task, e.g. copy:variant=same or my_task.py:Mine")]
 RunName = Annotated[str, typer.Argument(help="a run: its folder, its id, or the beginning of its id")]
@@ -27,9 +25,7 @@ Checkpoint = Annotated[str, typer.Option(help="last, best, earliest_best, 25%, 5
 Lengths = Annotated[
     str | None, typer.Option(help="e.g. 8,16,32, 17-40 or 64..4096:x2; all that are tested, unless given")
 ]
-Allow = Annotated[
-    list[str] | None, typer.Option(help="parameters that may be missing or left over, e.g. 'encodings.*'")
-]
+Allow = Annotated[list[str] | None, typer.Option(help="parameters that may be missing or left over: 'encodings.*'")]
 AllowCode = Annotated[bool, typer.Option("--allow-code", help="the run may execute code from outside the package")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="no progress")]
 Dtype = Annotated[Literal["auto", "fp32", "bf16"], typer.Option(help="bf16 is mixed precision, and another run")]
@@ -55,6 +51,7 @@ def train(
     dtype: Dtype = "auto",
     compile: Annotated[bool, typer.Option("--compile", help="compile feed-forward layers; pays in long runs")] = False,
     device_batch: Annotated[int | None, typer.Option(min=1, help="rows computed at once, if memory is short")] = None,
+    recompute: Annotated[bool, typer.Option("--recompute", help="keep no activations: less memory, more time")] = False,
     checkpoint_every: Annotated[int | None, typer.Option(min=1, help="steps between checkpoints")] = None,
     logger: Annotated[list[str] | None, typer.Option(help="tensorboard or wandb")] = None,
     quiet: Quiet = False,
@@ -71,7 +68,7 @@ def train(
         model=model,
         training=training,
         seed=seed,
-        streams=_streams(stream or []),
+        streams=stream,
         start=start,
         allow=allow or (),
         store=store,
@@ -81,6 +78,7 @@ def train(
         dtype=dtype,
         compile=compile,
         device_batch=device_batch,
+        recompute=recompute,
         checkpoint_every=checkpoint_every,
         loggers=logger or (),
         quiet=quiet,
@@ -90,16 +88,6 @@ def train(
     if not run.fresh and not as_json:
         say(f"run {run.id} is done already; another --seed or --store makes another run")
     show(lw.summarize(run), as_json)
-
-
-def _streams(given: list[str]) -> dict[str, int]:
-    found = {}
-    for one in given:
-        name, equals, value = one.partition("=")
-        if not equals or not re.fullmatch(r"[0-9]{1,18}", value):
-            raise SpecError(f"a stream is written name=seed, e.g. order=7, not {one!r}")
-        found[name] = int(value)
-    return found
 
 
 @app.command()
@@ -123,19 +111,9 @@ def compare(
 
     Each encoding is trained with each seed, on this machine; the figure shows accuracy against length.
     """
-    if mixed := re.search(r"(?:^|,)\s*([0-9]+\s*\*|\[)", encodings):
-        raise SpecError(
-            f"compare cannot take a mixture of layers, as {mixed[1]!r} begins one in {encodings!r}: a name is for all "
-            "layers. A study can: write vary: {encoding: [nope, '3*rope,nope']} into its file"
-        )
-    named = parse_specs(encodings)
-    if not named:
-        raise SpecError("name encodings, e.g. --encodings nope,rope")
-    if len(set(named)) < len(named):
-        raise SpecError(f"{encodings!r} names an encoding twice; leave one out")
     found = lw.compare(
         task,
-        named,
+        encodings,
         seeds=seeds,
         positions=positions,
         model=model,

@@ -1,9 +1,9 @@
-"""`lengthwise show`, `audit`, `export` and `lengths`: what is learned, and what a user's own texts are like."""
+"""`lengthwise show`, `audit`, `export`, `corpus` and `lengths`: what is learned, and a user's own texts."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -102,3 +102,25 @@ def lengths(
     """
     drawn = {"upto": upto, "figure": figure}
     show(lw.text_lengths(file, tokenizer=tokenizer, fields=field, trained=trained or (), **drawn), as_json)
+
+
+@app.command()
+def corpus(
+    source: Annotated[str, typer.Argument(help="a folder, glob, dataset:NAME:SPLIT, list of files, or python-code")],
+    to: Annotated[str, typer.Option(help="a folder or any fsspec path")],
+    tokenizer: Annotated[str | None, typer.Option(help="a tokenizer.json; one is trained, unless given")] = None,
+    vocabulary: Annotated[int, typer.Option(min=258, help="tokens of a tokenizer that is trained")] = 4096,
+    field: Annotated[list[str] | None, typer.Option(help="columns of JSON lines, parquet, datasets")] = None,
+    by_folder: Annotated[bool, typer.Option("--by-folder", help="a first folder is in one split")] = False,
+    most_mb: Annotated[int | None, typer.Option(min=1, help="of python-code: how much")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="processes; one per core")] = None,
+    no_ray: Annotated[bool, typer.Option("--no-ray", help="processes in place of Ray Data")] = False,
+    as_json: Json = False,
+) -> None:
+    """Prepare text for language models: token shards.
+
+    Started again, it makes only the shards that are missing.
+    """
+    how: dict[str, Any] = {"tokenizer": tokenizer, "vocabulary": vocabulary, "fields": field, "by_folder": by_folder}
+    how |= {"most_mb": most_mb, "workers": workers, "ray": False if no_ray else None}
+    show(lw.prepare_corpus(source, to, **how), as_json)

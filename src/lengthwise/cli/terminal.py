@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 PANELS = {
     "Start here": ("list", "show", "train", "compare", "ask", "attention", "selftest"),
-    "Your encoding": ("new", "verify", "describe", "bench", "measure", "doctor"),
+    "Your encoding": ("new", "verify", "describe", "bench", "measure", "doctor", "leaderboard"),
     "Studies": ("study", "claims", "evaluate", "export-model"),
     "Why it works": ("analyze", "probe", "theory"),
-    "Data": ("audit", "export", "export-lm-eval", "lengths"),
+    "Data": ("audit", "corpus", "export", "export-lm-eval", "lengths"),
     "Reference": ("published", "cite"),
 }
 """What each verb is for; the help lists them in this order."""

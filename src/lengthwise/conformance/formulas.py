@@ -53,6 +53,8 @@ class RopeVariant:
     attention_factor: float | None = None
     short: tuple[float, ...] | None = None
     long: tuple[float, ...] | None = None
+    fixed: tuple[int, ...] = ()
+    """Pairs that do not turn."""
     window: int | None = None
     """From this distance on a key is hidden."""
 
@@ -92,7 +94,8 @@ def rope_frequencies(width: int, length: int, variant: RopeVariant) -> tuple[lis
         elif variant.scaling == "longrope":
             wavelength *= ((variant.long if s > 1 else variant.short) or ())[k]
         # p-RoPE turns only the first p · turned / 2 pairs.
-        found.append(2 * math.pi / wavelength if k + 1 <= variant.p * turned / 2 + 1e-4 else 0.0)
+        turns = k + 1 <= variant.p * turned / 2 + 1e-4 and k not in variant.fixed
+        found.append(2 * math.pi / wavelength if turns else 0.0)
     magnitude = 0.1 * math.log(s) + 1 if variant.scaling == "yarn" else 1.0
     if variant.scaling == "longrope":
         magnitude = math.sqrt(1 + math.log(variant.factor or 1) / math.log(variant.trained or 1))

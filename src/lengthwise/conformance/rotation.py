@@ -27,7 +27,8 @@ def check_rope_formula(subject: Subject) -> Iterator[CheckCase]:
     for head_width in (8, 16, 64):
         geometry = SMALL.model_copy(update={"head_width": head_width}).geometry
         turned = round(variant.fraction * head_width)
-        if turned % 2 or (variant.long is not None and turned // 2 != len(variant.long)):
+        fits = turned % 2 == 0 and max(variant.fixed, default=-1) < turned // 2
+        if not fits or (variant.long is not None and turned // 2 != len(variant.long)):
             continue  # pairs do not fit, or there are no factors for them
         encoding = subject.build_initialised_encoding(geometry).double()
         x = _vectors(1, head_width).double()

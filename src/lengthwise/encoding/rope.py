@@ -22,6 +22,7 @@ class Rope(Encoding):
 
     `p=0.75` keeps RoPE's frequencies but does not rotate the slowest quarter of the pairs (p-RoPE, Barbero et al. 2025,
     arXiv:2410.06205): of 8 pairs, 6 turn as in RoPE. `fraction=0.75` instead has 6 pairs that span all frequencies.
+    `fixed=[2,3]` names pairs that do not turn.
 
     `scaling` changes the frequencies for longer sequences (`lengthwise.encoding.scaling`). If they depend on the
     length, the length is the budget of the sequence, so appending a token does not change them. With `length=seen`, as
@@ -49,6 +50,7 @@ class Rope(Encoding):
         length: Literal["budget", "seen"] = "budget",
         short: tuple[float, ...] | None = None,
         long: tuple[float, ...] | None = None,
+        fixed: tuple[int, ...] = (),
     ) -> None:
         super().__init__(geometry)
         if not 0 < theta < math.inf:
@@ -62,7 +64,9 @@ class Rope(Encoding):
                 f"rope turns pairs, so fraction × head width must be an even number up to {geometry.head_width}, "
                 f"not {fraction} × {geometry.head_width} = {fraction * geometry.head_width:g}"
             )
-        self.p = p
+        self.p, self.fixed = p, fixed
+        if any(not 0 <= pair < self.turned // 2 for pair in fixed) or len(set(fixed)) < len(fixed):
+            raise SpecError(f"rope's fixed pairs are different ones from 0 to {self.turned // 2 - 1}, not {fixed}")
         self.turning = _turning(p, fraction, self.turned)
         self.scaling, self.factor, self.trained, self.slow, self.fast = scaling, factor, trained, slow, fast
         self.attention_factor, self.length, self.short, self.long = attention_factor, length, short, long
@@ -95,8 +99,9 @@ class Rope(Encoding):
             stretch = self._scaling.stretch(budget_B)
             frequency = self._scaling.frequencies(frequency, stretch)
             magnitude = self._scaling.magnitude(stretch)
-        if self.turning < pairs:
-            frequency = frequency * (torch.arange(pairs, device=like_tensor.device) < self.turning)
+        if self.turning < pairs or self.fixed:
+            turns = [pair < self.turning and pair not in self.fixed for pair in range(pairs)]
+            frequency = frequency * torch.tensor(turns, device=like_tensor.device)
         return frequency, magnitude
 
     def _tables(self, positions_BT: Tensor, budget_B: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,23 +8,30 @@ be trusted (the mask leaks, or later tokens change earlier logits), and everythi
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from lengthwise.display import Display, Part, Table
-from lengthwise.encoding.positions import Positions
+from lengthwise.encoding.positions import Consecutive, Positions
 from lengthwise.evaluation.cases import Case, evaluation_cases, splits_and_lengths
 from lengthwise.evaluation.decoding import ROWS
 from lengthwise.evaluation.onepass import TOKENS, OnePassResult, predict_in_one_pass
-from lengthwise.evaluation.rows import PREDICTIONS, rows_to_frame
+from lengthwise.evaluation.outcomes import (
+    AS_TRAINED,
+    CaseOutcome,
+    DecodingAgreement,
+    EvaluationResult,
+    predictions_frame,
+)
+from lengthwise.evaluation.rows import rows_to_frame
 from lengthwise.evaluation.subject import EvaluatedModel, HasTask
+from lengthwise.evaluation.text import evaluate_text
 from lengthwise.spec import SpecError, digest
 from lengthwise.task import build_task
 from lengthwise.task.base import Task
 from lengthwise.task.scratchpad import Stepwise
 from lengthwise.task.sets import lengths_of
+from lengthwise.task.text import Text
 
 if TYPE_CHECKING:
     import polars as pl
@@ -33,69 +40,6 @@ CHECKED = 4
 """Cases of each length that are decoded from their prompt, to check the pass."""
 NEAR = 1e-4
 """Two logits this close, relative to the larger, may swap places between one pass and a cache."""
-AS_TRAINED = "as trained"
-
-
-@dataclass
-class DecodingAgreement:
-    """How the decoded sample compares with the pass."""
-
-    decoded: int = 0
-    near_ties: int = 0
-    """Differences where the two best logits were within 1e-4 of each other."""
-    differences: int = 0
-    """Other differences, which show that the pass does not predict decoding."""
-
-    @property
-    def pass_agrees(self) -> bool:
-        """Whether the pass agrees with decoding."""
-        return self.differences == 0
-
-
-@dataclass(frozen=True)
-class CaseOutcome:
-    """One evaluated example and how the model's answer ended: right, early, late, wrong or cut."""
-
-    case: Case
-    kind: str
-    """right, early, late, wrong or cut."""
-    content: bool | None
-    """Whether it would be right if it knew where to stop; None if the pass cannot be trusted."""
-    said: list[int]
-    first_wrong: int | None
-    loss: float
-
-
-@dataclass(frozen=True, repr=False)
-class EvaluationResult(Display):
-    """The results of an evaluation."""
-
-    rows: pl.DataFrame
-    predictions: pl.DataFrame
-    checks: DecodingAgreement
-    judged: list[CaseOutcome]
-    effective: list[str] = field(default_factory=list)
-    """Each encoding that was used, with its options as the modules have them; where a run was evaluated."""
-
-    @property
-    def table(self) -> Table:
-        """A line for each length: accuracy, and how many answers failed in which way."""
-        named = ("split", "examples", "correct_content", "early", "late", "wrong", "cut")
-        return Table(
-            {"length": row["length"], "accuracy": round(row["correct"] / row["examples"], 4)}
-            | {key: row[key] for key in named}
-            for row in self.rows.iter_rows(named=True)
-        )
-
-    def parts(self, width: int = 80) -> Iterator[Part]:
-        """The table, and whether decoding confirmed it."""
-        yield Part(self.table)
-        if not self.checks.pass_agrees:
-            yield Part("decoding disagreed with one pass: everything was decoded for real", "bold red")
-
-    def plain(self) -> list[dict[str, object]]:
-        """The rows."""
-        return self.rows.to_dicts()
 
 
 def evaluate_decoder(
@@ -122,6 +66,10 @@ def evaluate_decoder(
     after two in a row without a right answer are not evaluated: their rows have no right answer, and `tokens` is null.
     """
     task = build_task(task) if isinstance(task, str) else task
+    if isinstance(task, Text):
+        if splits is not None or not isinstance(positions or Consecutive(), Consecutive) or stop_after_zeros:
+            raise SpecError("a language model is evaluated by context: leave out splits, positions, stop_after_zeros")
+        return evaluate_text(model, task, lengths, examples=examples, labels=labels, on_progress=on_progress)
     if stop_after_zeros is not None:
         places = splits_and_lengths(task, lengths) if splits is None else splits
         how: dict[str, Any] = {"examples": examples, "positions": positions, "decoding": decoding, "labels": labels}
@@ -325,7 +273,6 @@ def _inside(one: CaseOutcome) -> bool:
 
 
 def _predictions(task: Task, judged: list[CaseOutcome], marks: dict[str, str | None]) -> pl.DataFrame:
-    import polars as pl
 
     lines: list[dict[str, object]] = []
     say = task.vocabulary.say
@@ -363,4 +310,4 @@ def _predictions(task: Task, judged: list[CaseOutcome], marks: dict[str, str | N
                 "component": None if fault is None else fault.component,
             }
         )
-    return pl.DataFrame(lines, schema={name: getattr(pl, kind) for name, kind in PREDICTIONS.items()})
+    return predictions_frame(lines)

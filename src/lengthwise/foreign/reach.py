@@ -42,6 +42,11 @@ RECALL_TOKENS = 4096
 """Tokens of the sequences of one kind of recall at one length; at least four sequences, at most 32."""
 SLACK, KEPT = 1.05, 0.5
 """A length works if perplexity is at most so many times the best shorter one, and retrieval keeps this share."""
+FURTHER = {
+    "loss by segment": "Loss by segment of the trained context, in nats per token:",
+    "loss after the": "Loss of a token after its prefix, and after the prefix in another order:",
+    "perplexity, documents": "Perplexity by length of the document:",
+}
 RECALL = ("copy", "induction", "retrieval")
 MOVED = {"moved passage by positions": "by positions", "moved passage behind text": "behind text"}
 FEWEST_RIGHT = 0.25
@@ -96,8 +101,17 @@ class Reach(Display):
         offsets = sorted({offset for name in moved for offset in self.values(name)})
         yield Part("How the loss of one passage changes with its offset, in nats per token:")
         yield Part([{"offset": n, **_line(cells, n, moved)} for n in offsets])
+        yield from self._further_tables()
         for note in self.notes:
             yield Part(note)
+
+    def _further_tables(self) -> Iterator[Part]:
+        """What is measured of models that were trained here alone."""
+        for measure, words in FURTHER.items():
+            rows = [row for row in self.rows if row["measure"].startswith(measure)]
+            if rows:
+                yield Part(words)
+                yield Part([{"": row["measure"], "tokens": row["length"], "value": _cell(row)} for row in rows])
 
     def plain(self) -> dict[str, object]:
         """The rows, the verdict and the notes."""

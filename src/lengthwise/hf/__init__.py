@@ -226,12 +226,13 @@ class LengthwiseForCausalLM(DecoderGenerationMixin, PreTrainedModel):
         cls,
         pretrained_model_name_or_path: str | os.PathLike,
         **named: Any,  # noqa: ANN401
-    ) -> LengthwiseForCausalLM:
+    ) -> Any:  # noqa: ANN401 (with output_loading_info, as in transformers, a pair)
         """Load config and weights; a missing, unexpected or misshapen tensor is an error, never re-initialised."""
         where = pretrained_model_name_or_path
         refuse_nowhere(where)
         refuse_damaged(Path(where).expanduser() / (named.get("subfolder") or ""))
         trusted = _TRUSTED.set(bool(named.get("trust_remote_code")))
+        told = named.pop("output_loading_info", False)
         named["use_safetensors"] = True  # other formats are pickled
         named["ignore_mismatched_sizes"] = True  # the check below names the tensor, transformers' own does not
         try:
@@ -243,7 +244,7 @@ class LengthwiseForCausalLM(DecoderGenerationMixin, PreTrainedModel):
         for name in model._frozen:
             # Loaded parameters are new ones, which require a gradient by default.
             model.decoder.get_parameter(name).requires_grad_(False)
-        return model
+        return (model, found) if told else model
 
 
 AutoConfig.register(LengthwiseConfig.model_type, LengthwiseConfig, exist_ok=True)

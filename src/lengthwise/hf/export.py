@@ -10,6 +10,7 @@ from lengthwise.encoding.positions import Consecutive
 from lengthwise.hf import LengthwiseForCausalLM
 from lengthwise.hf.guards import record_checksums
 from lengthwise.spec import SpecError
+from lengthwise.task.text import Text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -38,6 +39,8 @@ def export_model(decoder: Decoder, task: Task, positions: object, to: str | Path
     model.save_pretrained(to)
     tokenizer.save_pretrained(to)
     record_checksums(to, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+    if isinstance(task, Text):
+        return "The"
     return " ".join(task.to_example(task.longest_answer_instance(task.longest)).prompt)
 
 
@@ -48,6 +51,13 @@ def tokenizer_of(task: Task) -> PreTrainedTokenizerBase:
 
     names = {"pad_token": "<pad>", "bos_token": "<bos>", "eos_token": "<eos>"}
     vocabulary = task.vocabulary
+    if isinstance(task, Text):
+        made = Tokenizer.from_str(task.vocabulary.tokenizer.data.decode())
+        start = task.vocabulary.symbols[task.vocabulary.bos]
+        made.post_processor = processors.TemplateProcessing(  # pyrefly: ignore[read-only]
+            single=f"{start} $A", special_tokens=[(start, task.vocabulary.bos)]
+        )
+        return PreTrainedTokenizerFast(tokenizer_object=made, padding_side="left", **dict.fromkeys(names, start))
     if task.hf_tokenizer is not None:
         return PreTrainedTokenizerFast(tokenizer_file=str(Path(task.tokenizer or "") / "tokenizer.json"))
     made = Tokenizer(models.WordLevel({symbol: number for number, symbol in enumerate(vocabulary.symbols)}))

@@ -193,7 +193,7 @@ def presets() -> ModelPresetRows:
     """List the model presets with all their fields.
 
     >>> presets().names
-    ['paper', 'modern', 'laptop']
+    ['paper', 'modern', '125M', '350M', '760M', '1.3B', '1.3B-code', 'nano', 'laptop']
     """
     rows = ModelPresetRows()
     for name in PRESETS:

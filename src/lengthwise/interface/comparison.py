@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import warnings
 from collections import Counter
@@ -19,7 +20,7 @@ from lengthwise.progress import Say
 from lengthwise.reporting.findings import Findings, run_label_table
 from lengthwise.reporting.page import Page
 from lengthwise.run.lease import STORE
-from lengthwise.spec import Spec, SpecError, format_value, suggests
+from lengthwise.spec import Spec, SpecError, format_value, parse_specs, suggests
 from lengthwise.study.bundle import attempt_record, outcome_kinds, sample_wrong_answers
 from lengthwise.study.file import StudyFile
 from lengthwise.study.plan import GridPoint, Item
@@ -116,7 +117,7 @@ class Comparison(Display):
 @suggests
 def compare(
     runs_or_task: Sequence[Run] | Named | type[Task],
-    encodings: Sequence[Named | type[Encoding]] = ("nope", "alibi", "rope"),
+    encodings: str | Sequence[Named | type[Encoding]] = ("nope", "alibi", "rope"),
     *,
     seeds: int | Sequence[int] = 3,
     positions: Named | type[Positions] = "consecutive",
@@ -131,6 +132,8 @@ def compare(
 ) -> Comparison:
     """Compare runs on one task; given a task instead of runs, first train each encoding with each seed.
 
+    Encodings are a list, or names separated by commas.
+
     >>> import lengthwise as lw
     >>> runs = [lw.train("parity:longest=4", name, steps=2, quiet=True) for name in ("nope", "rope")]
     >>> compare(runs).draw("figures")
@@ -138,7 +141,7 @@ def compare(
     if isinstance(runs_or_task, str | Mapping | Spec | type):
         study = Study(
             task=runs_or_task,
-            encoding=encodings,
+            encoding=_listed(encodings) if isinstance(encodings, str) else encodings,
             positions=positions,
             model=model,
             training=training,
@@ -164,6 +167,21 @@ def compare(
         name="compare",
     )
     return Comparison(Page(_findings(study.file, items, listed)))
+
+
+def _listed(encodings: str) -> list[Spec]:
+    """The encodings of a comma-separated list; each is for all layers."""
+    if mixed := re.search(r"(?:^|,)\s*([0-9]+\s*\*|\[)", encodings):
+        raise SpecError(
+            f"compare cannot take a mixture of layers, as {mixed[1]!r} begins one in {encodings!r}: a name is for all "
+            "layers. A study can: write vary: {encoding: [nope, '3*rope,nope']} into its file"
+        )
+    named = parse_specs(encodings)
+    if not named:
+        raise SpecError("name encodings, e.g. --encodings nope,rope")
+    if len(set(named)) < len(named):
+        raise SpecError(f"{encodings!r} names an encoding twice; leave one out")
+    return named
 
 
 def _trained(study: Study, store: str, workers: int | None, device: str, say: Say | None) -> Comparison:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lengthwise.progress import Say, progress
+from lengthwise.run.lease import STORE
 from lengthwise.spec import SpecError, one_line
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
     from lengthwise.foreign.measurement import Diagnosis, Measurement
+    from lengthwise.foreign.reach import Reach
+    from lengthwise.run.run import Run
 
     Model = str | Path | PreTrainedConfig | nn.Module
 
@@ -73,6 +76,33 @@ def measure(
             found = replace(found, few_shot=few_shot(loaded, words, task, shots=shots, on_progress=say))
     name = Path(model).name if isinstance(model, str | Path) else type(loaded).__name__
     return found if to is None else _written(found, name, Path(to))
+
+
+def measure_run(run: Run | str, *, lengths: Sequence[int] | str | None = None, store: str = STORE) -> Reach:
+    """Measure how far a language model that was trained here works, on test documents of its corpus.
+
+    Perplexity, copy, induction and retrieval at the same contexts, loss by position and by segment, the loss after a
+    shuffled prefix, and perplexity by length of the document. `lengths` are contexts in tokens, those of the task
+    unless given.
+
+    >>> import lengthwise as lw
+    >>> run = lw.train("text:path=corpus:longest=16", "rope", model="nano:layers=1", steps=2, quiet=True)
+    >>> print(measure_run(run, lengths=[16, 32]))
+    """
+    from lengthwise.evaluation.cases import parse_lengths
+    from lengthwise.evaluation.decoding import position_limit
+    from lengthwise.foreign.texts import measure_text_model
+    from lengthwise.run.run import Run
+    from lengthwise.task.text import Text
+
+    opened = Run.of(run, store)
+    task, decoder = opened.task, opened.decoder()
+    if not isinstance(task, Text) or task.objective != "causal":
+        raise SpecError(f"run {opened.id} is no causal language model; lengthwise evaluate tests it")
+    contexts = parse_lengths(lengths) if isinstance(lengths, str) else lengths or task.contexts
+    limit = position_limit(decoder)
+    with progress() as say:
+        return measure_text_model(decoder, task, [one for one in contexts if limit is None or one <= limit], say)
 
 
 def _with_reach(
@@ -250,6 +280,8 @@ def _loaded(model: Model, attention: str | None) -> nn.Module:
         return transformers.AutoModelForCausalLM.from_config(model, dtype=torch.float32, **chosen).eval()
     if Path(model).exists() and not (Path(model) / "config.json").is_file():
         raise SpecError(f"{model} is no folder of a Hugging Face model: it has no config.json")
+    import lengthwise.hf  # noqa: F401 (it tells transformers what an exported run of ours is)
+
     try:
         loaded, report = transformers.AutoModelForCausalLM.from_pretrained(
             str(model),

@@ -146,6 +146,7 @@ def claims(store: str = STORE, results: str | Path | None = None) -> Claims:
 
     >>> claims()
     """
+    from lengthwise.folder import shipped_file_path
     from lengthwise.reporting.analysis_claims import attention_estimates, scratchpad_estimates
     from lengthwise.reporting.claims import (
         StudyResults,
@@ -161,7 +162,7 @@ def claims(store: str = STORE, results: str | Path | None = None) -> Claims:
     from lengthwise.study.bundle import Bundle
     from lengthwise.study.file import StudyFile
     from lengthwise.study.plan import Planned
-    from lengthwise.study.reading import shipped_file_path, shipped_studies
+    from lengthwise.study.reading import shipped_studies
     from lengthwise.study.store import Store
 
     listed, rows = read_claims(), dict[str, StudyResults]()

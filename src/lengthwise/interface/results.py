@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from lengthwise.display import Display, Part
 from lengthwise.folder import publishable
 from lengthwise.progress import Say, progress
+from lengthwise.spec import Spec, SpecError
 from lengthwise.study.add import RerunComparison, ResultsCheck
 from lengthwise.study.drive import Tally, format_duration
 from lengthwise.study.file import StudyFile
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     import polars as pl
 
     from lengthwise.interface.study import Study
+    from lengthwise.reporting.contexts import ContextPage
+    from lengthwise.reporting.findings import Findings
     from lengthwise.reporting.page import Page
     from lengthwise.study.cost import Cost, Total
 
@@ -280,11 +283,22 @@ def _counted(found: Status) -> dict[str, Any]:
     return {"total": found.total, "done": len(found.done), "running": found.running, "failed": found.failed}
 
 
+def page_of(found: Findings, command: str) -> Page | ContextPage:
+    """Return the report page of a study: of language models, or of tasks with right answers."""
+    from lengthwise.reporting.contexts import ContextPage
+    from lengthwise.reporting.page import Page
+
+    texts = {Spec.of(task).name == "text" for task in found.tasks}
+    if len(texts) > 1:
+        raise SpecError("a report is of language models or of other tasks; choose with --tasks")
+    return ContextPage(found, command) if True in texts else Page(found, command)
+
+
 @dataclass(frozen=True, repr=False)
 class StudyReport(Display):
     """Verdict, tables and page of a study."""
 
-    page: Page
+    page: Page | ContextPage
     path: Path | None = None
     """The path of the page, if it was written."""
     files: list[Path] = field(default_factory=list)
@@ -299,8 +313,7 @@ class StudyReport(Display):
         """The tables of the page: ranks, differences, and one for each task."""
         import polars as pl
 
-        found = {"ranks": self.page.rank_table(), "differences": self.page.difference_table()}
-        found |= {task: self.page.task_summary_table(task) for task in self.page.found.tasks}
+        found = self.page.named_tables()
         return {name: pl.DataFrame(lines, infer_schema_length=None) for name, lines in found.items() if lines}
 
     def parts(self, width: int = 80) -> Iterator[Part]:
@@ -349,11 +362,9 @@ class StudyResult(Display):
 
     def report(self, to: str | Path | None = None, say: Say | None = None) -> StudyReport:
         """The report of the study, as `Study.report` makes it."""
-        from lengthwise.reporting.page import Page
-
         with progress(say) as tell:
             tell("computing intervals and drawing")
             found = self.study.findings(
                 self.store, failed=self.tally.failed, rerun_comparison=self.guard, use_committed=False
             )
-            return self.study.write_page(Page(found, reproducing_commands(self.study, self.store)), to)
+            return self.study.write_page(page_of(found, reproducing_commands(self.study, self.store)), to)

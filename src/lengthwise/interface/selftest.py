@@ -260,17 +260,16 @@ def _loop(
     from lengthwise.encoding import build_positions
     from lengthwise.model import Decoder, preset
     from lengthwise.task import build_task
-    from lengthwise.task.block import training_block
-    from lengthwise.training.batches import on_demand_blocks
     from lengthwise.training.loop import Loop
     from lengthwise.training.parallel import DistributedProcesses
     from lengthwise.training.settings import Seeds, training_preset
+    from lengthwise.training.text import examples_on_demand
 
     task, seeds = build_task(f"copy:variant=random:longest={size.tokens // 2 - 1}"), Seeds.of(0)
     head_width = 16 if size.width == 64 else 64
     shape = {"layers": size.layers, "width": size.width, "heads": size.width // head_width, "head_width": head_width}
     config = preset("laptop", vocabulary=len(task.vocabulary), feed_forward_width=3 * size.width, **shape)
-    supply = on_demand_blocks(lambda start, stop: training_block(task, start, stop, seeds.data))
+    supply = examples_on_demand(task, seeds.data)
     training = training_preset("laptop", steps=steps, batch_size=size.batch_size, warmup=2)
     positions = build_positions("consecutive").of(task)
     decoder = Decoder(config, "rope", seed=0).to(device)

@@ -19,6 +19,7 @@ from lengthwise.interface.results import (
     StudyResult,
     StudyStatus,
     done_count_text,
+    page_of,
     reproducing_commands,
 )
 from lengthwise.loading import names_of
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 
     from lengthwise.encoding.base import Encoding
     from lengthwise.encoding.positions import Positions
+    from lengthwise.reporting.contexts import ContextPage
     from lengthwise.reporting.findings import Findings
     from lengthwise.reporting.page import Page
     from lengthwise.task.base import Task
@@ -355,16 +357,14 @@ class Study:
 
         Runs that are not in the store are taken from the committed results of this study, if there are any.
         """
-        from lengthwise.reporting.page import Page
-
         with progress(say) as tell:
             found = self.findings(store, say=tell)
             tell("computing intervals and drawing")
-            page = Page(found, reproducing_commands(self, store))
+            page = page_of(found, reproducing_commands(self, store))
             return self.write_page(page, to, pdf, latex) if write else StudyReport(page)
 
     def write_page(
-        self, page: Page, to: str | Path | None = None, pdf: bool = False, latex: bool = False
+        self, page: Page | ContextPage, to: str | Path | None = None, pdf: bool = False, latex: bool = False
     ) -> StudyReport:
         """Write a page with its figures to a folder, and return the report."""
         where = Path(to) if to is not None else OUTPUT / f"report-{self.name}"

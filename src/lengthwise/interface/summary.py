@@ -10,6 +10,7 @@ from lengthwise.display import Display, Part
 from lengthwise.encoding.labels import label_of
 from lengthwise.reporting.bars import accuracy_bar
 from lengthwise.run.lease import STORE
+from lengthwise.task.text import Text
 
 if TYPE_CHECKING:
     from lengthwise.run import Run
@@ -34,6 +35,9 @@ class RunSummary(Display):
     def parts(self, width: int = 80) -> Iterator[Part]:
         """A sentence, the curve as a line of blocks, and answers that could not be trusted."""
         plan = self.run.plan
+        if isinstance(plan.task, Text):
+            yield from self._text_parts()
+            return
         name = label_of(",".join(map(str, plan.encoding_specs)))
         reach = "not learned" if self.reach is None else f"{'≥ ' if self.at_least else ''}{self.reach}"
         scores = {"seen": self.seen, "unseen": self.unseen}
@@ -46,6 +50,18 @@ class RunSummary(Display):
         for label, checks in self.run.ends["checks"].items():
             if checks["differences"]:
                 yield Part(disagreement_sentence(self.run.id, label, checks), "bold red")
+        yield Part(f"folder: {self.run.folder}", wrap=False)
+
+    def _text_parts(self) -> Iterator[Part]:
+        """Loss and perplexity of a language model by context."""
+        from lengthwise.evaluation.text import context_table
+
+        name = label_of(",".join(map(str, self.run.plan.encoding_specs)))
+        yield Part(f"{name} on {self.run.plan.task_spec}, seed {self.run.plan.seed}", "bold", wrap=False)
+        yield Part(context_table(self.run.rows()))
+        yield Part(
+            f"trained on contexts of {self.run.plan.task.longest} tokens; each has the same target tokens", "dim"
+        )
         yield Part(f"folder: {self.run.folder}", wrap=False)
 
     def plain(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from lengthwise.display import Display, Part
 from lengthwise.encoding import ENCODINGS
 from lengthwise.encoding.labels import unique_labels
 from lengthwise.progress import Say, progress
-from lengthwise.spec import Spec, SpecError, canonical
+from lengthwise.spec import Spec, SpecError, canonical, parse_specs
 from lengthwise.training.settings import Dtype, mixed_precision
 
 if TYPE_CHECKING:
@@ -63,8 +63,8 @@ class EncodingTimes(Display):
 
 
 def bench(
-    encodings: Sequence[str | Spec] | None = None,
-    lengths: Sequence[int] = (64, 256),
+    encodings: str | Sequence[str | Spec] | None = None,
+    lengths: str | Sequence[int] = (64, 256),
     *,
     model: str = "laptop",
     batch: int = 8,
@@ -82,12 +82,15 @@ def bench(
     import torch
 
     from lengthwise.device import choose_device, device_name
+    from lengthwise.evaluation.cases import parse_lengths
     from lengthwise.model.config import preset
     from lengthwise.run.machine import cpu_name
     from lengthwise.timing.encodings import time_encodings
 
     chosen = choose_device(device).device
-    named = [Spec.of(one) for one in (ENCODINGS if encodings is None else encodings)]
+    lengths = parse_lengths(lengths) if isinstance(lengths, str) else lengths
+    listed = parse_specs(encodings) if isinstance(encodings, str) else encodings
+    named = [Spec.of(one) for one in (ENCODINGS if listed is None else listed)]
     if not named:
         raise SpecError("name an encoding, e.g. --encodings rope,alibi")
     spec = Spec.of(model)

@@ -122,6 +122,23 @@ class DecoderConfig(BaseModel):
         )
 
 
+def _gpt(layers: int, width: int, heads: int) -> dict[str, object]:
+    return {
+        "width": width,
+        "layers": layers,
+        "heads": heads,
+        "head_width": width // heads,
+        "feed_forward": "gelu",
+        "feed_forward_width": 4 * width,
+        "norm": "layer",
+        "biases": True,
+        "tied": True,
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+        "sigma": 0.02,
+    }
+
+
 PRESETS: dict[str, dict[str, object]] = {
     # The decoder of Kazemnejad et al. 2023: T5-base's, without its cross-attention.
     "paper": {
@@ -147,6 +164,34 @@ PRESETS: dict[str, dict[str, object]] = {
         "head_width": 64,
         "feed_forward": "swiglu",
         "feed_forward_width": 2048,
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+    },
+    # The sizes of Haviv et al. 2022, which are those of GPT-3.
+    "125M": _gpt(12, 768, 12),
+    "350M": _gpt(24, 1024, 16),
+    "760M": _gpt(24, 1536, 16),
+    "1.3B": _gpt(24, 2048, 32),
+    # The model of Kazemnejad et al. 2023, appendix F, for source code: 1,308,673,024 parameters with 49,152 tokens.
+    "1.3B-code": {
+        "width": 1024,
+        "layers": 24,
+        "heads": 32,
+        "head_width": 128,
+        "feed_forward": "relu",
+        "feed_forward_width": 16_384,
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+    },
+    # A language model that one core trains in about ten minutes.
+    "nano": {
+        "width": 128,
+        "layers": 4,
+        "heads": 4,
+        "head_width": 32,
+        "feed_forward": "swiglu",
+        "feed_forward_width": 384,
+        "tied": True,
         "dropout": 0.0,
         "attention_dropout": 0.0,
     },

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from lengthwise.folder import shipped_file_path
 from lengthwise.reporting.words import format_estimate
 from lengthwise.spec import Spec, SpecError, first_mistake, one_line
 from lengthwise.statistics.aggregates import encoding_differences, mean_scores_over_tasks
@@ -18,7 +19,7 @@ from lengthwise.statistics.estimate import Estimate
 from lengthwise.statistics.intervals import LEVEL, at_level
 from lengthwise.statistics.ranks import FIVE, mean_reciprocal_ranks
 from lengthwise.statistics.table import learned_cells
-from lengthwise.study.reading import load_yaml, shipped_file_path
+from lengthwise.study.reading import load_yaml
 
 if TYPE_CHECKING:
     import polars as pl

@@ -8,6 +8,7 @@ from typing import Any
 from lengthwise.publication import CATEGORIES, ENCODINGS, TASKS, published_task
 from lengthwise.publication.mrr import MRR as PUBLISHED_MRR
 from lengthwise.reporting import figures
+from lengthwise.reporting.agreement import published_ranks
 from lengthwise.reporting.findings import Findings
 from lengthwise.reporting.numbers import compute_numbers
 from lengthwise.reporting.words import format_estimate, format_number, more_seeds_sentence
@@ -104,8 +105,9 @@ class Comparisons:
             told = {name: format_estimate(got.seeds, 3) for name, got in one.means.items()}
             lines.append({"recipe": words, **told, "queries": one.queries})
         if lines:
+            lines += published_ranks(self.found, self.numbers)
             theirs = {ENCODINGS[name]: format_number(value) for name, value in PUBLISHED_MRR["overall"].items()}
-            lines.append({"recipe": "published, the paper's recipe", **theirs, "queries": 51})
+            lines.append({"recipe": "published, 17 task variants", **theirs, "queries": 51})
         return lines
 
     def wins_table(self) -> list[Line]:

@@ -9,6 +9,7 @@ from typing import Any
 from lengthwise.folder import Folder
 from lengthwise.reporting.tables import Tables, is_numeric_column
 from lengthwise.reporting.words import describe_protocol
+from lengthwise.spec import SpecError
 
 _SPECIAL = {
     **{character: f"\\{character}" for character in "&%$#_{}"},
@@ -52,8 +53,10 @@ def latex_table(lines: Sequence[Mapping[str, Any]], caption: str, label: str) ->
     )
 
 
-def write_latex_tables(page: Tables, to: str | Path) -> list[Path]:
+def write_latex_tables(page: object, to: str | Path) -> list[Path]:
     """Write `tables.tex` (needs \\usepackage{booktabs}) and `protocol.tex`, a paragraph that describes the protocol."""
+    if not isinstance(page, Tables):
+        raise SpecError("tables in LaTeX are made of tasks with right answers alone; leave out --latex")
     study = page.found.study
     subject = page.found.short(page.found.tasks[0]) if page.single_task else f"{len(page.found.tasks)} tasks"
     parts = [

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from lengthwise import __version__
 from lengthwise.display import Part
-from lengthwise.folder import Folder
+from lengthwise.folder import Folder, shipped_file_path
 from lengthwise.reporting import figures, overview
+from lengthwise.reporting.agreement import agreement_sentences
 from lengthwise.reporting.bars import accuracy_bars
 from lengthwise.reporting.claims import StudyResults, judge_claim, last_commit_date, read_claims
 from lengthwise.reporting.comparisons import PAIRS, Line
@@ -22,7 +23,6 @@ from lengthwise.reporting.tables import Tables, is_numeric_column
 from lengthwise.reporting.words import describe_protocol, verdict
 from lengthwise.statistics.ranks import task_seed_scores
 from lengthwise.statistics.table import learned_cells
-from lengthwise.study.reading import shipped_file_path
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -74,6 +74,11 @@ class Page(Tables):
             yield from (Part(""), Part(troubles))
         for task in self.found.tasks if len(self.found.tasks) <= 3 else []:
             yield from (Part(""), Part(task, "bold"), Part(self.task_summary_table(task)))
+
+    def named_tables(self) -> dict[str, Sequence[Line]]:
+        """Return ranks, differences, and the table of each task."""
+        found: dict[str, Sequence[Line]] = {"ranks": self.rank_table(), "differences": self.difference_table()}
+        return found | {task: self.task_summary_table(task) for task in self.found.tasks}
 
     # --- figures -----------------------------------------------------------------------------------------------------
 
@@ -197,6 +202,7 @@ class Page(Tables):
             protocol=describe_protocol(found),
             published=self.published_table(),
             published_words=_PUBLISHED,
+            agreement=agreement_sentences(found, here),
             claims=self.claims(),
             claims_words=self._claims_words(),
             costs=self.costs(),
@@ -272,6 +278,7 @@ class Page(Tables):
                 for name, one in self.numbers.means.items()
             },
             "mrr": {words: one.values for words, one in self.numbers.mrr.items()},
+            "agreement": agreement_sentences(self.found, self.numbers),
             "tasks": {task: self.task_summary_table(task) for task in self.found.tasks},
         }
 

@@ -17,6 +17,9 @@ from lengthwise.model.taps import Recorder
 from lengthwise.run.run import Run
 from lengthwise.spec import SpecError, digest
 from lengthwise.task.base import Task
+from lengthwise.task.text import Text
+
+A_TEXT = "how a text goes on"
 
 
 @dataclass(frozen=True, repr=False)
@@ -39,7 +42,8 @@ class Answer(Display):
         yield Part(f"asked  {self.prompt}  ({self.where})")
         yield Part(f"said   {' '.join(self.said)}{' (never stopped)' if self.cut else ''}")
         if self.right is None:
-            yield Part("right  unknown: the task does not read this prompt")
+            if self.where != A_TEXT:
+                yield Part("right  unknown: the task does not read this prompt")
             return
         yield Part(f"right  {' '.join(self.right)}")
         if self.correct:
@@ -60,6 +64,7 @@ def ask(run: Run, prompt: str, checkpoint: str = "last") -> Answer:
     said = _said(run, run.decoder(checkpoint).eval(), case)
     cut = said[-1:] != [task.vocabulary.eos]
     spoken = task.vocabulary.read(said if cut else said[:-1])
+    spoken = [task.vocabulary.say(said)] if isinstance(task, Text) else spoken
     differs = None
     if right is not None and (spoken != right or cut):
         differs = next(
@@ -117,7 +122,8 @@ def _asked(task: Task, prompt: str) -> tuple[Case, list[str] | None, str]:
         )
     words = split_prompt(task, prompt)
     told = task.parse_prompt(words)
-    right, length, where, instance = None, task.longest, "as it stands", None
+    right, length, instance = None, task.longest, None
+    where = A_TEXT if isinstance(task, Text) else "as it stands"
     if told is not None:
         length, instance = told
         example = task.to_example(instance)
@@ -138,6 +144,8 @@ def _said(run: Run, decoder: Decoder, case: Case) -> list[int]:
 
 def split_prompt(task: Task, prompt_text: str) -> list[str]:
     """Split a user's prompt into the task's symbols; a word that is not a symbol is split into characters."""
+    if isinstance(task, Text):
+        return task.vocabulary.split(prompt_text)
     known, found = set(task.symbols), []
     for word in prompt_text.split():
         parts = [word] if word in known else list(word)

@@ -37,16 +37,17 @@ from lengthwise.run.pseudo_labels import PseudoLabels, pseudo_label
 from lengthwise.run.resume import best_checkpoint_steps, is_usable, load_checkpoint
 from lengthwise.run.run import Run, attempts_of, load_matching_weights
 from lengthwise.run.stop import Stopped, call_when_asked_to_stop
+from lengthwise.run.validation import validate_decoder
 from lengthwise.spec import SpecError
-from lengthwise.task.block import training_block
 from lengthwise.task.prefetch import Prefetcher
-from lengthwise.task.sets import lengths_of, trained_lengths
+from lengthwise.task.text import Text
 from lengthwise.training.batches import BlockSource, on_demand_blocks, windows
 from lengthwise.training.checkpoint import newest_checkpoint, pack, save_checkpoint, unpack
 from lengthwise.training.health import Diverged
 from lengthwise.training.loggers import LogFile, Loggers, Progress
 from lengthwise.training.loop import Loop, StepMetrics
 from lengthwise.training.parallel import DistributedProcesses
+from lengthwise.training.text import TextRows, examples_on_demand
 
 STAGE_EXAMPLES = 32
 """Examples per length for the checkpoints at 25, 50 and 75 %; the others are evaluated on all examples."""
@@ -133,6 +134,7 @@ class Attempt:
                 self.processes,
                 device_batch=self.compute.device_batch,
                 compiled=self.compute.compile,
+                recompute=self.compute.recompute,
                 reads_at=self._reads_at,
             )
             if checkpoint is not None:
@@ -220,7 +222,8 @@ class Attempt:
     def _validate(self, loop: Loop, lines: LogFile) -> None:
         """Validate at seen lengths, on the only split that is evaluated during training."""
         decoder = self._whole(loop)
-        numbers = self.processes.broadcast_from_first(None if decoder is None else self._validated(decoder, loop.step))
+        told = None if decoder is None else validate_decoder(self.plan, decoder, loop.step)
+        numbers = self.processes.broadcast_from_first(told)
         self.validations.append(numbers)  # on all processes: they must agree on which weights to keep
         told = {
             "exact_match": numbers["correct"] / numbers["examples"],
@@ -228,27 +231,6 @@ class Attempt:
         }
         lines.add({"step": loop.step, **told})
         self.loggers.log(loop.step, {key: value for key, value in told.items() if value is not None})
-
-    def _validated(self, decoder: Decoder, step: int) -> dict[str, Any]:
-        task, wanted = self.plan.task, self.plan.training.validation_examples
-        splits = [
-            ("validation", length) for length in lengths_of(task, "validation") if length in trained_lengths(task)
-        ]
-        found = evaluate_decoder(
-            decoder,
-            task,
-            splits=splits,
-            examples=-(-wanted // len(splits)),
-            positions=self.plan.positions,
-            decoding="none",
-        ).rows
-        return {
-            "step": step,
-            "correct": int(found["correct"].sum()),
-            "examples": int(found["examples"].sum()),
-            "loss": None if found["loss"].null_count() else float(found["loss"].sum()),
-            "targets": int(found["targets"].sum()),
-        }
 
     def _whole(self, loop: Loop) -> Decoder | None:
         """Return the decoder to evaluate on the first process, None on the others."""
@@ -335,6 +317,9 @@ class Attempt:
         """Yield the evaluation of each labelled checkpoint; a step with several labels is evaluated once."""
         plan, known = self.plan, dict[tuple[int, int | None], EvaluationResult]()
         training = plan.training
+        if isinstance(plan.task, Text):  # of its other weights only the validation is known
+            yield "last", evaluate_decoder(last, plan.task, on_progress=self.progress.say)
+            return
         replaced, seed = self.pseudo_labels, plan.seeds.data
         trained = trained_cases(
             plan.task,
@@ -363,7 +348,7 @@ class Attempt:
     # --- around it ---------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _supply(self, step: int) -> Iterator[BlockSource]:
+    def _supply(self, step: int) -> Iterator[BlockSource | TextRows]:
         plan, training = self.plan, self.plan.training
         seed = plan.seeds.data
         blocks = [
@@ -374,8 +359,8 @@ class Attempt:
             labelled = self.pseudo_labels
             yield on_demand_blocks(lambda start, stop: labelled.block(start, stop, seed))
             return
-        if (training.steps - step) * training.batch_size < PREFETCH_FROM:
-            yield on_demand_blocks(lambda start, stop: training_block(plan.task, start, stop, seed))
+        if isinstance(plan.task, Text) or (training.steps - step) * training.batch_size < PREFETCH_FROM:
+            yield examples_on_demand(plan.task, seed)
             return
         supplier = Prefetcher(str(plan.task_spec), plan.task, seed, blocks)
         try:

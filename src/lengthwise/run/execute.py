@@ -24,7 +24,7 @@ from lengthwise.spec import Spec, SpecError, describe_error_with_line, suggests
 from lengthwise.training.health import Diverged
 from lengthwise.training.loggers import LINES, Loggers, Progress, check_loggers
 from lengthwise.training.parallel import distributed_processes
-from lengthwise.training.settings import Dtype, mixed_precision, with_options
+from lengthwise.training.settings import Dtype, mixed_precision, parse_streams, with_options
 
 
 @suggests
@@ -39,7 +39,7 @@ def train(
     batch_size: int | None = None,
     lr: float | None = None,
     seed: int = 0,
-    streams: Mapping[str, int] | None = None,
+    streams: Mapping[str, int] | Sequence[str] | None = None,
     start: str | None = None,
     allow: Iterable[str] = (),
     store: str = STORE,
@@ -49,20 +49,22 @@ def train(
     dtype: Dtype = "auto",
     compile: bool = False,
     device_batch: int | None = None,
+    recompute: bool = False,
     checkpoint_every: int | None = None,
     loggers: Sequence[str] = (),
     quiet: bool = False,
 ) -> Run:
     """Train and evaluate: `train("copy:variant=same", "rope", seed=1)`. A finished run is only opened.
 
-    Task, encoding and positions are names or classes; `steps`, `batch_size` and `lr` override the training preset.
+    Task, encoding and positions are names or classes; `steps`, `batch_size` and `lr` override the training preset, and
+    `streams` the seed of one random stream alone: `{"order": 7}` or `["order=7"]`.
     `start` is another run to take the initial weights from: its folder or id, optionally with `@best` or another
     checkpoint; `allow` lists name patterns of weights that may be missing or left over. Raises `Diverged` if the loss
     or a gradient is not finite.
 
     `device` is `auto` (cuda, mps or xpu if there is one, otherwise cpu) or the name of one. `dtype` is what the
     training preset says unless it is given; `bf16` is mixed precision, and makes another run. `device_batch` is the
-    most rows that are computed at once, if memory is short.
+    most rows that are computed at once, if memory is short; `recompute` keeps no activations for the backward pass.
 
     >>> run = train("sort:longest=4", "rope", steps=20)
     >>> run.rows()
@@ -77,7 +79,7 @@ def train(
         model=model,
         training=with_options(training, steps=steps, batch_size=batch_size, lr=lr, autocast=mixed_precision(dtype)),
         seed=seed,
-        streams=streams,
+        streams=streams if isinstance(streams, Mapping) else parse_streams(streams or ()),
         start=source,
     )
     check_pseudo_labels(plan)
@@ -89,7 +91,7 @@ def train(
         if threads < 1:
             raise SpecError(f"a run has at least one thread, not {threads}")
         torch.set_num_threads(threads)
-    where, compute = Folder(store), Compute(device, compile, device_batch)
+    where, compute = Folder(store), Compute(device, compile, device_batch, recompute)
 
     def take() -> Lease | None:
         # A user who starts a failed run again wants a retry.
@@ -169,9 +171,9 @@ def execute(
 
 def _explained(plan: Plan, error: BaseException, attempt: Attempt) -> BaseException:
     """Turn an error that the user can mend into a `SpecError`: no memory left, or a mistake in their own code."""
-    if isinstance(error, torch.OutOfMemoryError):
+    if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
         rows = attempt.compute.device_batch or plan.training.batch_size
-        hint = f"--device-batch {rows // 2}" if rows > 1 else "a smaller model, or --shard"
+        hint = f"--device-batch {rows // 2}" if rows > 1 else "--recompute, a smaller model, or --shard"
         return SpecError(f"{attempt.processes.device} has not enough memory for {rows} rows at once; use {hint}")
     folder = attempt.folder
     for cls, spec in plan.outside_classes():

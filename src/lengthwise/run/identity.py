@@ -1,7 +1,4 @@
-"""The plan of a run: every option resolved and checked, and an id that is a hash of its content.
-
-Computing ids needs no torch, so a study of ten thousand runs is planned in a second. Checks that build the model do.
-"""
+"""The plan of a run: every option resolved and checked, and an id that is a hash of its content. Ids need no torch."""
 
 from __future__ import annotations
 
@@ -22,6 +19,7 @@ from lengthwise.model.config import DecoderConfig, preset
 from lengthwise.spec import Spec, SpecError, canonical, digest, options, parse_specs, resolve
 from lengthwise.task import TASKS, build_task
 from lengthwise.task.base import Task
+from lengthwise.task.text import Text
 from lengthwise.training.laptop import TaskOverrides, laptop_overrides
 from lengthwise.training.settings import Seeds, Training, training_preset
 
@@ -145,6 +143,8 @@ class Plan:
 
     def highest_training_position(self) -> int:
         """Return the highest position that training needs; refuse positions without room for the longest test."""
+        if isinstance(self.task, Text):
+            return self.task.last_position(self.positions_spec.name)
         self._check_tests()
         ids = self.longest_training_ids()
         if isinstance(self.positions, Consecutive):
@@ -326,11 +326,12 @@ def _settle(spec: Spec, model: Spec, training: Spec) -> tuple[Spec, DecoderConfi
         known = Spec(known.name, (*known.options, ("longest", built.longest)))
     if "vocabulary" in dict(model.options):
         raise SpecError("the task decides the vocabulary of a run's model; leave out vocabulary")
-    config = preset(
-        model, **_unless(model, setting.model if model.name == "laptop" else {}), vocabulary=len(built.vocabulary)
-    )
-    if config.mask == "bidirectional":
-        raise SpecError("a bidirectional model sees the tokens it must predict; a run's mask is causal or prefix")
+    masked = isinstance(built, Text) and built.objective == "masked"
+    own = {"mask": "bidirectional"} if masked else setting.model if model.name == "laptop" else {}
+    config = preset(model, **_unless(model, own), vocabulary=len(built.vocabulary))
+    if (config.mask == "bidirectional") != masked or (isinstance(built, Text) and config.mask == "prefix"):
+        why = "sees the tokens it must predict; leave mask out" if not masked else "is for objective=causal"
+        raise SpecError(f"a model with mask={config.mask} {why}")
     return known, config, training_preset(training, setting.training if training.name == "laptop" else {})
 
 

@@ -6,15 +6,14 @@
     STORE/failed/ID.1     created last: why attempt n failed
 
 A lease is stale if its counter has not moved for six beats of the *observer's* clock, or at once if host, boot id and
-process id show that the owner is dead. Another process takes over by creating n + 1. An owner that wakes up after that
-can neither overwrite nor finish.
+process id (without /proc: a lock that its owner holds) show that the owner is dead. Another process takes over by
+creating n + 1. An owner that wakes up after that can neither overwrite nor finish.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import socket
 import threading
 import time
 import uuid
@@ -22,11 +21,11 @@ import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from lengthwise.checksums import Damaged, read_sealed, sealed
 from lengthwise.folder import Folder, Unavailable
+from lengthwise.run.owner import OURS, describe_owner, hold, owner_is_dead, release, same_machine, whoami
 from lengthwise.spec import SpecError, one_line
 from lengthwise.training.health import Diverged
 
@@ -35,8 +34,6 @@ BEATS = 6
 """A lease whose counter has not moved for this many beats is stale."""
 DEATHS = 2
 """After this many deaths in a row without a new checkpoint, the run has failed."""
-_OURS: set[str] = set()
-"""The tokens of the leases that this process holds now."""
 
 
 def heartbeat_seconds() -> float:
@@ -127,14 +124,17 @@ class Lease:
             content = read_lease(leases, numbers[-1])
             if not stale_lease_detector.can_be_taken(content):
                 held = Held(f"run {id} is being run by {describe_owner(content)}; wait for it, or stop it")
-                held.here = _same_machine(content)
+                held.here = same_machine(content)
                 raise held
             _refuse_failed(store, id, numbers, retry_failed)
         number = max([0, *numbers, *tried]) + 1
-        content: dict[str, Any] = {"state": "held", "beats": 0, **_whoami(), "token": uuid.uuid4().hex}
+        content: dict[str, Any] = {"state": "held", "beats": 0, **whoami(), "token": uuid.uuid4().hex}
+        if content["boot"] is None:
+            content["locked"] = hold(content["token"])
         if not leases.create(str(number), json.dumps(content)):
+            release(content["token"])
             raise Held(f"run {id} has just been started by somebody else")
-        _OURS.add(content["token"])
+        OURS.add(content["token"])
         lease = cls(store, id, number, content)
         try:
             over = done_record(store, id) is not None  # it may have finished before this lease was created
@@ -158,7 +158,8 @@ class Lease:
         self._over.set()
         if self._thread is not None:
             self._thread.join(timeout=30)
-        _OURS.discard(self._content["token"])
+        OURS.discard(self._content["token"])
+        release(self._content["token"], remove=self._content["state"] != "held")
 
     def _beat(self) -> None:
         last = time.monotonic()
@@ -215,12 +216,16 @@ class Lease:
         with self._writing:
             self._over.set()
             self._content["state"] = state
-            _OURS.discard(self._content["token"])  # first, in case the write below fails
+            OURS.discard(self._content["token"])  # first, in case the write below fails
+            written = False
             try:
                 (self.store / "leases" / self.id).write(str(self.number), json.dumps(self._content))
+                written = True
             except Unavailable:
                 _TO_RELEASE.append((self.store / "leases" / self.id, str(self.number), json.dumps(self._content)))
                 raise
+            finally:
+                release(self._content["token"], remove=written)
 
 
 _TO_RELEASE: list[tuple[Folder, str, str]] = []
@@ -228,10 +233,12 @@ _TO_RELEASE: list[tuple[Folder, str, str]] = []
 
 
 def _release_pending() -> None:
-    while _TO_RELEASE:
-        leases, name, content = _TO_RELEASE[-1]
-        leases.write(name, content)
-        _TO_RELEASE.pop()
+    """Release what could not be released before; a store that is still away does not stop work on another one."""
+    for pending in tuple(_TO_RELEASE):
+        leases, name, content = pending
+        with suppress(Unavailable):
+            leases.write(name, content)
+            _TO_RELEASE.remove(pending)
 
 
 def declare_done(
@@ -290,73 +297,6 @@ def read_lease(leases_folder: Folder, attempt_number: int) -> dict[str, Any]:
         "where": f"{leases_folder}/{attempt_number}",
         "host": None,
     }
-
-
-def owner_is_dead(lease_content: dict[str, Any]) -> bool:
-    """Whether the owner is dead for sure: it was on this machine, and its process no longer exists."""
-    if not _same_machine(lease_content):
-        return False
-    process = lease_content["process"]
-    if process == os.getpid() and lease_content["began"] == process_start_time(process):
-        return lease_content["token"] not in _OURS
-    now = process_start_time(process)
-    if now is None:  # the process is gone, or not visible to this user
-        return not _there(process)
-    return now != lease_content["began"]
-
-
-def _same_machine(content: dict[str, Any]) -> bool:
-    """Whether process ids can be compared: same host, same boot, same pid namespace (container)."""
-    here = _whoami()
-    return here["boot"] is not None and all(content.get(key) == here[key] for key in ("host", "boot", "pids"))
-
-
-def _there(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
-
-
-def describe_owner(lease_content: dict[str, Any]) -> str:
-    """Describe the owner in words."""
-    if lease_content.get("host") == socket.gethostname():
-        return f"process {lease_content['process']} on this machine"
-    return f"process {lease_content.get('process')} on {lease_content.get('host') or 'a machine that cannot be told'}"
-
-
-def _whoami() -> dict[str, Any]:
-    try:
-        pids = os.readlink("/proc/self/ns/pid")
-    except OSError:
-        pids = None
-    own = os.getpid()
-    return {
-        "host": socket.gethostname(),
-        "boot": boot_id(),
-        "pids": pids,
-        "process": own,
-        "began": process_start_time(own),
-    }
-
-
-def boot_id() -> str | None:
-    """Return the boot id of the machine, which changes at every restart."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return None
-
-
-def process_start_time(process: int) -> str | None:
-    """Return a process's start time in kernel ticks, which differs if its id is reused."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return None
 
 
 def _numbers(leases: Folder) -> list[int]:

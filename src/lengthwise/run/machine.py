@@ -35,6 +35,7 @@ def machine_record(
         "device_name": device_name(processes.device),
         "compile": compute.compile,
         "device_batch": compute.device_batch,
+        "recompute": compute.recompute,
         "processes": processes.size,
         "sharded": processes.shard,
         "checkpoint_every": checkpoint_every,

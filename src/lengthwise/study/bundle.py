@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 WRONG = 20
 """Wrong answers that a bundle keeps per row."""
+LEFT_OUT = "left-out.txt"
+"""The file that names what a bundle of the wheel lacks."""
 
 
 T = TypeVar("T", bound=BaseModel)
@@ -220,5 +222,8 @@ class Bundle:
         return wrong, kinds
 
     def _has(self, name: str) -> bool:
-        """Whether the bundle has this file, or had it when it was written."""
-        return name in (self._files or {}) or self.folder.exists(name)
+        """Whether the bundle has this file, or had it when it was written; the wheel's leave out wrong answers."""
+        if self.folder.exists(name):
+            return True
+        left_out = self.folder.read(LEFT_OUT).decode().split() if self.folder.exists(LEFT_OUT) else []
+        return name in (self._files or {}) and name not in left_out

@@ -186,9 +186,9 @@ def _evaluations(planned: Planned, plans: Iterable[tuple[GridPoint, Plan]], erro
     from lengthwise.model.temperature import build_temperature
     from lengthwise.run.run import temperature_with_trained_length
 
-    plans = list(plans)
+    every = list(plans)
     for number, one in enumerate(planned.study.evaluations):
-        place = f"evaluations.{number}"
+        place, plans = f"evaluations.{number}", [pair for pair in every if one.of in (None, pair[0].encoding)]
         if one.lengths is not None:
             for task, plan in {plan.task_spec: plan for _, plan in plans}.items():
                 _told(errors, f"{place}.lengths, {task}", partial(_possible, plan, one.lengths))

@@ -216,7 +216,9 @@ def _counted(task: Spec, specs: tuple[Spec, ...], config: DecoderConfig, trainin
     validation, validated = one_pass_workload(seen, ceil(training.validation_examples / max(len(seen), 1)))
     final, cases, wrong = Workload(0, 0, 0, 0), 0.0, 0.0
     everything, stages = max((one.cases for one in tests), default=0), len(set(training.stages.values()))
-    for most, times in ((everything, EXAMINED), (STAGE_EXAMPLES, stages)):
+    # Of a language model only the last weights are evaluated.
+    evaluated = ((everything, 1),) if task.name == "text" else ((everything, EXAMINED), (STAGE_EXAMPLES, stages))
+    for most, times in evaluated:
         work, many = one_pass_workload(tests, most)
         final += (work + decoding_workload(tests, most)).times(times)
         cases += times * many

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from math import ceil
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 from lengthwise.spec import Spec
+from lengthwise.task.sets import BLOCK
 
 if TYPE_CHECKING:
     from lengthwise.model import DecoderConfig
+    from lengthwise.task.text import Text
     from lengthwise.training.settings import Training
 
 SAMPLE = 4096
@@ -27,6 +29,8 @@ TESTED = 4
 FAILED_AT = 0.5
 """All answers at unseen lengths are assumed to go wrong at this fraction, and are decoded from there to the limit."""
 UNSEEN = ("test_unseen", "test_far")
+TEXT_ROW = 1e-4
+"""Seconds to read one row of a corpus from a local disk."""
 HOOKED = 6
 """Floats held per attention score if an encoding hooks into scores; estimates .75 to .97 of measured memory peaks."""
 
@@ -143,10 +147,38 @@ class TrainingStepSize:
 
 def training_step_size(task: Spec, training: Training) -> TrainingStepSize:
     """Return the mean and the largest size of a training step."""
-    from lengthwise.task.sets import BLOCK
-
+    if task.name == "text":
+        return _text_step_size(task, training)
     steps = min(training.steps, ceil(BLOCK / training.batch_size))
     return _estimate(task, steps, training.batch_size, training.batching, training.window, training.accumulation)
+
+
+def _text_step_size(task: Spec, training: Training) -> TrainingStepSize:
+    """The size of a step of a language model, whose rows all have the tokens of its context."""
+    text = _text(task)
+    rows, tokens = training.batch_size, float(text.longest)
+    largest = ceil(rows / training.accumulation)
+    step = Workload(training.accumulation, rows * tokens, rows * tokens**2, float(rows * text.targets))
+    most = (largest * tokens, largest * tokens**2, float(largest * text.targets))
+    return TrainingStepSize(step, rows * tokens, most, TEXT_ROW)
+
+
+def _text(task: Spec) -> Text:
+    from lengthwise.task import build_task
+
+    return cast("Text", build_task(task))
+
+
+def _text_sets(text: Text) -> tuple[EvaluationSetSize, ...]:
+    """The contexts at which a language model is evaluated, and its validation; nothing is decoded."""
+    from lengthwise.evaluation.text import DOCUMENTS, TARGETS
+
+    validated = EvaluationSetSize("validated", BLOCK, text.longest, text.targets, 0, 0.0, TEXT_ROW)
+    if text.objective == "masked":
+        return EvaluationSetSize("test_seen", DOCUMENTS, text.longest, text.targets, 0, 0.0, TEXT_ROW), validated
+    many = DOCUMENTS * TARGETS
+    sets = [EvaluationSetSize("test_seen", many, one, 1, 0, 0.0, TEXT_ROW) for one in text.contexts]
+    return *sets, validated
 
 
 @lru_cache(maxsize=1024)
@@ -249,6 +281,8 @@ def evaluation_set_sizes(task: Spec) -> tuple[EvaluationSetSize, ...]:
         trained_lengths,
     )
 
+    if task.name == "text":
+        return _text_sets(_text(task))
     built, found = build_task(task), []
     seen = [("validated", n) for n in lengths_of(built, "validation") if n in trained_lengths(built)]
     for split, length in [*splits_and_lengths(built), *seen]:

@@ -188,6 +188,8 @@ class LearningRateRule(Part):
 class Evaluation(Part):
     """A further evaluation of every run's weights; it never trains anything again."""
 
+    of: Named | None = None
+    """Only runs with this encoding; all, unless given."""
     lengths: Text | None = None
     """Lengths, e.g. `8,16,32` or `17-40`; all that are tested, unless given."""
     encoding: Named | None = None
@@ -205,7 +207,7 @@ class Evaluation(Part):
 
     @model_validator(mode="after")
     def _something(self) -> Evaluation:
-        if not self.model_dump(exclude_defaults=True, exclude={"stop_after_zeros"}):
+        if not self.model_dump(exclude_defaults=True, exclude={"stop_after_zeros", "of"}):
             raise ValueError("an evaluation that changes nothing is what every run does anyway")
         if self.lengths is not None:
             parse_lengths(self.lengths)
@@ -294,6 +296,9 @@ class StudyFile(Part):
         for number, entry in enumerate(self.linked):
             if entry.seeds is not None and entry.seeds > len(seeds):
                 yield f"linked.{number}.seeds: the study has {len(seeds)} seeds, not {entry.seeds}; write fewer"
+        for number, one in enumerate(self.evaluations):
+            if one.of is not None and one.of not in self.encodings:
+                yield f"evaluations.{number}.of: {one.of!r} is no encoding.{did_you_mean(one.of, self.encodings)}"
         marks = [(str(one.model_dump(exclude_defaults=True)), number) for number, one in enumerate(self.evaluations)]
         for mark in _twice(mark for mark, _ in marks):
             yield f"evaluations.{max(number for one, number in marks if one == mark)} is listed twice; leave it out"

@@ -76,13 +76,12 @@ def _small_enough(plan: Plan) -> Plan:
 def _seconds_per_step(plan: Plan, threads: int) -> float:
     import torch
 
-    from lengthwise.task.block import training_block
-    from lengthwise.training.batches import on_demand_blocks
     from lengthwise.training.loop import Loop
+    from lengthwise.training.text import examples_on_demand
 
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    supply = on_demand_blocks(lambda start, stop: training_block(plan.task, start, stop, plan.seeds.data))
+    supply = examples_on_demand(plan.task, plan.seeds.data)
     loop = iter(Loop(plan.decoder(), supply, plan.training, plan.positions, plan.seeds))
     times = []
     try:

@@ -24,6 +24,9 @@ Kind = Literal["tuning", "run", "evaluation"]
 TIE = 0.02
 """Exact matches within this of the best count as equal, and the rate nearest the middle is taken."""
 
+WORST_LOSS = 100.0
+"""The loss per token of a language model that diverged, for the choice of a learning rate."""
+
 
 @dataclass(frozen=True)
 class GridPoint:
@@ -259,7 +262,7 @@ class Planned:
                 tried,
                 tuple(rule.choose),
                 tuple(
-                    _mean([_score(summaries.get(item.key)) for item in own])
+                    _mean([_score(summaries.get(item.key), item.plan.task_spec.name) for item in own])
                     for own in _in_groups(tried, len(rule.seeds))
                 ),
             )
@@ -287,7 +290,7 @@ class Planned:
                 self.plan(point, **changed) if point.start is None else self._continued(point, plans[point.start])
             )
             found.append(Item(plan.id, "run", point, plan, start=plans[point.start] if point.start else None))
-            for evaluation in self.study.evaluations:
+            for evaluation in self._evaluations(point):
                 mark = _mark(evaluation)
                 found.append(Item(f"{plan.id}~{mark:08x}", "evaluation", point, plan, evaluation))
         return found, waiting
@@ -304,7 +307,13 @@ class Planned:
         """Return how many items of each kind the study will have."""
         runs = len(self.points)
         tuning = sum(len(tried) for tried in self.tuning.values())
-        return {"tuning": tuning, "runs": runs, "evaluations": runs * len(self.study.evaluations)}
+        evaluations = sum(len(self._evaluations(point)) for point in self.points)
+        return {"tuning": tuning, "runs": runs, "evaluations": evaluations}
+
+    def _evaluations(self, point: GridPoint) -> list[Evaluation]:
+        """Return the further evaluations of a point's run."""
+        wanted = (None, point.encoding) if self.study.evaluations else ()
+        return [one for one in self.study.evaluations if one.of in wanted]
 
     def outside_code_names(self) -> list[str]:
         """Return the names of code from outside the package, without importing it."""
@@ -355,13 +364,19 @@ def _counted(points: Iterable[GridPoint]) -> dict[GridPoint, int]:
     return counts
 
 
-def _score(record: Mapping[str, Any] | None) -> float | None:
-    """Return the exact match of a tuning run's last validation; 0 if it diverged, None if it has not ended."""
+def _score(record: Mapping[str, Any] | None, task: str) -> float | None:
+    """Return how good a tuning run's last validation is, None if it has not ended; a run that diverged is worst.
+
+    That is exact match, and for a language model the loss per token in nats, negated.
+    """
     if record is None:
         return None
+    worst = -WORST_LOSS if task == "text" else 0.0
     if "diverged" in record:
-        return 0.0
+        return worst
     told = record.get("validation")
+    if task == "text" and told:
+        return worst if told["loss"] is None else -told["loss"] / told["targets"]
     return told["correct"] / told["examples"] if told else None
 
 

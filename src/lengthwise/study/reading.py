@@ -12,6 +12,7 @@ from unicodedata import category
 import yaml
 from pydantic import ValidationError
 
+from lengthwise.folder import shipped_file_path
 from lengthwise.spec import SpecError, did_you_mean, format_value, one_line
 
 SIZE, DEPTH = 2**20, 32
@@ -71,12 +72,6 @@ def load_yaml(path_or_name: str | Path) -> object:
         ) from None
     except (RecursionError, ValueError, OverflowError) as error:
         raise SpecError(one_printable_line(f"{path_or_name}: no YAML: {error}")) from None
-
-
-def shipped_file_path(name: str) -> Path:
-    """Return the path of a file of `studies/`, in a checkout or in the installed package."""
-    inside, checkout = Path(__file__).parent / "recipes", Path(__file__).parents[3] / "studies"
-    return (inside if inside.is_dir() else checkout) / name
 
 
 @lru_cache(maxsize=1)

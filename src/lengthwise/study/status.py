@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lengthwise.run.lease import describe_owner, owner_is_dead
+from lengthwise.run.owner import describe_owner, owner_is_dead
 from lengthwise.study.plan import Item, LearningRateChoice, Planned, failed_before, runs_without_weights
 from lengthwise.study.store import Store
 

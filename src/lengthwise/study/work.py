@@ -167,7 +167,7 @@ def _evaluate(job: Job, store: Folder, watch: StaleLeaseDetector | None) -> bool
             lease.folder.create("run.json", json.dumps(without_paths(record)))
             found = run.evaluate(
                 None if asked.lengths is None else parse_lengths(asked.lengths),
-                **asked.model_dump(exclude={"lengths"}),
+                **asked.model_dump(exclude={"lengths", "of"}),
                 device=job.device,
             )
             tables = {"rows.parquet": found.rows, "predictions.parquet": found.predictions}

@@ -38,7 +38,10 @@ TASKS = {
     "nback": "lengthwise.task.nback:Nback",
     "mqmtar": "lengthwise.task.mqmtar:Mqmtar",
     "file": "lengthwise.task.file:File",
+    "text": "lengthwise.task.text:Text",
 }
+FROM_DATA = ("file", "text")
+"""Tasks that need data of the user's, and so have no example of their own."""
 
 PUBLISHED = (
     *(f"copy:variant={variant}" for variant in ("same", "same2", "replace", "random", "random2")),

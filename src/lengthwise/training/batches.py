@@ -32,6 +32,10 @@ class Batch:
     positions_BT: Tensor | None
     lengths_B: np.ndarray
     """The length of each example, in the task's unit."""
+    documents: list[list[int]] | None = None
+    """The lengths of the documents that are packed into each row of inputs."""
+    hidden_BT: Tensor | None = None
+    """What a masked language model is given in place of `ids_BT`; it predicts at a token, not after it."""
 
     @property
     def targets_N(self) -> Tensor:
@@ -48,13 +52,34 @@ class Batch:
         tokens_B = self.tokens_B[row_indices]
         wide = int(tokens_B.max())
         places_BT = None if self.positions_BT is None else self.positions_BT[row_indices, :wide]
+        documents = None
+        if self.documents is not None:
+            documents = [self.documents[row] for row in np.arange(len(self.tokens_B))[row_indices].tolist()]
         return Batch(
             self.ids_BT[row_indices, :wide],
             tokens_B,
             self.loss_BT[row_indices, :wide],
             places_BT,
             self.lengths_B[row_indices],
+            documents,
+            None if self.hidden_BT is None else self.hidden_BT[row_indices, :wide],
         )
+
+
+@dataclass(frozen=True)
+class ProcessBatch:
+    """What one of several processes needs of a batch: its own rows, and two numbers of the whole."""
+
+    own: Batch
+    targets: int
+    """Tokens to predict in the whole batch, by which the loss is divided."""
+    tokens: int
+    """Input tokens of the whole batch."""
+
+    @classmethod
+    def of(cls, own: Batch, whole: Batch) -> ProcessBatch:
+        """The rows `own` of the batch `whole`."""
+        return cls(own, int(whole.loss_BT.sum()), int(whole.tokens_B.sum()) - len(whole.tokens_B))
 
 
 class BlockSource(Protocol):

@@ -19,10 +19,11 @@ from lengthwise.encoding.positions import Positions
 from lengthwise.model import Decoder
 from lengthwise.model.taps import Tap
 from lengthwise.spec import SpecError, digest
-from lengthwise.training.batches import Batch, BlockSource, training_batches
+from lengthwise.training.batches import Batch, BlockSource, ProcessBatch, training_batches
 from lengthwise.training.health import Diverged
 from lengthwise.training.parallel import ALONE, DistributedProcesses, local_shard, shard_like
 from lengthwise.training.settings import Seeds, Training
+from lengthwise.training.text import TextRows
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Loop:
     """The training of a decoder: `for told in Loop(decoder, supply, training, positions, seeds): ...` trains it."""
 
     decoder: Decoder
-    supply: BlockSource
+    supply: BlockSource | TextRows
     training: Training
     positions: Positions
     seeds: Seeds
@@ -56,6 +57,8 @@ class Loop:
     """The most rows that are computed at once; a larger batch is computed in parts, which give the same gradient."""
     compiled: bool = False
     """Whether the feed-forward layers are compiled."""
+    recompute: bool = False
+    """Whether activations are computed again in the backward pass."""
     reads_at: Callable[[int], bool] = lambda step: True
     """Whether to read loss and norm of a step from an accelerator, and look for divergence; reading waits for it."""
     module: nn.Module = field(init=False)
@@ -72,6 +75,7 @@ class Loop:
                 f"a batch of {self.training.batch_size} cannot be shared by {self.team.size} processes in "
                 f"{self.training.accumulation} parts"
             )
+        self.decoder.recompute = self.recompute
         self.module = self.team.wrap(self.decoder)
         if self.compiled:  # not attention: its masks and lengths are Python, and each new length would compile again
             for layer in self.decoder.layers:
@@ -95,14 +99,21 @@ class Loop:
 
     def __iter__(self) -> Iterator[StepMetrics]:
         """Train to the end and yield the metrics of each step."""
-        for feed in training_batches(self.supply, self.training, self.positions, self.seeds, self.step):
-            yield self.advance(self.team.local_batch(feed), feed)
+        for batch in self._batches():
+            yield self.advance(batch.own, batch)
         if (name := self._first_bad(list(self.decoder.named_parameters()))) is not None:  # after the last update
             raise Diverged(self.step, name, self._last_loss)
 
-    def advance(self, local_batch: Batch, global_batch: Batch | None = None) -> StepMetrics:
-        """Take one step on the batch `global_batch`, of which this process computes `local_batch`."""
-        global_batch = local_batch if global_batch is None else global_batch
+    def _batches(self) -> Iterator[ProcessBatch]:
+        if isinstance(self.supply, TextRows):  # each process reads its own rows alone
+            yield from self.supply.batches(self.training, self.step, self.team.rank, self.team.size)
+            return
+        for batch in training_batches(self.supply, self.training, self.positions, self.seeds, self.step):
+            yield ProcessBatch.of(self.team.local_batch(batch), batch)
+
+    def advance(self, local_batch: Batch, whole: ProcessBatch | None = None) -> StepMetrics:
+        """Take one step on a batch, of which this process computes `local_batch`: all, unless there is a `whole`."""
+        whole = ProcessBatch.of(local_batch, local_batch) if whole is None else whole
         if not self.module.training:  # an evaluation set eval mode
             self.module.train()
         rate = self.training.lr_at(self.step)
@@ -112,12 +123,11 @@ class Loop:
             key = digest("dropout", self.seeds.dropout, self.step, self.team.rank, bits=64)
             torch.manual_seed(key % 2**63)
         self.optimizer.zero_grad(set_to_none=True)
-        targets = int(global_batch.loss_BT.sum())
-        losses = self._gradients(local_batch, targets)
+        losses = self._gradients(local_batch, whole.targets)
         update = self._update if is_host(self.device) else self._update_unread
         loss, norm = update(losses, local_batch)
         self.step += 1
-        return StepMetrics(self.step, loss, rate, norm, int(global_batch.tokens_B.sum()) - len(global_batch.tokens_B))
+        return StepMetrics(self.step, loss, rate, norm, whole.tokens)
 
     def _gradients(self, local_batch: Batch, targets: int) -> list[Tensor]:
         """Compute the gradient of a batch, part by part; return the loss of each part."""
@@ -263,6 +273,16 @@ def total_loss(
     `prefix_mask` means that the module has a prefix mask and needs the prompt lengths.
     """
     device = next(module.parameters()).device
+    if batch.documents is not None:
+        hidden = batch.hidden_BT is not None
+        given_BT = batch.ids_BT[:, :-1] if batch.hidden_BT is None else batch.hidden_BT
+        logits_NV = module(
+            without_waiting(given_BT, device),
+            documents=batch.documents if max(map(len, batch.documents)) > 1 else None,
+            only_BT=batch.loss_BT if hidden else batch.loss_BT[:, 1:],
+            **({} if taps is None else {"taps": taps}),
+        )
+        return F.cross_entropy(logits_NV.float(), without_waiting(batch.targets_N, device), reduction="sum")
     logits_NV = module(
         without_waiting(batch.ids_BT[:, :-1], device),
         lengths=(batch.tokens_B - 1).tolist(),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import cos, pi
 from typing import ClassVar, Literal
@@ -122,9 +123,51 @@ class Seeds:
         return cls(**{**streams, **changes})
 
 
+def parse_streams(given: Sequence[str]) -> dict[str, int]:
+    """Return the seeds of random streams that are written as `order=7`."""
+    found = {}
+    for one in given:
+        name, equals, value = one.partition("=")
+        if not equals or not re.fullmatch(r"[0-9]{1,18}", value):
+            raise SpecError(f"a stream is written name=seed, e.g. order=7, not {one!r}")
+        found[name] = int(value)
+    return found
+
+
 PRESETS: dict[str, dict[str, object]] = {
     # About a CPU minute; `laptop.py` has the settings per task.
     "laptop": {"steps": 2000, "batch_size": 64, "lr": 1e-3},
+    # Language models: about ten minutes of one core at a context of 128.
+    "nano": {
+        "steps": 750,
+        "batch_size": 32,
+        "lr": 2e-3,
+        "weight_decay": 0.1,
+        "batching": "mixed",
+        "validations": 5,
+        "validation_examples": 128,
+    },
+    # Haviv et al. 2022: 10,000 steps of 256,000 tokens at a context of 1,024.
+    "haviv": {
+        "steps": 10_000,
+        "batch_size": 250,
+        "lr": 2e-3,
+        "warmup": 500,
+        "weight_decay": 0.01,
+        "batching": "mixed",
+        "autocast": True,
+    },
+    # Kazemnejad et al. 2023, appendix F: 30 billion tokens at a context of 1,024.
+    "code": {
+        "steps": 114_440,
+        "batch_size": 256,
+        "lr": 2e-4,
+        "warmup": 2289,
+        "beta2": 0.95,
+        "weight_decay": 0.1,
+        "batching": "mixed",
+        "autocast": True,
+    },
     # Kazemnejad et al. 2023: HF Trainer's AdamW, linear decay, 6 % warm-up, norms decayed too; half of validation.
     "paper": {
         "steps": 40_000,
