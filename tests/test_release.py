@@ -41,6 +41,27 @@ def test_every_dependency_has_a_lower_bound():
     assert all(">=" in one for one in (*PROJECT["dependencies"], *extras))
 
 
+def pinned(name):
+    """The versions of a file of constraints."""
+    lines = (ROOT / "constraints" / name).read_text().splitlines()
+    return dict(line.split("==") for line in lines if line and not line.startswith("#"))
+
+
+def test_the_lowest_versions_are_the_lower_bounds_and_the_tested_ones_lie_above_them():
+    extras = [one for names in PROJECT["optional-dependencies"].values() for one in names]
+    bounds = {}
+    for one in (*PROJECT["dependencies"], *extras):
+        name, _, lowest = one.partition(">=")
+        bounds[re.sub(r"\[.*", "", name)] = lowest
+    assert pinned("lowest.txt") == bounds
+    tested = {name.lower(): version for name, version in pinned("tested.txt").items()}
+    setup = (ROOT / "scripts" / "setup").read_text()
+    tested["torch"] = re.search(r"torch==(\S+)", setup).group(1)
+    for name in bounds.keys() - {"wandb"}:  # not installed by scripts/setup
+        assert [*map(int, re.findall(r"\d+", tested[name]))] >= [*map(int, re.findall(r"\d+", bounds[name]))]
+    assert 'PIP_CONSTRAINT="$PWD/constraints/tested.txt"' in (ROOT / ".ci" / "run").read_text()
+
+
 @pytest.mark.slow
 def test_wheel_and_sdist_are_complete_and_small(tmp_path, figure):
     build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
