@@ -16,9 +16,11 @@ import pytest
 from lengthwise.folder import Folder
 from lengthwise.run.lease import read_lease
 from lengthwise.run.owner import owner_is_dead
+from lengthwise.spec import SpecError
 from lengthwise.study.drive import Driver
-from lengthwise.study.executors import InProcess
+from lengthwise.study.executors import InProcess, Processes
 from lengthwise.study.file import RunResources
+from lengthwise.study.launch import executor_of
 from lengthwise.study.plan import Planned
 from lengthwise.study.ray_executor import RayExecutor, _own_signals
 from lengthwise.study.store import Store
@@ -60,6 +62,19 @@ def test_ray_starts_without_changing_our_signals():
     assert signal.getsignal(signal.SIGTERM) is before
     assert int(server.stdout.split()[1], 16) & 1 << (signal.SIGHUP - 1)
     assert signal.SIGHUP not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_where_ray_does_not_start_processes_do_the_work(monkeypatch):
+    import ray
+
+    def too_slow(*more, **options):
+        raise Exception("The current node timed out during startup")
+
+    monkeypatch.setattr(ray, "init", too_slow)
+    with pytest.warns(UserWarning, match="did not start.*timed out.*going on with worker processes"):
+        assert isinstance(executor_of("auto", RunResources(), workers=1), Processes)
+    with pytest.raises(SpecError, match="--no-ray"):
+        executor_of("ray", RunResources())
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 from typing import Any, Literal
@@ -16,7 +17,7 @@ from lengthwise.study.drive import Driver, Tally, item_without_seed, require_exc
 from lengthwise.study.executors import Executor, InProcess, Processes
 from lengthwise.study.file import RunResources
 from lengthwise.study.plan import Item, Planned
-from lengthwise.study.ray_executor import RayExecutor, ray_is_installed
+from lengthwise.study.ray_executor import RayDidNotStart, RayExecutor, ray_is_installed
 from lengthwise.study.status import status
 from lengthwise.study.store import Store
 
@@ -41,8 +42,13 @@ def executor_of(
         if resources.gpus:
             _gpus_here(resources)
         return InProcess()
-    if name == "ray" or address is not None or (name == "auto" and ray_is_installed()):
+    if name == "ray" or address is not None:
         return RayExecutor(resources, address=address, workers=workers)
+    if name == "auto" and ray_is_installed():
+        try:
+            return RayExecutor(resources, workers=workers)
+        except RayDidNotStart as error:
+            warnings.warn(f"{error}; going on with worker processes", stacklevel=2)
     if not resources.gpus:
         return Processes(workers or os.cpu_count() or 1)
     gpus, each = _gpus_here(resources), ceil(resources.gpus)

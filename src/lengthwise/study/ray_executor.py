@@ -39,6 +39,10 @@ def _work(job: Job) -> Outcome:
     return do_job(job, _watch)
 
 
+class RayDidNotStart(SpecError):
+    """Raised if Ray's own servers cannot be started on this machine, for example because it is too busy."""
+
+
 class RayExecutor:
     """Runs jobs as Ray tasks: `RayExecutor(Resources(), workers=2)`, or `address="auto"` for an existing cluster."""
 
@@ -63,8 +67,15 @@ class RayExecutor:
         if address is None:
             cores = workers * resources.cpus if workers is not None else max(os.cpu_count() or 1, resources.cpus)
             local: dict[str, Any] = {"num_cpus": int(-(-cores // 1)), "include_dashboard": False}
-            with _own_signals():
-                ray.init("local", _node_ip_address="127.0.0.1", object_store_memory=_OBJECTS, **local, **common)
+            try:
+                with _own_signals():
+                    ray.init("local", _node_ip_address="127.0.0.1", object_store_memory=_OBJECTS, **local, **common)
+            except Exception as error:  # Ray raises a plain Exception when a server of its own is too slow
+                ray.shutdown()
+                raise RayDidNotStart(
+                    f"Ray did not start on this machine ({one_line(str(error))[:200]}); with --no-ray (in Python "
+                    "executor='processes') runs need no Ray"
+                ) from error
         else:
             try:
                 with _own_signals():
