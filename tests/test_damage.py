@@ -427,7 +427,7 @@ def test_a_length_that_is_called_seen_and_was_not_is_refused(home):
     path = home / "bundle" / "rows.parquet"
     pl.read_parquet(path).with_columns(pl.lit(True).alias("seen")).write_parquet(path)
     reseal_bundle(home / "bundle")
-    study = lw.Study.read(home / "tiny.yaml", results=home / "bundle")
+    study = lw.Study.read(home / "tiny.yaml", with_bundle=home / "bundle")
     with pytest.raises(Damaged, match="of copy:longest=3:variant=same is called seen"):
         study.report(store=str(home / "none"), write=False)
 
@@ -577,7 +577,7 @@ def test_a_report_of_a_foreign_bundle_starts_no_git(home, monkeypatch):
     subprocess.run(["git", "init", "-q", str(home)], check=True)
     started, run = [], subprocess.run
     monkeypatch.setattr(subprocess, "run", lambda *words, **more: started.append(more["cwd"]) or run(*words, **more))
-    study = lw.Study.read(home / "tiny.yaml", results=home / "bundle")
+    study = lw.Study.read(home / "tiny.yaml", with_bundle=home / "bundle")
     study.report(home / "page", store=str(home / "none"))
     assert (home / "page" / "index.html").is_file()
     assert not [folder for folder in started if Path(folder).resolve().is_relative_to(home.resolve())]

@@ -47,10 +47,12 @@ USE = {
     "bundle": {
         **READ["bundle"],
         "report": lambda home: str(
-            lw.Study.read(home / "tiny.yaml", results=home / "bundle").report(store=str(home / "none"), write=False)
+            lw.Study.read(home / "tiny.yaml", with_bundle=home / "bundle").report(store=str(home / "none"), write=False)
         ),
         "check": lambda home: str(_study(home).check(home / "bundle")),
-        "merge": lambda home: lw.export_bundle(str(home / "store"), home / "out" / "merged", results=home / "bundle"),
+        "merge": lambda home: lw.export_bundle(
+            str(home / "store"), home / "out" / "merged", with_bundle=home / "bundle"
+        ),
         "repair": lambda home: lw.fsck(str(home / "bundle"), repair=True),
     },
     "stopped": READ["stopped"],

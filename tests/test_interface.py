@@ -140,12 +140,12 @@ def test_a_study_is_planned_from_python():
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_study_that_is_read_from_a_study_is_the_same_study():
-    first = lw.Study.read("quickstart", tasks="quick", results="results/quickstart")
+    first = lw.Study.read("quickstart", tasks="quick", with_bundle="results/quickstart")
     first.store = "elsewhere"
     more = lw.Study.read(first, add=["cope"])
     assert (more.source, more.store, more.tasks) == ("quickstart", "elsewhere", "quick")
-    assert more.results == first.results and more.add == ["cope"]
-    again = lw.Study.read("quickstart", tasks="quick", add=["cope"], results="results/quickstart")
+    assert more.with_bundle == first.with_bundle and more.add == ["cope"]
+    again = lw.Study.read("quickstart", tasks="quick", add=["cope"], with_bundle="results/quickstart")
     assert reproducing_commands(more) == reproducing_commands(again, "elsewhere")
     assert "cope" in more.file.encodings and "cope" not in more.before_adding.study.encodings
     made = lw.Study(task="copy", encoding=["nope", "rope"])

@@ -28,7 +28,7 @@ class Display(ABC):
     """A result that is shown in a terminal, in a notebook, and as JSON."""
 
     @abstractmethod
-    def parts(self, width: int = 80) -> Iterable[Part]:
+    def display_parts(self, width: int = 80) -> Iterable[Part]:
         """Return what is shown, in order; `width` is the number of columns."""
 
     @abstractmethod
@@ -37,7 +37,8 @@ class Display(ABC):
 
     def __str__(self) -> str:
         return "\n".join(
-            part.content if isinstance(part.content, str) else _text_table(part.content) for part in self.parts()
+            part.content if isinstance(part.content, str) else _text_table(part.content)
+            for part in self.display_parts()
         ).rstrip()
 
     def __repr__(self) -> str:
@@ -46,7 +47,7 @@ class Display(ABC):
     def _repr_html_(self) -> str:
         return "".join(
             f"<p>{html.escape(part.content)}</p>" if isinstance(part.content, str) else _html_table(part.content)
-            for part in self.parts()
+            for part in self.display_parts()
             if part.content
         )
 
@@ -59,7 +60,7 @@ class Table(Display, list[dict[str, Any]]):
         """The first column."""
         return [str(next(iter(row.values()))) for row in self]
 
-    def parts(self, width: int = 80) -> Iterable[Part]:
+    def display_parts(self, width: int = 80) -> Iterable[Part]:
         """The table."""
         return [Part(self) if self else Part("(empty)")]
 
@@ -71,7 +72,7 @@ class Table(Display, list[dict[str, Any]]):
 class Facts(Display, dict[str, Any]):
     """Names and values that are shown as a table of two columns."""
 
-    def parts(self, width: int = 80) -> Iterable[Part]:
+    def display_parts(self, width: int = 80) -> Iterable[Part]:
         """A line for each name."""
         return [Part([{"field": key, "value": value} for key, value in self.items()])]
 

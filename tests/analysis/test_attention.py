@@ -7,7 +7,14 @@ import pytest
 import torch
 
 from lengthwise.analysis import attention
-from lengthwise.analysis.attention import BINS, Batch, DecoderSource, HeadStatistics, attention_statistics, task_batches
+from lengthwise.analysis.attention import (
+    BINS,
+    Batch,
+    DecoderAttentionSource,
+    HeadStatistics,
+    attention_statistics,
+    task_batches,
+)
 from lengthwise.analysis.distance import head_rows, head_rows_by_length, layer_distance_rows, pool_statistics
 from lengthwise.encoding import ENCODINGS
 from lengthwise.encoding.base import Encoding
@@ -46,7 +53,7 @@ def decoder(name, **changes: object) -> Decoder:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_sum_to_one_and_see_no_future(name):
-    source = DecoderSource(decoder(name))
+    source = DecoderAttentionSource(decoder(name))
     heads = attention_statistics(source, [Batch(IDS)], queries_per_block=16)
     for layer, complete in enumerate(source.weights_sum_to_one):
         assert heads.future_L[layer] == 0
@@ -120,7 +127,7 @@ def test_streaming_statistics_equal_the_dense_ones(name, rows):
     whole = Recorder()
     with torch.no_grad():
         model(IDS, taps={"layers.*.weights": whole})
-    heads = attention_statistics(DecoderSource(model), [Batch(IDS, counted)], rows)
+    heads = attention_statistics(DecoderAttentionSource(model), [Batch(IDS, counted)], rows)
     for layer in range(2):
         weights = whole[f"layers.{layer}.weights"]
         for statistic, truth_HT in dense(weights, counted).items():
@@ -182,9 +189,9 @@ def test_future_mass_and_short_rows_are_seen_where_they_are():
 
 def test_a_model_that_is_not_causal_is_refused():
     with pytest.raises(SpecError, match="causal"):
-        DecoderSource(decoder("nope", mask="bidirectional"))
+        DecoderAttentionSource(decoder("nope", mask="bidirectional"))
     with pytest.raises(SpecError, match="nothing to look at"):
-        attention_statistics(DecoderSource(decoder("nope")), [])
+        attention_statistics(DecoderAttentionSource(decoder("nope")), [])
 
 
 def test_examples_of_a_task_are_counted_where_they_say_the_answer():
@@ -197,7 +204,7 @@ def test_examples_of_a_task_are_counted_where_they_say_the_answer():
         assert batch.ids_BT.tolist()[0] == case.ids[:-1]
         assert int(batch.counted_BT[0].sum()) == len(case.answer)
     model = Decoder(preset("laptop", vocabulary=len(task.vocabulary)), "nope")
-    rows, unseen = head_rows_by_length(DecoderSource(model), found, encoding="nope")
+    rows, unseen = head_rows_by_length(DecoderAttentionSource(model), found, encoding="nope")
     assert len(rows) == 3 * 2 * 4
     assert rows[0]["encoding"] == "nope" and rows[0]["queries"] == 5 * 3
     assert int(unseen.count_T.sum()) == rows[-1]["queries"]  # length 8 alone
@@ -211,7 +218,7 @@ def test_examples_of_a_task_are_counted_where_they_say_the_answer():
 SCRIPT = """
 import sys
 import torch
-from lengthwise.analysis.attention import Batch, DecoderSource, attention_statistics
+from lengthwise.analysis.attention import Batch, DecoderAttentionSource, attention_statistics
 from lengthwise.model import Decoder, preset
 
 def status(field):
@@ -219,7 +226,7 @@ def status(field):
     return next(int(line.split()[1]) for line in lines if line.startswith(field + ":")) / 1024
 
 torch.set_num_threads(1)
-source = DecoderSource(Decoder(preset("laptop", vocabulary=32, layers=4), sys.argv[1]))
+source = DecoderAttentionSource(Decoder(preset("laptop", vocabulary=32, layers=4), sys.argv[1]))
 attention_statistics(source, [Batch(torch.randint(32, (1, 64)))])
 heads = attention_statistics(source, [Batch(torch.randint(32, (1, int(sys.argv[2]))))], int(sys.argv[3]))
 print(status("VmHWM"), float(heads.mean_LH("entropy").mean()))
@@ -241,7 +248,7 @@ def test_8192_tokens_4_layers_4_heads_in_less_than_two_gigabytes(name, figure):
 LOCKSTEP = SCRIPT.replace(
     "heads = attention_statistics(source, [Batch(torch.randint(32, (1, int(sys.argv[2]))))], int(sys.argv[3]))",
     "from lengthwise.analysis.divergence import attention_divergences\n"
-    "other = DecoderSource(Decoder(preset('laptop', vocabulary=32, layers=4), 'nope', seed=1))\n"
+    "other = DecoderAttentionSource(Decoder(preset('laptop', vocabulary=32, layers=4), 'nope', seed=1))\n"
     "ids = torch.randint(32, (1, int(sys.argv[2])))\n"
     "(apart,) = attention_divergences([source, other], [(0, 1)], [Batch(ids)], int(sys.argv[3]))",
 ).replace('float(heads.mean_LH("entropy").mean())', 'apart.mean_over_layers("true", "matching")')

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lengthwise.analysis import divergence as module
-from lengthwise.analysis.attention import Batch, DecoderSource
+from lengthwise.analysis.attention import Batch, DecoderAttentionSource
 from lengthwise.analysis.divergence import (
     HeadDivergences,
     attention_divergences,
@@ -48,8 +48,8 @@ P = torch.tensor([0.97, 0.01, 0.01, 0.01], dtype=torch.float64)
 IDS = torch.randint(17, (3, 30), generator=torch.Generator().manual_seed(0))
 
 
-def source(name: str = "nope", seed: int = 0, **changes: object) -> DecoderSource:
-    return DecoderSource(Decoder(preset("laptop", vocabulary=17, sigma=0.3, **changes), name, seed=seed))
+def source(name: str = "nope", seed: int = 0, **changes: object) -> DecoderAttentionSource:
+    return DecoderAttentionSource(Decoder(preset("laptop", vocabulary=17, sigma=0.3, **changes), name, seed=seed))
 
 
 def original(p: torch.Tensor, q: torch.Tensor) -> float:
@@ -175,7 +175,7 @@ class Half(Encoding):
 
 
 def test_weights_that_sum_to_less_than_one_have_the_rest_as_one_more_key():
-    a, b = source(), DecoderSource(Decoder(preset("laptop", vocabulary=17, sigma=0.3), Half))
+    a, b = source(), DecoderAttentionSource(Decoder(preset("laptop", vocabulary=17, sigma=0.3), Half))
     (apart,) = attention_divergences([a, b], [(0, 1)], [Batch(IDS[:, :1])])
     # One key: (1, 0) against (.5, .5).
     expected = float(jensen_shannon(torch.tensor([1.0, 0]).double(), torch.tensor([0.5, 0.5]).double()))
@@ -216,7 +216,7 @@ def test_an_error_in_one_model_is_told_and_no_thread_is_left():
     import threading
 
     before = threading.active_count()
-    short = DecoderSource(Decoder(preset("laptop", vocabulary=17), "learned:limit=8"))
+    short = DecoderAttentionSource(Decoder(preset("laptop", vocabulary=17), "learned:limit=8"))
     with pytest.raises(SpecError, match="past the last"):
         attention_divergences([source(), short], [(0, 1)], [Batch(IDS)])
     steps = lockstep_attention_blocks([source(), source()], Batch(IDS), 4)

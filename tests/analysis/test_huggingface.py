@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from lengthwise.analysis.attention import Batch, DecoderSource, attention_statistics
+from lengthwise.analysis.attention import Batch, DecoderAttentionSource, attention_statistics
 from lengthwise.analysis.divergence import attention_divergences
-from lengthwise.analysis.huggingface import HuggingFaceSource
+from lengthwise.analysis.huggingface import HuggingFaceAttentionSource
 from lengthwise.model import Decoder, preset
 from lengthwise.spec import SpecError
 
@@ -40,7 +40,7 @@ def llama():
 @pytest.mark.parametrize("make", [gpt2, llama])
 def test_a_model_of_hugging_face_is_analysed_as_our_own(make):
     model = make().eval()
-    source = HuggingFaceSource(model)
+    source = HuggingFaceAttentionSource(model)
     assert (source.layers, source.heads) == (2, 4)
     heads, whole = (
         attention_statistics(source, [Batch(IDS)], queries_per_block=16),
@@ -52,7 +52,7 @@ def test_a_model_of_hugging_face_is_analysed_as_our_own(make):
         truth = model(IDS, output_attentions=True).attentions
     assert torch.allclose(heads.mean_LH("sink")[1], truth[1][..., 0].mean((0, 2)).double(), atol=1e-6)
     assert torch.allclose(heads.mean_LH("entropy"), whole.mean_LH("entropy"), atol=1e-6)
-    ours = DecoderSource(Decoder(preset("laptop", vocabulary=17), "rope"))
+    ours = DecoderAttentionSource(Decoder(preset("laptop", vocabulary=17), "rope"))
     apart, none = attention_divergences([source, ours], [(0, 1), (0, 0)], [Batch(IDS)], queries_per_block=16)
     assert 0 < apart.mean_over_layers("true", "matching") < 0.7
     assert none.mean_over_layers("true", "matching") == 0
@@ -60,9 +60,9 @@ def test_a_model_of_hugging_face_is_analysed_as_our_own(make):
 
 def test_attention_that_returns_no_weights_is_refused():
     with pytest.raises(SpecError, match='attn_implementation="eager"'):
-        HuggingFaceSource(gpt2("sdpa"))
+        HuggingFaceAttentionSource(gpt2("sdpa"))
     with pytest.raises(SpecError, match="no model of Hugging Face"):
-        HuggingFaceSource(torch.nn.Linear(2, 2))
+        HuggingFaceAttentionSource(torch.nn.Linear(2, 2))
 
 
 def test_a_model_that_looks_ahead_is_refused():
@@ -76,5 +76,5 @@ def test_a_model_that_looks_ahead_is_refused():
     )
     with pytest.raises(SpecError, match="looks ahead"):
         attention_statistics(
-            HuggingFaceSource(transformers.BertForMaskedLM(config)), [Batch(IDS)], queries_per_block=16
+            HuggingFaceAttentionSource(transformers.BertForMaskedLM(config)), [Batch(IDS)], queries_per_block=16
         )

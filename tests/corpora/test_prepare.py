@@ -88,7 +88,7 @@ def test_a_folder_is_in_one_split(texts, tmp_path):
         (tmp_path / "in" / f"p{number}").mkdir(parents=True)
         for name in ("a", "b"):
             (tmp_path / "in" / f"p{number}" / f"{name}.txt").write_text(f"{number} {name} " * 50)
-    prepare(str(tmp_path / "in"), str(tmp_path / "out"), by_folder=True, workers=1, say=quiet, **HOW)
+    prepare(str(tmp_path / "in"), str(tmp_path / "out"), split_by_folder=True, workers=1, say=quiet, **HOW)
     _, splits = documents_of(Corpus(tmp_path / "out"))
     sides = {}
     for key, split in splits.items():

@@ -52,7 +52,7 @@ class Batch:
 
 
 class AttentionSource(Protocol):
-    """A model whose attention weights can be read: `DecoderSource(decoder)`, `HuggingFaceSource(model)`."""
+    """A model whose attention weights can be read: a `DecoderAttentionSource` or a `HuggingFaceAttentionSource`."""
 
     @property
     def layers(self) -> int:
@@ -74,7 +74,7 @@ class AttentionSource(Protocol):
         ...
 
 
-class DecoderSource:
+class DecoderAttentionSource:
     """The attention of our decoder with a kind of positions; the model computes one block of queries at a time."""
 
     def __init__(self, decoder: Decoder, positions: Positions | None = None) -> None:
@@ -281,7 +281,7 @@ def _share(counts_LHN: Tensor, part: slice) -> Tensor:
 def attention_statistics(
     source: AttentionSource, batches: Sequence[Batch], queries_per_block: int = ROWS
 ) -> HeadStatistics:
-    """Return the statistics of all heads over some batches, e.g. of `DecoderSource(decoder)` and `[Batch(ids_BT)]`."""
+    """Return the statistics of all heads over batches, e.g. of `DecoderAttentionSource(decoder)`, `[Batch(ids_BT)]`."""
     if not batches:
         raise SpecError("there is nothing to look at: no example has room, or no length was given")
     heads = HeadStatistics(source.layers, source.heads, max(batch.ids_BT.shape[1] for batch in batches))

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-class HuggingFaceSource:
-    """`HuggingFaceSource(AutoModelForCausalLM.from_pretrained(name, attn_implementation="eager"))`.
+class HuggingFaceAttentionSource:
+    """`HuggingFaceAttentionSource(AutoModelForCausalLM.from_pretrained(name, attn_implementation="eager"))`.
 
     It does not stream: transformers returns the weights of all layers together, L × H × T² numbers (at 12 layers,
     12 heads and 1,024 tokens 600 MB in fp32). Only eager attention returns weights.

@@ -42,7 +42,7 @@ def _read(
     allow_code: bool = False,
     dtype: Literal["auto", "fp32", "bf16"] = "auto",
 ) -> lw.Study:
-    return lw.Study.read(file, add=add or (), tasks=tasks, results=with_, dtype=dtype, allow_code=allow_code)
+    return lw.Study.read(file, add=add or (), tasks=tasks, with_bundle=with_, dtype=dtype, allow_code=allow_code)
 
 
 @study.command()
@@ -147,7 +147,7 @@ def run(
         address=address,
         device=device,
         retry=context.info_name == "retry",
-        accept=accept,
+        accept_differences=accept,
         verify=not skip_verify,
         say=progress_callback(quiet),
     )
@@ -251,7 +251,7 @@ def export(
 
     It also has up to 20 wrong answers of each row.
     """
-    show(lw.export_bundle(store, to, study=of, results=with_, allow_code=allow_code), as_json)
+    show(lw.export_bundle(store, to, study=of, with_bundle=with_, allow_code=allow_code), as_json)
 
 
 @study.command()

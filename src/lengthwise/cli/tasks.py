@@ -121,6 +121,11 @@ def corpus(
 
     Started again, it makes only the shards that are missing.
     """
-    how: dict[str, Any] = {"tokenizer": tokenizer, "vocabulary": vocabulary, "fields": field, "by_folder": by_folder}
+    how: dict[str, Any] = {
+        "tokenizer": tokenizer,
+        "vocabulary": vocabulary,
+        "fields": field,
+        "split_by_folder": by_folder,
+    }
     how |= {"most_mb": most_mb, "workers": workers, "ray": False if no_ray else None}
     show(lw.prepare_corpus(source, to, **how), as_json)

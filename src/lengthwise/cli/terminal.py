@@ -67,7 +67,7 @@ def show(result: Display, as_json: bool = False, **more: object) -> None:
         plain = result.plain()
         print(json.dumps({**plain, **more} if isinstance(plain, dict) else plain, indent=2))
         return
-    print_parts(result.parts(console().width))
+    print_parts(result.display_parts(console().width))
 
 
 def print_parts(parts: Iterable[Part]) -> None:

@@ -123,7 +123,7 @@ class Report(Display):
             for one in self.results
         )
 
-    def parts(self, width: int = 80) -> Iterator[Part]:
+    def display_parts(self, width: int = 80) -> Iterator[Part]:
         """Failures first, each with its fix, root causes before consequences; then the counts."""
         for one in (*self.failed, *self.warned):
             style = "bold red" if one.status == "fail" else "yellow"

@@ -14,7 +14,7 @@ from typing import Any
 from lengthwise.conformance.formulas import alibi_slopes
 
 Vector = Sequence[float]
-Rows = list[list[float]]
+WeightRows = list[list[float]]
 Bias = Callable[[int, int], float]
 """What is added to the score of query i and key j."""
 
@@ -55,7 +55,7 @@ def sigmoid(x: float) -> float:
     return 1 / (1 + math.exp(-x))
 
 
-def softmax_rows(head: Head, score: Callable[[int, int], float]) -> Rows:
+def softmax_rows(head: Head, score: Callable[[int, int], float]) -> WeightRows:
     """Softmax of `score(i, j)` over the keys j ≤ i of each query i."""
     rows = []
     for i in range(len(head.q)):
@@ -75,10 +75,10 @@ def _distance(head: Head, i: int, j: int) -> int:
     return head.positions[i] - head.positions[j]
 
 
-def _biased(bias: Callable[[Head], Bias]) -> Callable[[Head], Rows]:
+def _biased(bias: Callable[[Head], Bias]) -> Callable[[Head], WeightRows]:
     """The weights of an encoding that adds a bias."""
 
-    def weights(head: Head) -> Rows:
+    def weights(head: Head) -> WeightRows:
         added = bias(head)
         return softmax_rows(head, lambda i, j: _content(head, i, j) + added(i, j))
 
@@ -117,7 +117,7 @@ def fire_bias(head: Head) -> Bias:
     return bias
 
 
-def hard_alibi(head: Head) -> Rows:
+def hard_alibi_weights(head: Head) -> WeightRows:
     """Heads 1, 2, ... of the first part see 1, 2, ... tokens."""
     windowed = head.index < int(head.option("fraction", 0.5) * head.heads + 1e-4)
 
@@ -128,7 +128,7 @@ def hard_alibi(head: Head) -> Rows:
     return softmax_rows(head, score)
 
 
-def shaw(head: Head) -> Rows:
+def shaw_weights(head: Head) -> WeightRows:
     """q_i · (k_j + a[clip(i − j)]), a's rows from −distance on."""
     table, clip = head.parameter("keys"), int(head.option("distance", 16))
 
@@ -139,7 +139,7 @@ def shaw(head: Head) -> Rows:
     return softmax_rows(head, score)
 
 
-def transformer_xl(head: Head) -> Rows:
+def transformer_xl_weights(head: Head) -> WeightRows:
     """(q_i + u) · k_j + (q_i + v) · W R(i − j), scaled."""
     width, most = len(head.q[0]), getattr(head.encoding, "clamp", None)
     project = head.parameter("project")[head.index * width : (head.index + 1) * width]
@@ -158,7 +158,7 @@ def transformer_xl(head: Head) -> Rows:
     return softmax_rows(head, score)
 
 
-def xpos(head: Head) -> Rows:
+def xpos_weights(head: Head) -> WeightRows:
     """Σ_f ζ_f^(d / base) · Re(q_f · conj(k_f) · e^(i d θ_f)), pairs as complex numbers."""
     half = len(head.q[0]) // 2
     theta, gamma, base = head.option("theta", 10_000.0), head.option("gamma", 0.4), head.option("base", 512.0)
@@ -180,7 +180,7 @@ def xpos(head: Head) -> Rows:
     return softmax_rows(head, score)
 
 
-def cope(head: Head) -> Rows:
+def cope_weights(head: Head) -> WeightRows:
     """q_i · e[Σ_{j ≤ l ≤ i} sigmoid(q_i · k_l)], e interpolated."""
     table = head.parameter("table")
 
@@ -193,14 +193,14 @@ def cope(head: Head) -> Rows:
     return softmax_rows(head, score)
 
 
-def forgetting(head: Head) -> Rows:
+def forgetting_weights(head: Head) -> WeightRows:
     """Σ_{j < l ≤ i} log sigmoid(w · x_l + b)."""
     weight, bias = head.parameter("weight")[head.index], head.parameter("bias_H")[head.index]
     gates = [sigmoid(dot(weight, x) + bias) for x in head.x]
     return softmax_rows(head, lambda i, j: _content(head, i, j) + math.log(math.prod(gates[j + 1 : i + 1])))
 
 
-def stick_breaking(head: Head) -> Rows:
+def stick_breaking_weights(head: Head) -> WeightRows:
     """β_ij · Π_{j < l < i} (1 − β_il)."""
     tokens = len(head.q)
     rows = [[0.0] * tokens for _ in range(tokens)]
@@ -214,7 +214,7 @@ def stick_breaking(head: Head) -> Rows:
     return rows
 
 
-def nape(head: Head) -> Rows:
+def nape_weights(head: Head) -> WeightRows:
     """−|d| / h in heads h = 1, ..., H/2 (or −|d| / 2^(h − 1)), 0 in the others."""
     h = head.index + 1
     slope = 1 / h if getattr(head.encoding, "slopes", "linear") == "linear" else 2.0 ** (1 - h)
@@ -222,7 +222,7 @@ def nape(head: Head) -> Rows:
     return softmax_rows(head, lambda i, j: _content(head, i, j) - slope * abs(_distance(head, i, j)))
 
 
-def inkling(head: Head) -> Rows:
+def inkling_weights(head: Head) -> WeightRows:
     """(W x_i) · p[d] for 0 ≤ d < extent; keys at distance `window` or more are hidden."""
     rank, extent = int(head.option("rank", 16)), int(head.option("extent", 1024))
     mix = head.parameter("mix")[head.index * rank : (head.index + 1) * rank]
@@ -239,7 +239,7 @@ def inkling(head: Head) -> Rows:
     return softmax_rows(head, score)
 
 
-def wall(head: Head) -> Rows:
+def wall_weights(head: Head) -> WeightRows:
     """Σ_n q_in k_jn Π_{j < l ≤ i} sigmoid(w_n · x_l + b_n), scaled."""
     width = len(head.q[0])
     own = slice(head.index * width, (head.index + 1) * width)
@@ -253,7 +253,7 @@ def wall(head: Head) -> Rows:
     return softmax_rows(head, score)
 
 
-def path(head: Head) -> Rows:
+def path_weights(head: Head) -> WeightRows:
     """k_j reflected by each token j < s ≤ i in turn, k − β_s (k · w_s) w_s, then multiplied by q_i."""
     width = len(head.q[0])
     down, up = head.parameter("down"), head.parameter("up")[head.index * width : (head.index + 1) * width]
@@ -276,7 +276,7 @@ def path(head: Head) -> Rows:
     return softmax_rows(head, score)
 
 
-def selective_rope(head: Head) -> Rows:
+def selective_rope_weights(head: Head) -> WeightRows:
     """Re(q_f conj(k_f) e^(i θ_f (Φ_i − Φ_j))), Φ the running sum of convolved projections of the normalised input."""
     half, wide = len(head.q[0]) // 2, len(head.x[0]) // head.heads
     down, up = head.parameter("down"), head.parameter("up")[head.index * half : (head.index + 1) * half]
@@ -306,7 +306,7 @@ def selective_rope(head: Head) -> Rows:
     return softmax_rows(head, score)
 
 
-def pope(head: Head) -> Rows:
+def pope_weights(head: Head) -> WeightRows:
     """Σ_c softplus(q_c) softplus(k_c) cos(d ω_c − δ_c), δ clipped to [−2π, 0]."""
     width, theta = len(head.q[0]), head.option("theta", 10_000.0)
     phase = [min(max(value, -2 * math.pi), 0.0) for value in head.parameter("phase")[head.index]]
@@ -323,7 +323,7 @@ def pope(head: Head) -> Rows:
     return softmax_rows(head, score)
 
 
-def dape(head: Head) -> Rows:
+def dape_weights(head: Head) -> WeightRows:
     """s + b + f(all heads' s and b), with b the bias of ALiBi, KERPLE or FIRE and f one hidden layer of leaky ReLU."""
     inner = {"alibi": alibi_bias, "kerple": kerple_bias, "fire": fire_bias}[getattr(head.encoding, "inner", "kerple")]
     heads = [replace(head, index=index, encoding=head.encoding.inner_encoding) for index in range(head.heads)]
@@ -341,7 +341,7 @@ def dape(head: Head) -> Rows:
     return softmax_rows(head, score)
 
 
-def shaw_value_term(head: Head, weights: Rows) -> Rows:
+def shaw_value_term(head: Head, weights: WeightRows) -> WeightRows:
     """Σ_j weight_ij · b[clip(i − j)]."""
     clip, width = int(head.option("distance", 16)), len(head.q[0])
     if not getattr(head.encoding, "values", True):
@@ -353,25 +353,25 @@ def shaw_value_term(head: Head, weights: Rows) -> Rows:
     return out
 
 
-READS: dict[str, Callable[[Head, Rows], Rows]] = {"shaw": shaw_value_term}
+READS: dict[str, Callable[[Head, WeightRows], WeightRows]] = {"shaw": shaw_value_term}
 """The term added to a head's output, for formulas that have one."""
 
-WEIGHTS: dict[str, Callable[[Head], Rows]] = {
+WEIGHTS: dict[str, Callable[[Head], WeightRows]] = {
     "kerple": _biased(kerple_bias),
     "fire": _biased(fire_bias),
-    "hard_alibi": hard_alibi,
-    "shaw": shaw,
-    "transformer_xl": transformer_xl,
-    "xpos": xpos,
-    "cope": cope,
-    "forgetting": forgetting,
-    "stick_breaking": stick_breaking,
-    "nape": nape,
-    "inkling": inkling,
-    "wall": wall,
-    "path": path,
-    "selective_rope": selective_rope,
-    "pope": pope,
-    "dape": dape,
+    "hard_alibi": hard_alibi_weights,
+    "shaw": shaw_weights,
+    "transformer_xl": transformer_xl_weights,
+    "xpos": xpos_weights,
+    "cope": cope_weights,
+    "forgetting": forgetting_weights,
+    "stick_breaking": stick_breaking_weights,
+    "nape": nape_weights,
+    "inkling": inkling_weights,
+    "wall": wall_weights,
+    "path": path_weights,
+    "selective_rope": selective_rope_weights,
+    "pope": pope_weights,
+    "dape": dape_weights,
 }
 """The formulas of attention weights that an encoding may claim."""

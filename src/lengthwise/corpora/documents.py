@@ -157,9 +157,9 @@ def _dataset(source: str) -> Any:  # noqa: ANN401
     return found
 
 
-def split_of(key: str, validation: float, test: float, by_folder: bool) -> str:
+def split_of(key: str, validation: float, test: float, split_by_folder: bool) -> str:
     """Return the split of a document, from its key alone, or from the first folder of it."""
-    place = digest("split", key.partition("/")[0] if by_folder else key, bits=32) / 2**32
+    place = digest("split", key.partition("/")[0] if split_by_folder else key, bits=32) / 2**32
     return "test" if place < test else "validation" if place < test + validation else "train"
 
 

@@ -52,13 +52,13 @@ class ShardJob:
     fields: tuple[str, ...] | None
     validation: float
     test: float
-    by_folder: bool
+    split_by_folder: bool
 
     @cached_property
     def digest(self) -> str:
         """A hash of everything that decides the content of the shard, but not of where it is."""
         parts = [(part.key, part.size, part.version, part.rows, part.split) for part in self.parts]
-        shares = (self.fields, self.validation, self.test, self.by_folder)
+        shares = (self.fields, self.validation, self.test, self.split_by_folder)
         return f"{digest('shard', parts, self.tokenizer, shares, bits=64):016x}"
 
     def line(self) -> str:
@@ -92,7 +92,7 @@ def make_shard(job: ShardJob) -> int:
 
         for part in job.parts:
             for document in part.documents(job.fields):
-                split = part.split or split_of(document.key, job.validation, job.test, job.by_folder)
+                split = part.split or split_of(document.key, job.validation, job.test, job.split_by_folder)
                 waiting.append((split, document.key, document.text))
                 characters += len(document.text)
                 if len(waiting) == _TOGETHER:
@@ -136,7 +136,7 @@ def prepare(
     fields: Sequence[str] | None = None,
     validation: float = 0.01,
     test: float = 0.05,
-    by_folder: bool = False,
+    split_by_folder: bool = False,
     shard_size: int = 64_000_000,
     most_bytes: int | None = None,
     workers: int | None = None,
@@ -153,10 +153,10 @@ def prepare(
     if source == PYTHON:
         source = _list_of_python_code(folder, most_bytes)
     parts = find_parts(source, suffixes)
-    used = _given_or_trained(folder, parts, tokenizer, vocabulary, fields, (validation, test, by_folder), say)
+    used = _given_or_trained(folder, parts, tokenizer, vocabulary, fields, (validation, test, split_by_folder), say)
     wanted = None if fields is None else tuple(fields)
     jobs = [
-        ShardJob(number, tuple(group), to, used.digest, wanted, validation, test, by_folder)
+        ShardJob(number, tuple(group), to, used.digest, wanted, validation, test, split_by_folder)
         for number, group in enumerate(grouped(parts, shard_size))
     ]
     missing = [job for job in jobs if shard_record(folder, job.number, job.digest) is None]

@@ -67,7 +67,7 @@ class EvaluationResult(Display):
             for row in self.rows.iter_rows(named=True)
         )
 
-    def parts(self, width: int = 80) -> Iterator[Part]:
+    def display_parts(self, width: int = 80) -> Iterator[Part]:
         """The table, and whether decoding confirmed it."""
         yield Part(self.table)
         if not self.checks.pass_agrees:

@@ -25,7 +25,7 @@ from lengthwise.evaluation.outcomes import (
 )
 from lengthwise.evaluation.rows import rows_to_frame
 from lengthwise.evaluation.subject import EvaluatedModel, HasTask
-from lengthwise.evaluation.text import evaluate_text
+from lengthwise.evaluation.text import evaluate_language_model
 from lengthwise.spec import SpecError, digest
 from lengthwise.task import build_task
 from lengthwise.task.base import Task
@@ -69,7 +69,7 @@ def evaluate_decoder(
     if isinstance(task, Text):
         if splits is not None or not isinstance(positions or Consecutive(), Consecutive) or stop_after_zeros:
             raise SpecError("a language model is evaluated by context: leave out splits, positions, stop_after_zeros")
-        return evaluate_text(model, task, lengths, examples=examples, labels=labels, on_progress=on_progress)
+        return evaluate_language_model(model, task, lengths, examples=examples, labels=labels, on_progress=on_progress)
     if stop_after_zeros is not None:
         places = splits_and_lengths(task, lengths) if splits is None else splits
         how: dict[str, Any] = {"examples": examples, "positions": positions, "decoding": decoding, "labels": labels}

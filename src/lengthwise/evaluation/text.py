@@ -38,7 +38,7 @@ _TOKENS = 16_384
 
 
 @dataclass(frozen=True, repr=False)
-class TextEvaluation(EvaluationResult):
+class LanguageModelEvaluation(EvaluationResult):
     """The loss of a language model by context."""
 
     @property
@@ -46,7 +46,7 @@ class TextEvaluation(EvaluationResult):
         """A line for each context."""
         return context_table(self.rows)
 
-    def parts(self, width: int = 80) -> Iterator[Part]:
+    def display_parts(self, width: int = 80) -> Iterator[Part]:
         """The table."""
         yield Part(self.table)
 
@@ -83,7 +83,7 @@ class LongDocument:
     """Tokens of the whole document."""
 
 
-def evaluate_text(
+def evaluate_language_model(
     model: object,
     task: Text,
     lengths: Sequence[int] | str | None = None,
@@ -91,7 +91,7 @@ def evaluate_text(
     examples: int | None = None,
     labels: dict[str, str | None] | None = None,
     on_progress: Callable[[str], None] | None = None,
-) -> TextEvaluation:
+) -> LanguageModelEvaluation:
     """Evaluate a decoder or a run on test documents; `examples` is the number of documents."""
     decoder = model.evaluation_inputs()[0] if hasattr(model, "evaluation_inputs") else model
     if not isinstance(decoder, Decoder):
@@ -113,7 +113,7 @@ def evaluate_text(
             tell(f"{len(documents)} documents with {context:,} tokens before each target")
             rows += _context_rows(decoder, task, documents, context)
     frame = rows_to_frame([{**marks, **row} for row in rows])
-    return TextEvaluation(frame, predictions_frame([]), DecodingAgreement(), [])
+    return LanguageModelEvaluation(frame, predictions_frame([]), DecodingAgreement(), [])
 
 
 def _parsed(lengths: Sequence[int] | str) -> list[int]:

@@ -281,7 +281,7 @@ class ChangeComparison(Display):
     refused: Mapping[str, str]
     """Changes that this model does not take, and why."""
 
-    def parts(self, width: int = 80) -> Iterator[Part]:
+    def display_parts(self, width: int = 80) -> Iterator[Part]:
         """A table for perplexity and one for retrieval: a line for each change, a column for each length."""
         for measure, form in (("perplexity", ".4g"), ("retrieval", ".2f")):
             own = [row for row in self.rows if row["measure"] == measure]

@@ -18,7 +18,7 @@ COLUMNS = ("encoding", "theta", "lanes", "scaling", "window", "temperature")
 
 @dataclass(frozen=True)
 class Rotation:
-    """How keys turn with their position."""
+    """How queries and keys turn with their position, as found on the keys."""
 
     frequencies: tuple[float, ...]
     """Radians per position of each pair of lanes, in the order of its first lane."""
@@ -145,7 +145,7 @@ class ModelEncodings(Display):
             for layer in self.layers
         )
 
-    def parts(self, width: int = 80) -> Iterator[Part]:
+    def display_parts(self, width: int = 80) -> Iterator[Part]:
         """A line for each kind of layer, and whether positions are added to embeddings."""
         lines: dict[tuple[str, ...], list[int]] = {}
         for place, layer in enumerate(self.layers):

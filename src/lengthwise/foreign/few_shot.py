@@ -86,7 +86,7 @@ class FewShot(Display):
             for row in self.rows.iter_rows(named=True)
         )
 
-    def parts(self, width: int = 80) -> Iterator[Part]:
+    def display_parts(self, width: int = 80) -> Iterator[Part]:
         """What was asked, and the table."""
         how = f"after {self.shots} solved examples" if self.shots else "without solved examples"
         yield Part(f"{self.task} {how}, exact match of greedy decoding:")

@@ -35,7 +35,7 @@ class HarnessTask(Display):
             f"--tasks {self.group} --include_path {self.folder}"
         )
 
-    def parts(self, width: int = 80) -> Iterator[Part]:
+    def display_parts(self, width: int = 80) -> Iterator[Part]:
         """The names of the tasks, and the command."""
         yield Part([{"length": length, "task": name} for length, name in self.tasks.items()])
         yield Part("Measure a model with all of them:\n")

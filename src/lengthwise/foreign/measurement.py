@@ -46,16 +46,16 @@ class Measurement(Display):
 
     def sections(self) -> dict[str, list[Part]]:
         """What is shown, under headings."""
-        found = {"What it is": [*self.encodings.parts()], "Is it right?": [*self._verdict()]}
+        found = {"What it is": [*self.encodings.display_parts()], "Is it right?": [*self._verdict()]}
         if self.reach is not None:
-            found["How far does it work?"] = [*self.reach.parts()]
+            found["How far does it work?"] = [*self.reach.display_parts()]
         if self.changes is not None:
-            found["What changes at test time do"] = [*self.changes.parts()]
+            found["What changes at test time do"] = [*self.changes.display_parts()]
         if self.few_shot is not None:
-            found["Our task, with solved examples in the prompt"] = [*self.few_shot.parts()]
+            found["Our task, with solved examples in the prompt"] = [*self.few_shot.display_parts()]
         return found
 
-    def parts(self, width: int = 80) -> Iterator[Part]:
+    def display_parts(self, width: int = 80) -> Iterator[Part]:
         """What it is, whether it is right, how far it works."""
         for number, (heading, parts) in enumerate(self.sections().items()):
             yield from ([Part("")] if number else [])
@@ -107,7 +107,7 @@ class Diagnosis(Display):
     def __post_init__(self) -> None:
         object.__setattr__(self, "healthy", not self.measurement.faults and self.parting is None)
 
-    def parts(self, width: int = 80) -> Iterator[Part]:
+    def display_parts(self, width: int = 80) -> Iterator[Part]:
         """The verdict first, then what was looked at."""
         if self.healthy:
             yield Part("No fault was found in the code around this model. If it fails, it is the model.", "green")

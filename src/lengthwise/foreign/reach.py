@@ -84,7 +84,7 @@ class Reach(Display):
         unsure = {row["length"] for row in ratios if row["low"] is None or row["low"] < 1}
         return _verdict(self.values("perplexity"), self.values("retrieval"), unsure)
 
-    def parts(self, width: int = 80) -> Iterator[Part]:
+    def display_parts(self, width: int = 80) -> Iterator[Part]:
         """The verdict, a table by length, the moved passage, and what could not be measured."""
         cells = {(row["measure"], row["length"]): row for row in self.rows}
         yield Part(self.verdict, "bold")

@@ -64,7 +64,7 @@ class Request:
 
 
 def compare_with_configuration(found: ModelEncodings, model: nn.Module) -> list[Mismatch]:
-    """Return what the configuration of a model asks for and its layers do not do; nothing if it has none."""
+    """Return what a model's configuration asks for and its layers do not do; empty without a configuration."""
     config = getattr(model, "config", None)
     if config is None or not hasattr(config, "model_type"):
         return []

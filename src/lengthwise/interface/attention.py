@@ -27,7 +27,7 @@ from lengthwise.spec import SpecError, suggests
 from lengthwise.training.settings import Dtype, mixed_precision
 
 if TYPE_CHECKING:
-    from lengthwise.analysis.attention import DecoderSource
+    from lengthwise.analysis.attention import DecoderAttentionSource
     from lengthwise.analysis.pairing import ModelKey
     from lengthwise.model import Decoder
     from lengthwise.run import Run
@@ -79,7 +79,7 @@ class AttentionAnalysis(Display):
         names = {task: short_task_name(task) for task in tasks_of(self.heads)}
         return names if len(set(names.values())) == len(names) else {task: task for task in names}
 
-    def parts(self, width: int = 80) -> Iterator[Part]:
+    def display_parts(self, width: int = 80) -> Iterator[Part]:
         """For each task what heads do and, where runs are compared, how far their attention is from the reference's."""
         from lengthwise.encoding.labels import label_of
         from lengthwise.reporting.attention import lengths_shown_in_words
@@ -273,10 +273,10 @@ def _analyzed(
     return {"divergence": divergence, "heads": heads, "distances": distances}
 
 
-def _models(runs: Sequence[Run], checkpoint: str, where: tuple[str, bool]) -> dict[ModelKey, DecoderSource]:
+def _models(runs: Sequence[Run], checkpoint: str, where: tuple[str, bool]) -> dict[ModelKey, DecoderAttentionSource]:
     from lengthwise.analysis.pairing import ModelKey
 
-    found: dict[ModelKey, DecoderSource] = {}
+    found: dict[ModelKey, DecoderAttentionSource] = {}
     for run in runs:
         model = ModelKey(_name(run), run.plan.seed)
         if model in found:
@@ -292,16 +292,16 @@ def _name(run: Run) -> str:
     return ",".join(map(str, run.plan.encoding_specs))
 
 
-def _untrained(run: Run, where: tuple[str, bool]) -> DecoderSource:
+def _untrained(run: Run, where: tuple[str, bool]) -> DecoderAttentionSource:
     return _source(run, run.plan.decoder(), where)
 
 
-def _source(run: Run, decoder: Decoder, where: tuple[str, bool]) -> DecoderSource:
+def _source(run: Run, decoder: Decoder, where: tuple[str, bool]) -> DecoderAttentionSource:
     """The decoder on a device of this name, in mixed precision or not."""
-    from lengthwise.analysis.attention import DecoderSource
+    from lengthwise.analysis.attention import DecoderAttentionSource
     from lengthwise.device import place
 
-    return DecoderSource(place(decoder, *where), run.plan.positions)
+    return DecoderAttentionSource(place(decoder, *where), run.plan.positions)
 
 
 def _finite(row: dict[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ class WrittenFiles(Display, dict[str, Any]):
         super().__init__(facts)
         self.words = words
 
-    def parts(self, width: int = 80) -> list[Part]:
+    def display_parts(self, width: int = 80) -> list[Part]:
         """The words."""
         return [Part(self.words, wrap=False)]
 
@@ -60,7 +60,7 @@ class FsckResult(Display):
     found: list[Damage]
     repaired: bool
 
-    def parts(self, width: int = 80) -> Iterator[Part]:
+    def display_parts(self, width: int = 80) -> Iterator[Part]:
         """A line for each damage, then the count."""
         for one in self.found:
             repair = one.repair if self.repaired else f"with --repair: {one.repair}"
@@ -97,13 +97,13 @@ def export_bundle(
     to: str | Path,
     *,
     study: str | None = None,
-    results: str | Path | None = None,
+    with_bundle: str | Path | None = None,
     allow_code: bool = False,
     say: Say | None = None,
 ) -> WrittenFiles:
     """Write a bundle: rows and run descriptions, without weights, of a store or of one study in it.
 
-    `results` is a bundle whose other runs are written too.
+    `with_bundle` is a bundle whose other runs are written too.
 
     >>> export_bundle("lengthwise-store", "bundle")
     """
@@ -114,10 +114,10 @@ def export_bundle(
     if not kept.folder.exists():
         raise SpecError(f"there is no store {store!r}; give the folder that --store named")
     if study is not None:
-        asked = Study.read(study, results=results, allow_code=allow_code)
+        asked = Study.read(study, with_bundle=with_bundle, allow_code=allow_code)
         keys, name = [item.key for item in asked.items(store)], asked.name
     with progress(say) as tell:
-        many = kept.export(to, keys, name, tell, None if results is None else Bundle(results))
+        many = kept.export(to, keys, name, tell, None if with_bundle is None else Bundle(with_bundle))
     return WrittenFiles(f"{many:,} runs in {to}; study run --with {to} takes them as done", runs=many, folder=str(to))
 
 

@@ -26,7 +26,7 @@ _COMMON = ("protocol", "bos", "tokenizer")  # every task has these
 class EncodingTable(Table):
     """The encodings; `markdown_page()` writes the catalogue of the docs."""
 
-    def parts(self, width: int = 80) -> Iterator[Part]:
+    def display_parts(self, width: int = 80) -> Iterator[Part]:
         """The table, with the claims that hold as a list."""
         yield Part([{**row, "claims": _claims(row, "{}")} for row in self])
 
@@ -91,7 +91,7 @@ def encodings() -> EncodingTable:
 class TaskTable(Table):
     """The tasks."""
 
-    def parts(self, width: int = 80) -> Iterator[Part]:
+    def display_parts(self, width: int = 80) -> Iterator[Part]:
         """The table, and the options that every task has."""
         yield Part(self)
         every = "protocol=ours (or paper, where listed), tokenizer=FOLDER, bos=true or false"
@@ -184,7 +184,7 @@ def recipes(layers: int | None = None, window: int = 8) -> Table:
 class ModelPresetRows(Table):
     """The presets of models."""
 
-    def parts(self, width: int = 80) -> Iterator[Part]:
+    def display_parts(self, width: int = 80) -> Iterator[Part]:
         """A line for each field: there are more fields than a screen is wide."""
         yield Part([{"field": key, **{row["name"]: row[key] for row in self}} for key in self[0] if key != "name"])
 

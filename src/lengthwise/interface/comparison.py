@@ -73,7 +73,7 @@ class Comparison(Display):
             )
         return pl.DataFrame(lines)
 
-    def parts(self, width: int = 80) -> Iterator[Part]:
+    def display_parts(self, width: int = 80) -> Iterator[Part]:
         """The verdict, the curves and the table; then runs that diverged, and answers that could not be trusted."""
         from lengthwise.training.health import Diverged
 

@@ -28,7 +28,7 @@ class PreparedCorpus(Display):
         """Where it is."""
         return str(self.corpus.folder)
 
-    def parts(self, width: int = 80) -> Iterator[Part]:
+    def display_parts(self, width: int = 80) -> Iterator[Part]:
         """A line for each split, and how fast it was made."""
         counts = {split: self.corpus.record["splits"][split] for split in self.corpus.record["splits"]}
         yield Part(
@@ -64,7 +64,7 @@ def prepare_corpus(
     fields: Sequence[str] | None = None,
     validation: float = 0.01,
     test: float = 0.05,
-    by_folder: bool = False,
+    split_by_folder: bool = False,
     shard_mb: int = 64,
     most_mb: int | None = None,
     workers: int | None = None,
@@ -77,7 +77,7 @@ def prepare_corpus(
     Face dataset (`dataset:FOLDER` or `dataset:NAME:SPLIT`), the list of files of another corpus (`files.parquet`), or
     `python-code`: the Python files of this machine, up to `most_mb`. Without `tokenizer`, a byte-level BPE of
     `vocabulary` tokens is trained on training documents. `validation` and `test` are shares of the documents, or, with
-    `by_folder`, of the first folders in their paths. It runs on Ray Data where that is installed, in processes
+    `split_by_folder`, of the first folders in their paths. It runs on Ray Data where that is installed, in processes
     otherwise; `ray=False` never uses Ray.
 
     >>> from pathlib import Path
@@ -98,7 +98,7 @@ def prepare_corpus(
             fields=fields,
             validation=validation,
             test=test,
-            by_folder=by_folder,
+            split_by_folder=split_by_folder,
             shard_size=shard_mb * 1_000_000,
             most_bytes=None if most_mb is None else most_mb * 1_000_000,
             workers=workers,

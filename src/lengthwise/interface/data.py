@@ -45,7 +45,7 @@ class Examples(Display):
     examples: list[dict[str, Any]]
     ids: bool
 
-    def parts(self, width: int = 80) -> Iterator[Part]:
+    def display_parts(self, width: int = 80) -> Iterator[Part]:
         """Each example with its token counts."""
         yield Part(
             f"{self.task}, {self.split}, length {self.length} ({self.unit}), chance {format_cell(self.chance)}", "bold"
@@ -130,7 +130,7 @@ class TaskAudit(Display):
         """All counts."""
         return self.found.to_json_dict()
 
-    def parts(self, width: int = 80) -> Iterator[Part]:
+    def display_parts(self, width: int = 80) -> Iterator[Part]:
         """The table of lengths, then what the splits share and lack."""
         found = self.found
         yield Part(
@@ -272,7 +272,7 @@ class TextLengths(Display):
         """All statistics."""
         return {**self.found.to_json_dict(longest_shown=self.upto), "fields": self.fields}
 
-    def parts(self, width: int = 80) -> Iterator[Part]:
+    def display_parts(self, width: int = 80) -> Iterator[Part]:
         """Statistics, and the histogram as bars."""
         from lengthwise.corpora import histogram_bars
         from lengthwise.corpora.drawing import format_percent

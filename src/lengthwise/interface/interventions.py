@@ -70,7 +70,7 @@ class Recovered(Display):
             shares[seed, seed] = (changed - unseen) / (seen - unseen)
         return mean_over_seed_pairs(shares)
 
-    def parts(self, width: int = 80) -> Iterator[Part]:
+    def display_parts(self, width: int = 80) -> Iterator[Part]:
         """The table, and what its columns are."""
         yield Part(self.table)
         yield Part(

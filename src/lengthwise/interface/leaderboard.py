@@ -58,7 +58,7 @@ class EntryCheck(Display):
     table: Standings | None = None
     """The ranks with this entry, if nothing is wrong."""
 
-    def parts(self, width: int = 80) -> Iterator[Part]:
+    def display_parts(self, width: int = 80) -> Iterator[Part]:
         """What is wrong, or what was checked and the ranks."""
         for error in self.errors:
             yield Part(f"refused: {error}", "bold red", wrap=False)
@@ -73,7 +73,7 @@ class EntryCheck(Display):
             )
             yield Part(f"Nothing was executed: verify and the runs made again are not checked yet.{why}", "yellow")
         if self.table is not None:
-            yield from self.table.parts(width)
+            yield from self.table.display_parts(width)
 
     def plain(self) -> dict[str, Any]:
         """The errors, what was executed, and the ranks."""
@@ -129,9 +129,9 @@ class Submission(Display):
     check: EntryCheck
     files: list[Path] = field(default_factory=list)
 
-    def parts(self, width: int = 80) -> Iterator[Part]:
+    def display_parts(self, width: int = 80) -> Iterator[Part]:
         """The check, and the commands that commit it."""
-        yield from self.check.parts(width)
+        yield from self.check.display_parts(width)
         if self.check.errors:
             return
         folder = self.check.entry.folder

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 class PublishedTables(Display, list[PublishedTable]):
     """The published tables of a topic."""
 
-    def parts(self, width: int = 80) -> Iterator[Part]:
+    def display_parts(self, width: int = 80) -> Iterator[Part]:
         """Each table with its source and its known defects."""
         for number, table in enumerate(self):
             yield from [Part("")] if number else []
-            yield from table.parts(width)
+            yield from table.display_parts(width)
         if any(name in row for table in self for row in table.rows for name in PUBLISHED_NAMES):
             named = ", ".join(f"{label} is {name}" for name, label in PUBLISHED_NAMES.items())
             yield Part(f"\n{named}", "dim")
@@ -55,7 +55,7 @@ class PublishedTopics(Display):
     topics: list[dict[str, Any]]
     figures: list[dict[str, Any]]
 
-    def parts(self, width: int = 80) -> list[Part]:
+    def display_parts(self, width: int = 80) -> list[Part]:
         """Two tables."""
         return [Part(self.topics), Part(""), Part(self.figures), Part(f"\n{PAPER}; {CODE}")]
 
@@ -86,7 +86,7 @@ class PublishedFigure(Display):
     shows: str
     files: list[Path]
 
-    def parts(self, width: int = 80) -> list[Part]:
+    def display_parts(self, width: int = 80) -> list[Part]:
         """Its title and its files."""
         named = ", ".join(map(str, self.files))
         return [Part(f"Figure {self.figure} of {PAPER}: {self.shows}"), Part(f"figure: {named}", wrap=False)]
@@ -125,7 +125,7 @@ class Claims(Display):
     predictions: list[Verdict] = field(default_factory=list)
     """Our own predictions about rotary frequencies, and their rivals; none before their study has ended."""
 
-    def parts(self, width: int = 80) -> list[Part]:
+    def display_parts(self, width: int = 80) -> list[Part]:
         """The tables, and the dates."""
         told = ", ".join(f"{what} {when or 'not committed'}" for what, when in self.committed.items())
         lines = [{**one.line(), "source": one.claim.source} for one in self.judged]

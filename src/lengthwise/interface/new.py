@@ -25,7 +25,7 @@ class Template(Display):
     test: Path
     commands: list[str]
 
-    def parts(self, width: int = 80) -> list[Part]:
+    def display_parts(self, width: int = 80) -> list[Part]:
         """The files, and what to type next."""
         lines = [f"written: {self.file}, {self.test}", "then:", *(f"  {line}" for line in self.commands)]
         return [Part("\n".join(lines), wrap=False)]

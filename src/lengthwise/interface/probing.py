@@ -51,7 +51,7 @@ class ProbeResults(Display):
         places = dict.fromkeys((row["task"], row["documents"]) for row in self.rows)
         return {place: probe_table(self.rows, *place) for place in places}
 
-    def parts(self, width: int = 80) -> Iterator[Part]:
+    def display_parts(self, width: int = 80) -> Iterator[Part]:
         """A table for each task and kind of documents, and the variance by position if it was asked for."""
         for (task, documents), lines in self.tables.items():
             yield Part(f"{task}, {documents} documents: mean error of the position, in tokens, by layer", "bold")

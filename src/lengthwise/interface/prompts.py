@@ -49,7 +49,7 @@ class PromptAttention(Display):
         Folder(path.parent).write(path.name, self.drawing.svg())
         return path
 
-    def parts(self, width: int = 80) -> Iterator[Part]:
+    def display_parts(self, width: int = 80) -> Iterator[Part]:
         """The tokens, and how many heads were drawn."""
         layers, heads, tokens, _ = self.found.weights_LHQK.shape
         yield Part(" ".join(self.found.tokens))
@@ -86,7 +86,7 @@ class ExportedModel(Display):
     source: str
     """The run and the checkpoint."""
 
-    def parts(self, width: int = 80) -> list[Part]:
+    def display_parts(self, width: int = 80) -> list[Part]:
         """Where it is, and the lines that load it."""
         return [Part(f"{self.source}: {self.folder}", wrap=False), Part(self.lines, wrap=False)]
 

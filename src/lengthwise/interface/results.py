@@ -66,7 +66,7 @@ def reproducing_commands(study: Study, store: str | None = None) -> str:
     if not study.source:
         return ""
     dtype = None if study.dtype == "auto" else study.dtype
-    given = {"--store": store or study.store, "--tasks": study.tasks, "--dtype": dtype, "--with": study.results}
+    given = {"--store": store or study.store, "--tasks": study.tasks, "--dtype": dtype, "--with": study.with_bundle}
     options = [(name, str(value)) for name, value in given.items() if value]
     more = [part for pair in (*options, *(("--add", name) for name in study.add)) for part in pair]
     verbs = (["lengthwise", "study", verb, study.source, *more] for verb in ("run", "report"))
@@ -86,7 +86,7 @@ class StudyCheck(Display):
         """Every mistake; empty if there is none."""
         return self.mistakes + ([] if self.against is None else self.against.errors)
 
-    def parts(self, width: int = 80) -> Iterator[Part]:
+    def display_parts(self, width: int = 80) -> Iterator[Part]:
         """That it is sound, or its mistakes."""
         yield from (Part(f"error: {error}", "bold red") for error in self.errors)
         if not self.errors:
@@ -124,7 +124,7 @@ class StudyPlan(Display):
 
         return pl.DataFrame(self.runs)
 
-    def parts(self, width: int = 80) -> Iterator[Part]:
+    def display_parts(self, width: int = 80) -> Iterator[Part]:
         """The first runs, without columns that are equal in all, and the proof."""
         lines = self.runs
         yield Part(f"{self.study.name}: {self.study.question}", "bold")
@@ -190,7 +190,7 @@ class StudyCost(Display):
             for line in self.table.iter_rows(named=True)
         ]
 
-    def parts(self, width: int = 80) -> Iterator[Part]:
+    def display_parts(self, width: int = 80) -> Iterator[Part]:
         """A line for each task and encoding, and the sum."""
         whole, many, tuning = self.total, self.at_a_time, len(self.tuning)
         yield Part(self._lines())
@@ -241,7 +241,7 @@ class StudyStatus(Display):
         """Whether nothing runs or is missing."""
         return self.runs.ended
 
-    def parts(self, width: int = 80) -> Iterator[Part]:
+    def display_parts(self, width: int = 80) -> Iterator[Part]:
         """Counts, a table by encoding, what is running and what failed."""
         yield from self._parts(self.runs, self.store, self.results)
         if self.learned:
@@ -316,7 +316,7 @@ class StudyReport(Display):
         found = self.page.named_tables()
         return {name: pl.DataFrame(lines, infer_schema_length=None) for name, lines in found.items() if lines}
 
-    def parts(self, width: int = 80) -> Iterator[Part]:
+    def display_parts(self, width: int = 80) -> Iterator[Part]:
         """The verdict and the path of the page; or, if it was not written, all tables."""
         if self.path is None:
             yield from self.page.all_parts(width)
@@ -346,7 +346,7 @@ class StudyResult(Display):
         """Whether every run is done."""
         return len(self.tally.done) == self.tally.total
 
-    def parts(self, width: int = 80) -> Iterator[Part]:
+    def display_parts(self, width: int = 80) -> Iterator[Part]:
         """What failed, and how many are done."""
         if self.guard is not None:
             yield Part(self.guard.sentence)

@@ -68,7 +68,7 @@ class SelfTest(Display):
         """Whether everything is within its limit."""
         return not self.failed
 
-    def parts(self, width: int = 80) -> Iterator[Part]:
+    def display_parts(self, width: int = 80) -> Iterator[Part]:
         """The tables, then what failed."""
         yield Part(f"{self.device}: errors relative to float64 on the CPU; cached is against one pass on the device")
         shown = [

@@ -110,7 +110,7 @@ class Study:
         """The file or recipe from which the study was read."""
         self.add: list[str] = []
         self.tasks: str | None = None
-        self.results: Path | None = None
+        self.with_bundle: Path | None = None
         self.dtype: Dtype = dtype
         self.store = STORE
         """The default store of its methods: that of the last `run`."""
@@ -122,13 +122,13 @@ class Study:
         *,
         add: Sequence[Named | type[Encoding]] = (),
         tasks: str | None = None,
-        results: str | Path | None = None,
+        with_bundle: str | Path | None = None,
         dtype: Dtype = "auto",
         allow_code: bool = False,
     ) -> Study:
         """Read a study from a YAML file, or a recipe that ships with lengthwise, e.g. `Study.read("quickstart")`.
 
-        `add` are additional encodings, `tasks` selects tasks (`copy,sort`, or `quick`), `results` is a bundle whose
+        `add` are additional encodings, `tasks` selects tasks (`copy,sort`, or `quick`), `with_bundle` is a bundle whose
         runs count as done, and `dtype` changes the precision of all runs. A file that names code from outside the
         package needs `allow_code=True`.
         """
@@ -138,11 +138,11 @@ class Study:
             vars(made).update(vars(where))
             made.add, made.tasks = [*where.add, *more], where.tasks if tasks is None else tasks
         else:
-            made.source, made.add, made.tasks, made.results, made.store = str(where), more, tasks, None, STORE
+            made.source, made.add, made.tasks, made.with_bundle, made.store = str(where), more, tasks, None, STORE
             made.dtype = dtype
             made.before_adding = Planned(StudyFile.read(made.source))
-        if results is not None:
-            made.results = Path(results)
+        if with_bundle is not None:
+            made.with_bundle = Path(with_bundle)
         made.dtype = made.dtype if dtype == "auto" else dtype
         plain = with_dtype(made.before_adding.study, dtype)
         file = with_added_encodings(plain, made.add) if made.add else plain
@@ -239,14 +239,15 @@ class Study:
         address: str | None = None,
         device: str = "auto",
         retry: bool = False,
-        accept: bool = False,
+        accept_differences: bool = False,
         verify: bool = True,
         say: Say | None = None,
     ) -> StudyResult:
         """Do all missing runs, on Ray if it is installed, else in worker processes.
 
         Called again, it resumes; `retry` tries failed runs once more. Added encodings from outside the package must
-        pass `verify`. If any encodings are added to committed results, three committed runs are rerun first as a check.
+        pass `verify`. If any encodings are added to committed results, three committed runs are rerun first as a check,
+        which must give the same rows unless `accept_differences` is set.
         """
         self.store = store or self.store
         if errors := self.check().errors:
@@ -259,7 +260,7 @@ class Study:
             if self.add and bundle is not None:
                 planned = Planned(self.file, self.planned.tasks, map(canonical_encoding_text, self.add))
                 guard = rerun_some(self.before_adding, bundle, GUARDS, kept, executor=executor, **how)
-                guard.refuse_if_different(accept)
+                guard.refuse_if_different(accept_differences)
             given = None if bundle is None else bundle.summaries
             tally = drive(planned, kept, executor=executor, bundle_summaries=given, retry=retry, **how)
         return StudyResult(self, self.store, tally, guard)
@@ -293,7 +294,7 @@ class Study:
 
     def counted(self) -> Path | None:
         """Return the bundle whose runs count as done, if there is one."""
-        return bundle_with_done_runs(self.file, self.results, self.add)
+        return bundle_with_done_runs(self.file, self.with_bundle, self.add)
 
     def items(self, store: str | None = None) -> list[Item]:
         """Return all known items; runs whose learning rate waits for tuning runs are not known yet."""

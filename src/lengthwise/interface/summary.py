@@ -32,7 +32,7 @@ class RunSummary(Display):
     curve: dict[int, float]
     """Length → accuracy."""
 
-    def parts(self, width: int = 80) -> Iterator[Part]:
+    def display_parts(self, width: int = 80) -> Iterator[Part]:
         """A sentence, the curve as a line of blocks, and answers that could not be trusted."""
         plan = self.run.plan
         if isinstance(plan.task, Text):

@@ -33,7 +33,7 @@ class Demonstration(Display):
     """Further rows, which the figures show and `write` keeps."""
     draw: Callable[[], list[Drawing]] = list
 
-    def parts(self, width: int = 80) -> Iterator[Part]:
+    def display_parts(self, width: int = 80) -> Iterator[Part]:
         """The tables with their titles, then the notes."""
         for number, (title, rows) in enumerate(self.tables.items()):
             yield Part(f"{chr(10) if number else ''}{title}", "bold")
@@ -243,7 +243,7 @@ class TheoryClaims(Display):
         values = claim_estimates(self.rows)
         return [judge_claim(claim, None, values).line() for claim in read_claims() if claim.id in values]
 
-    def parts(self, width: int = 80) -> list[Part]:
+    def display_parts(self, width: int = 80) -> list[Part]:
         """A line for each claim."""
         return [Part(self.claim_verdict_rows())]
 

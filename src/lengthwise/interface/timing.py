@@ -47,7 +47,7 @@ class EncodingTimes(Display):
                 line[f"at {row.length}"] = "" if row.peak_mib is None else f"{row.peak_mib:.0f}"
         return {title: list(lines.values()) for title, lines in tables.items()}
 
-    def parts(self, width: int = 80) -> Iterator[Part]:
+    def display_parts(self, width: int = 80) -> Iterator[Part]:
         """The tables, and what was skipped."""
         for title, lines in self.tables().items():
             yield Part(title, "bold")

@@ -50,7 +50,7 @@ class Standings(Display):
 
     lines: Sequence[Standing]
 
-    def parts(self, width: int = 80) -> Iterator[Part]:
+    def display_parts(self, width: int = 80) -> Iterator[Part]:
         """The table, and what its columns are."""
         yield Part([line.row() for line in self.lines])
         yield Part(_EXPLAINED, "dim")

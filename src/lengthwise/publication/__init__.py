@@ -85,7 +85,7 @@ class Table(Display):
     digits: int = 4
     """The number of digits that the source has."""
 
-    def parts(self, width: int = 80) -> Iterator[Part]:
+    def display_parts(self, width: int = 80) -> Iterator[Part]:
         """The numbers, their source and their known defects."""
         yield Part(f"{self.what} ({self.unit})", "bold")
         yield Part([{ENCODINGS.get(key, key): _said(key, row[key], self.digits) for key in row} for row in self.rows])

@@ -37,7 +37,7 @@ class Answer(Display):
     where: str
     """The length, and whether the model was trained on it, in words."""
 
-    def parts(self, width: int = 80) -> Iterator[Part]:
+    def display_parts(self, width: int = 80) -> Iterator[Part]:
         """Prompt, answer and correct answer."""
         yield Part(f"asked  {self.prompt}  ({self.where})")
         yield Part(f"said   {' '.join(self.said)}{' (never stopped)' if self.cut else ''}")

@@ -118,7 +118,7 @@ class Run(Display):
         """The run's name."""
         return self.run_json["id"]
 
-    def parts(self, width: int = 80) -> list[Part]:
+    def display_parts(self, width: int = 80) -> list[Part]:
         """What the run is, in a line."""
         state = f"{self.plan.training.steps} steps" if self.done else "not finished"
         names = ",".join(map(str, self.plan.encoding_specs))

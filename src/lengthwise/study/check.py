@@ -13,7 +13,7 @@ from lengthwise.evaluation.cases import parse_lengths
 from lengthwise.model.config import preset
 from lengthwise.run.identity import Plan, encodings_of
 from lengthwise.spec import Spec, SpecError, describe_error_with_line, parse_specs
-from lengthwise.study.file import AXES, Evaluation, StudyFile
+from lengthwise.study.file import AXES, FurtherEvaluation, StudyFile
 from lengthwise.study.plan import GridPoint, Planned
 from lengthwise.study.reading import SHOWN, one_printable_line
 from lengthwise.task import build_task
@@ -207,7 +207,9 @@ def _evaluations(planned: Planned, plans: Iterable[tuple[GridPoint, Plan]], erro
             _evaluated_alike(place, one, plans, errors)
 
 
-def _evaluated_alike(place: str, one: Evaluation, plans: Iterable[tuple[GridPoint, Plan]], errors: list[str]) -> None:
+def _evaluated_alike(
+    place: str, one: FurtherEvaluation, plans: Iterable[tuple[GridPoint, Plan]], errors: list[str]
+) -> None:
     """Build the evaluated variant of each distinct model and encoding, and report each mistake once."""
     rooms: dict[object, int | None] = {}
     said = set[str]()
@@ -224,7 +226,7 @@ def _evaluated_alike(place: str, one: Evaluation, plans: Iterable[tuple[GridPoin
             errors += mine
 
 
-def _evaluated(plan: Plan, one: Evaluation) -> int | None:
+def _evaluated(plan: Plan, one: FurtherEvaluation) -> int | None:
     """Return the first position beyond the evaluation's encodings; raise if they cannot be built or loaded."""
     from lengthwise.evaluation.decoding import position_limit
     from lengthwise.model import Decoder

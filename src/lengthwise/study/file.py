@@ -185,7 +185,7 @@ class LearningRateRule(Part):
         return self
 
 
-class Evaluation(Part):
+class FurtherEvaluation(Part):
     """A further evaluation of every run's weights; it never trains anything again."""
 
     of: Named | None = None
@@ -206,7 +206,7 @@ class Evaluation(Part):
     """Parameters that may be missing or left over."""
 
     @model_validator(mode="after")
-    def _something(self) -> Evaluation:
+    def _something(self) -> FurtherEvaluation:
         if not self.model_dump(exclude_defaults=True, exclude={"stop_after_zeros", "of"}):
             raise ValueError("an evaluation that changes nothing is what every run does anyway")
         if self.lengths is not None:
@@ -263,7 +263,7 @@ class StudyFile(Part):
     """How many (0, 1, ...), or which."""
     lr: LearningRateRule | None = None
     """Choose the learning rate by rule; without it, the training's own."""
-    evaluations: list[Evaluation] = []
+    evaluations: list[FurtherEvaluation] = []
     resources: RunResources = RunResources()
     checkpoint_every: Annotated[int, Field(ge=1)] | None = None
     """Steps between checkpoints."""
@@ -378,7 +378,7 @@ class StudyFile(Part):
 def _fields(place: tuple[int | str, ...]) -> list[str]:
     """Return the valid field names at a place."""
     parts: dict[str, type[Part]] = {"base": BaseRunOptions, "vary": CrossedOptions, "linked": LinkedOptions}
-    parts |= {"then": LaterStage, "lr": LearningRateRule, "evaluations": Evaluation, "resources": RunResources}
+    parts |= {"then": LaterStage, "lr": LearningRateRule, "evaluations": FurtherEvaluation, "resources": RunResources}
     return list(parts.get(str(place[0]), StudyFile).model_fields if len(place) > 1 else StudyFile.model_fields)
 
 

@@ -16,7 +16,7 @@ from lengthwise.encoding import ENCODINGS, POSITIONS
 from lengthwise.encoding.signature import canonical_encoding
 from lengthwise.run.identity import Plan, identity_part
 from lengthwise.spec import Spec, SpecError, digest, parse_specs
-from lengthwise.study.file import AXES, ORDER, Evaluation, LaterStage, StudyFile
+from lengthwise.study.file import AXES, ORDER, FurtherEvaluation, LaterStage, StudyFile
 from lengthwise.task import TASKS
 from lengthwise.task.sets import lengths_of
 
@@ -62,7 +62,7 @@ class Item:
     kind: Kind
     point: GridPoint
     plan: Plan
-    evaluation: Evaluation | None = None
+    evaluation: FurtherEvaluation | None = None
     start: Plan | None = None
     """The plan of the run whose weights this one starts from."""
 
@@ -310,7 +310,7 @@ class Planned:
         evaluations = sum(len(self._evaluations(point)) for point in self.points)
         return {"tuning": tuning, "runs": runs, "evaluations": evaluations}
 
-    def _evaluations(self, point: GridPoint) -> list[Evaluation]:
+    def _evaluations(self, point: GridPoint) -> list[FurtherEvaluation]:
         """Return the further evaluations of a point's run."""
         wanted = (None, point.encoding) if self.study.evaluations else ()
         return [one for one in self.study.evaluations if one.of in wanted]
@@ -389,7 +389,7 @@ def _mean(scores: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if len(known) == len(scores) else None
 
 
-def _mark(evaluation: Evaluation) -> int:
+def _mark(evaluation: FurtherEvaluation) -> int:
     """Hash an evaluation: its fields, and the version or source of the encoding it uses at test time."""
     parts = [
         identity_part("encoding", ENCODINGS, canonical_encoding(spec))

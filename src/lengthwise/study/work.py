@@ -22,7 +22,7 @@ from lengthwise.loading import GIVEN, files_of
 from lengthwise.run.identity import Plan
 from lengthwise.run.lease import Failed, Held, Lease, LeaseLost, StaleLeaseDetector
 from lengthwise.spec import SpecError, one_line, parse_specs, resolve
-from lengthwise.study.file import Evaluation, StudyFile
+from lengthwise.study.file import FurtherEvaluation, StudyFile
 from lengthwise.study.plan import Item
 
 State = Literal["done", "already", "held", "failed", "stopped", "lost", "died", "unavailable"]
@@ -162,7 +162,7 @@ def _evaluate(job: Job, store: Folder, watch: StaleLeaseDetector | None) -> bool
         try:
             plan = Plan.read(_here(job, job.options))  # the driver's, not what the store says
             run = Run.open(str(store / "runs" / job.key.partition("~")[0]), known_plan=plan)
-            asked = Evaluation.model_validate(_here(job, job.evaluation or {}))
+            asked = FurtherEvaluation.model_validate(_here(job, job.evaluation or {}))
             record = {**run.run_json, "of": run.id, "evaluation": job.evaluation}
             lease.folder.create("run.json", json.dumps(without_paths(record)))
             found = run.evaluate(

@@ -175,7 +175,7 @@ class Pcfg(Task):
         return trees[length]
 
     def chance(self, length: int) -> float:
-        """Return an upper bound: no answer is likelier than a given string of two symbols."""
+        """Return an upper bound: the probability of guessing an answer of two symbols, the shortest there is."""
         return STRINGS[2] / 100 * self.alphabet**-2.0 if self._default else float(self.alphabet) ** -2
 
     def facts(self) -> dict[str, object]:

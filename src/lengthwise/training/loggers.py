@@ -138,7 +138,7 @@ class Progress:
             self._line(f"step {step:,} of {self.steps:,}, {told}, {seconds_left:.0f} s left")
 
     def say(self, words: str) -> None:
-        """Show a message about other work, e.g. an evaluation."""
+        """Show a message about work beside the training, such as an evaluation."""
         if self._bar is not None:
             self._bar.update(self._task, completed=self.steps, told=words)
         else:
