@@ -121,11 +121,6 @@ def corpus(
 
     Started again, it makes only the shards that are missing.
     """
-    how: dict[str, Any] = {
-        "tokenizer": tokenizer,
-        "vocabulary": vocabulary,
-        "fields": field,
-        "split_by_folder": by_folder,
-    }
-    how |= {"most_mb": most_mb, "workers": workers, "ray": False if no_ray else None}
+    how: dict[str, Any] = {"tokenizer": tokenizer, "vocabulary": vocabulary, "fields": field, "most_mb": most_mb}
+    how |= {"split_by_folder": by_folder, "workers": workers, "ray": False if no_ray else None}
     show(lw.prepare_corpus(source, to, **how), as_json)
