@@ -197,6 +197,8 @@ def build(to: Path) -> str:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] and sys.argv[1].startswith("-"):
+        raise SystemExit(__doc__)
     target = Path(sys.argv[1] if sys.argv[1:] else ROOT / "site")
     print(build(target))
     print(f"written: {target / 'index.html'}")

@@ -1,12 +1,20 @@
 """Three ways to fail, undone: nothing changes where nothing should, and what was planted comes back."""
 
+import polars as pl
 import pytest
 import torch
 
 import lengthwise as lw
-from lengthwise.analysis.interventions import CONDITIONS, intervention_rows, squeezed_positions
+from lengthwise.analysis.interventions import (
+    CONDITIONS,
+    _counted,
+    intervention_rows,
+    refuse_unsqueezable,
+    squeezed_positions,
+)
 from lengthwise.interface.interventions import Recovered
 from lengthwise.model import Decoder, preset
+from lengthwise.spec import SpecError
 from lengthwise.task import build_task
 
 MODEL = "laptop:width=32:heads=2:feed_forward_width=64"
@@ -28,6 +36,17 @@ def test_squeezed_positions_are_those_that_are_given_in_their_place(encoding):
     assert torch.allclose(found, plain, atol=1e-9)
     assert torch.allclose(halved, plain, atol=1e-12) == (encoding == "nope")
     assert torch.equal(decoder(ids_BT), plain), "nothing of it is left"
+
+
+@pytest.mark.parametrize("encoding", ["inkling", "transformer_xl", "dape"])
+def test_an_encoding_whose_positions_cannot_be_squeezed_is_refused(encoding):
+    with pytest.raises(SpecError, match="cannot be squeezed"):
+        refuse_unsqueezable(decoder_of(encoding))
+
+
+@pytest.mark.parametrize("encoding", ["nope", "rope", "alibi", "t5", "learned:limit=8", "cope", "fire", "forgetting"])
+def test_others_are_not(encoding):
+    refuse_unsqueezable(decoder_of(encoding))
 
 
 def test_nothing_is_squeezed_at_trained_lengths_and_nope_is_not_changed_by_it():
@@ -61,6 +80,11 @@ def planted(unseen, stop=0.0, entropy=0.0, squeeze=0.0, cost=0.0):
                 rows.append({"task": "sort", "encoding": "rope", "seed": seed, "length": length, "seen": seen,
                              "condition": condition, "examples": 1000, "correct": count})  # fmt: skip
     return Recovered(rows).table[0]
+
+
+def test_a_told_end_is_left_out_where_answers_cannot_be_judged_without_their_own():
+    found = pl.DataFrame({"examples": [10, 10], "correct": [3, 4], "correct_content": [None, None]})
+    assert [row["condition"] for row in _counted(found, 5, "test_unseen", ["squeeze"])] == ["squeeze"]
 
 
 def test_a_planted_cause_is_named_and_a_costly_one_is_not_interpreted():

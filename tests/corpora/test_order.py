@@ -80,8 +80,20 @@ def test_a_mixture_has_its_shares_in_every_thousand_rows(corpus, weights):
     assert len(set(own)) == len(own), "a row comes again only after all others of its corpus"
 
 
+def test_rows_of_a_mixture_come_again_only_where_that_is_said(corpus):
+    parts = [Rows(Corpus(corpus), split, 32, 0) for split in ("train", "test")]
+    for weights in ([1.0, 1.0], [9.0, 1.0], [1.0, 9.0]):
+        mixed = Mixture(parts, weights)
+        many = mixed.without_repetition
+        places = [mixed.place(index) for index in range(many)]
+        assert many > 0 and len({(shard.split, shard.number, start) for shard, start in places}) == many
+    assert Mixture(parts[:1], [2.0]).without_repetition == parts[0].count
+
+
 def test_weights_that_do_not_fit_are_refused(corpus):
     parts = [Rows(Corpus(corpus), "train", 32, 0)]
+    with pytest.raises(SpecError, match="too small"):
+        Mixture(parts * 2, [1.0, 2000.0])
     for weights in ([1.0, 2.0], [0.0]):
         with pytest.raises(SpecError, match="as many weights above 0"):
             Mixture(parts, weights)

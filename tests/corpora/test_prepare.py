@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import numpy as np
 import polars as pl
 import psutil
 import pytest
+import tokenizers
 
 from lengthwise.checksums import Damaged
 from lengthwise.corpora.documents import find_parts, split_of
@@ -81,6 +83,16 @@ def test_text_that_spells_a_special_token_is_text():
     tokenizer = Tokenizer.train(["a text"], 300)
     (ids,) = tokenizer.encode([f"before {START} after"])
     assert (ids == tokenizer.start).sum() == 1 and tokenizer.decode(ids[1:].tolist()) == f"before {START} after"
+
+
+def test_a_tokenizer_that_cuts_or_pads_does_neither_to_documents():
+    plain = Tokenizer.train(["a text of some words"], 300)
+    for kind, how in (("truncation", {"max_length": 3}), ("padding", {"length": 50})):
+        made = tokenizers.Tokenizer.from_str(plain.data.decode())
+        getattr(made, f"enable_{kind}")(**how)
+        given = Tokenizer(made.to_str().encode())
+        assert given.data != plain.data
+        assert given.encode(["some words of a text"])[0].tolist() == plain.encode(["some words of a text"])[0].tolist()
 
 
 def test_a_folder_is_in_one_split(texts, tmp_path):
@@ -250,6 +262,41 @@ def test_damaged_tokens_are_named(corpus, tmp_path):
     file.write_bytes(bytes(data[:-2]))
     with pytest.raises(Damaged, match=r"00001-train\.tokens is damaged"):
         Corpus(tmp_path / "out").shards("train")[1].read(400, 600)
+
+
+def test_a_damaged_shard_is_made_again_by_what_its_message_says(texts, corpus, tmp_path):
+    shutil.copytree(corpus, tmp_path / "out")
+    file = tmp_path / "out" / "shards" / "00001-train.tokens"
+    file.write_bytes(bytes(len(file.read_bytes())))
+    with pytest.raises(Damaged, match=r"delete (.*00001\.json)") as told:
+        Corpus(tmp_path / "out").shards("train")[1].read(400, 600)
+    Path(re.search(r"delete (\S*00001\.json)", str(told.value))[1]).unlink()
+    again = prepare(str(texts), str(tmp_path / "out"), workers=1, say=quiet, **HOW)
+    assert again.new_shards == 1 and again.corpus.content == Corpus(corpus).content
+
+
+def test_shards_of_other_documents_are_not_read_as_this_corpus(texts, corpus, tmp_path):
+    """Prepared again with other documents into the same folder, and killed before the end."""
+    shutil.copytree(corpus, tmp_path / "out")
+    shutil.copytree(texts, tmp_path / "texts")
+    for path in (tmp_path / "texts").rglob("*.py"):
+        path.write_text(path.read_text(errors="replace")[::-1])
+    (tmp_path / "given.json").write_bytes((tmp_path / "out" / "tokenizer.json").read_bytes())
+    prepare(str(tmp_path / "texts"), str(tmp_path / "other"), workers=1, say=quiet, **HOW)
+    for file in (tmp_path / "other" / "shards").iterdir():
+        shutil.copy(file, tmp_path / "out" / "shards" / file.name)
+    with pytest.raises(Damaged, match="is not of this corpus"):
+        Corpus(tmp_path / "out").shards("train")[0].read(0, 10)
+
+
+def test_other_fields_are_another_tokenizer(tmp_path):
+    (tmp_path / "in").mkdir()
+    lines = [json.dumps({"code": f"def f{n}(): pass " * 60, "prose": f"the number {n} " * 60}) for n in range(60)]
+    (tmp_path / "in" / "a.jsonl").write_text("\n".join(lines))
+    how = {"workers": 1, "say": quiet, **HOW}
+    prepare(str(tmp_path / "in"), str(tmp_path / "out"), fields=["code"], **how)
+    with pytest.raises(SpecError, match="another tokenizer or other documents"):
+        prepare(str(tmp_path / "in"), str(tmp_path / "out"), fields=["prose"], **how)
 
 
 @pytest.mark.parametrize("kind", ["table", "record"])

@@ -136,6 +136,30 @@ def test_the_same_seed_gives_the_same_bits_and_each_stream_only_its_own():
     assert [name for name in runs if equal(end[name], end["once"])] == ["once", "again"]
 
 
+def test_an_evaluation_of_the_model_inside_a_wrapper_does_not_switch_dropout_off():
+    """DDP wraps the decoder; an evaluation in between sets the decoder alone to eval mode."""
+
+    class Wrapper(torch.nn.Module):
+        def __init__(self, inside):
+            super().__init__()
+            self.inside = inside
+
+        def forward(self, *arguments, **options):
+            return self.inside(*arguments, **options)
+
+    how = {"model": "laptop:width=32:heads=2:feed_forward_width=64:dropout=0.5"}
+    plain, wrapped = loop(**how), loop(**how)
+    wrapped.module = Wrapper(wrapped.decoder)
+    losses = {}
+    for name, one in (("plain", plain), ("wrapped", wrapped)):
+        metrics = iter(one)
+        next(metrics)
+        one.decoder.eval()
+        losses[name] = next(metrics).loss
+        assert one.decoder.training
+    assert losses["plain"] == losses["wrapped"]
+
+
 def test_a_loop_goes_on_from_its_state_bit_for_bit():
     whole = loop(model=DROPOUT, encoding="t5", steps=12)
     list(whole)

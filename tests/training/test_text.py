@@ -68,6 +68,18 @@ def test_a_batch_is_found_without_those_before_it(corpus):
     assert not torch.equal(late.own.ids_BT, other.own.ids_BT)
 
 
+def test_each_random_stream_decides_one_thing(corpus):
+    """The order of the rows, and what is hidden from a masked language model."""
+    task, training = task_of(corpus, objective="masked"), training_preset(TRAINING)
+
+    def first(data, order):
+        return next(iter(TextRows(task, data, order).batches(training))).own
+
+    plain, other_order, other_data = first(0, 0), first(0, 7), first(7, 0)
+    assert not torch.equal(other_order.ids_BT, plain.ids_BT)
+    assert torch.equal(other_data.ids_BT, plain.ids_BT) and not torch.equal(other_data.hidden_BT, plain.hidden_BT)
+
+
 def test_a_corpus_in_another_folder_is_the_same_task(corpus, tmp_path):
     shutil.copytree(corpus, tmp_path / "elsewhere")
     one, other = (Plan.of({"name": "text", "path": path}, "rope") for path in (corpus, str(tmp_path / "elsewhere")))
@@ -202,6 +214,35 @@ def test_the_rows_of_a_run_are_losses_computed_by_hand(run):
             row = rows.filter((rows["length"] == context) & (rows["subgroup"] == str(number)))
             assert row["loss"].item() == pytest.approx(wanted, rel=1e-4)
     assert rows.filter(rows["length"] <= 32)["seen"].all() and not rows.filter(rows["length"] > 32)["seen"].any()
+
+
+@pytest.fixture
+def own_run(run, corpus, tmp_path, monkeypatch):
+    """The run in a store of its own, where evaluations can be stored; a run names its corpus without its folder."""
+    monkeypatch.chdir(Path(corpus).parent)
+    shutil.copytree(run.folder.parent.parent.parent.local, tmp_path / "copied")
+    return lw.load_run(run.id, str(tmp_path / "copied"))
+
+
+def test_longer_contexts_have_targets_and_a_label_of_their_own(own_run):
+    """They stand behind more tokens, in fewer documents; the rows of the run stay as they are."""
+    run, before = own_run, own_run.rows()
+    far = run.evaluate(lengths=[32, 1024])
+    assert far.rows["evaluation"].unique().to_list() == ["targets behind 1024 tokens"]
+    near = run.evaluate(lengths=[32, 128])
+    run.store_evaluation(far)
+    run.store_evaluation(near)
+    after = run.rows()
+    own = after.filter(after["evaluation"] == "as trained")
+    assert own.sort("length", "subgroup").equals(before.sort("length", "subgroup"))
+    warm = run.evaluate(lengths=[32, 1024], temperature="log-n")
+    assert warm.rows["evaluation"].unique().to_list()[0].endswith(", targets behind 1024 tokens")
+
+
+def test_a_summary_has_the_model_as_it_was_trained(own_run):
+    before = str(lw.summarize(own_run))
+    own_run.store_evaluation(own_run.evaluate(lengths=[32, 64], temperature="constant:factor=8.0"))
+    assert str(lw.summarize(own_run)) == before
 
 
 def test_the_validation_loss_is_that_of_the_validation_rows(run):

@@ -15,10 +15,13 @@ from contextlib import contextmanager
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from lengthwise.encoding.base import Encoding
 from lengthwise.evaluation.cases import evaluation_cases, splits_and_lengths
 from lengthwise.evaluation.result import evaluate_decoder
 from lengthwise.model import Decoder
+from lengthwise.spec import SpecError
 from lengthwise.task.base import Task
 
 if TYPE_CHECKING:
@@ -64,6 +67,19 @@ def squeezed_positions(decoder: Decoder, factor: float) -> Iterator[None]:
                 vars(part).pop(name, None)
 
 
+@torch.no_grad()
+def refuse_unsqueezable(decoder: Decoder) -> None:
+    """Refuse an encoding that reads positions elsewhere: doubled and then halved, they must be as they were."""
+    ids_BT = torch.arange(4, device=next(decoder.parameters()).device)[None] % decoder.config.vocabulary
+    positions_BT = torch.arange(4, device=ids_BT.device)[None]
+    plain = decoder(ids_BT, positions_BT=positions_BT)
+    with squeezed_positions(decoder, 0.5):
+        found = decoder(ids_BT, positions_BT=2 * positions_BT)
+    if not torch.allclose(found, plain, rtol=1e-3, atol=1e-3 * float(plain.std())):
+        name = ", ".join(dict.fromkeys(type(part).__name__ for part in decoder.encodings))
+        raise SpecError(f"positions of {name} cannot be squeezed: it reads them while it compares queries and keys")
+
+
 def intervention_rows(
     plain: Decoder, warmer: Decoder, task: Task, trained_tokens: int, lengths: Sequence[int] | None = None
 ) -> list[Row]:
@@ -72,11 +88,12 @@ def intervention_rows(
     `warmer` is the same model with the attention temperature `log-n`; `trained_tokens` are those of the longest trained
     sequence.
     """
+    refuse_unsqueezable(plain)
     places = [(split, length) for split, length in splits_and_lengths(task, lengths) if split != "test_far"]
     rows = list[Row]()
     for split, length in places:
         longest = max(len(case.ids) - 1 for case in evaluation_cases(task, split, length))
-        factor = min(1.0, trained_tokens / longest)
+        factor = min(1.0, (trained_tokens - 1) / max(longest - 1, 1))  # the last position becomes the last trained one
         for entropy in (False, True):
             for squeeze in (False, True):
                 if squeeze and factor == 1.0:
@@ -92,7 +109,9 @@ def intervention_rows(
 def _counted(found: pl.DataFrame, length: int, split: str, causes: list[str]) -> list[Row]:
     """Right answers of one pass as they are, and with the end told."""
     mark = {"length": length, "seen": split == "test_seen", "examples": int(found["examples"].sum())}
-    own = {"": int(found["correct"].sum()), "stop": int(found["correct_content"].sum())}
+    own = {"": int(found["correct"].sum())}
+    if not found["correct_content"].null_count():  # else the answer cannot be judged without its end
+        own["stop"] = int(found["correct_content"].sum())
     return [
         {**mark, "condition": " + ".join([*([stop] if stop else []), *causes]), "correct": right}
         for stop, right in own.items()

@@ -1,8 +1,9 @@
 """Which tokens are in which training row: a pure function of (corpora, context, seed, row), in any process.
 
 The documents of a shard, end to end, are cut into rows of `context + 1` tokens that overlap by one, so that every
-token but a shard's first is predicted once. Pages of neighbouring rows are shuffled, and then the rows of each 32
-pages. So a reader touches a few pages of a few shards at a time, and row 10 billion is found without the others.
+token but a shard's first is predicted once; less than a row at a shard's end is left out. Pages of neighbouring rows
+are shuffled, and then the rows of each 32 pages. So a reader touches a few pages of a few shards at a time, and row 10
+billion is found without the others.
 Several corpora are mixed by weights: of every 1,000 rows each has its share.
 """
 
@@ -109,6 +110,10 @@ class Mixture:
     def __post_init__(self) -> None:
         if len(self.weights) != len(self.parts) or min(self.weights) <= 0:
             raise SpecError(f"{len(self.parts)} corpora have as many weights above 0, not {list(self.weights)}")
+        if 0 in self.shares:
+            raise SpecError(
+                f"a corpus has less than one row of {_PERIOD:,}: its weight is too small ({list(self.weights)})"
+            )
 
     @property
     def shares(self) -> list[int]:
@@ -118,6 +123,14 @@ class Mixture:
         for number in sorted(range(len(exact)), key=lambda n: shares[n] - exact[n])[: _PERIOD - sum(shares)]:
             shares[number] += 1
         return shares
+
+    @property
+    def without_repetition(self) -> int:
+        """So many rows from the first on are all different: whole periods, unless there is one corpus."""
+        if len(self.parts) == 1:
+            return self.parts[0].count
+        periods = min(part.count // share for part, share in zip(self.parts, self.shares, strict=True))
+        return periods * _PERIOD or min(part.count for part in self.parts)
 
     def place(self, index: int) -> tuple[Shard, int]:
         """Return the shard of a row and the token that it begins with."""

@@ -191,7 +191,8 @@ def _given_or_trained(
     say: Say,
 ) -> Tokenizer:
     """Return the corpus's tokenizer: the one that is there, the given one, or one that is trained now."""
-    recipe = digest([(part.key, part.version) for part in parts], vocabulary, shares, bits=64)
+    read = None if fields is None else list(fields)
+    recipe = digest([(part.key, part.version) for part in parts], vocabulary, shares, read, bits=64)
     used = None if given is None else Tokenizer.read(given)
     told = f"trained {recipe:016x}" if used is None else f"given {used.digest}"
     if folder.exists(FILE) and folder.exists(f"{FILE}.made"):

@@ -79,10 +79,14 @@ def write_corpus(folder: Folder, jobs: Sequence[str], about: Mapping[str, Any]) 
         if record is None:
             raise SpecError(f"shard {number} of {folder} is missing; prepare it again, finished shards are kept")
         for split, told in record["splits"].items():
-            content = f"{digest(told['chunks'], told['documents_checksum'], bits=64):016x}"
             kept = {key: told[key] for key in ("tokens", "documents", "dtype")}
-            splits[split].append({"shard": number, **kept, "content": content})
+            splits[split].append({"shard": number, **kept, "content": _content(told)})
     folder.write(CORPUS, json.dumps(sealed({**about, "splits": splits}), indent=1))
+
+
+def _content(record: Mapping[str, Any]) -> str:
+    """A hash of the tokens and documents of one split of a shard."""
+    return f"{digest(record['chunks'], record['documents_checksum'], bits=64):016x}"
 
 
 def _hash(data: bytes) -> str:
@@ -92,9 +96,9 @@ def _hash(data: bytes) -> str:
 class Shard:
     """The documents of one split in one shard, read by ranges."""
 
-    def __init__(self, folder: Folder, number: int, split: str, tokens: int) -> None:
+    def __init__(self, folder: Folder, number: int, split: str, tokens: int, content: str) -> None:
         self.folder, self.number, self.split = folder / SHARDS, number, split
-        self.tokens = tokens
+        self.tokens, self.content = tokens, content
         self._held = OrderedDict[int, bytes]()
         self._checked = set[int]()
 
@@ -107,12 +111,15 @@ class Shard:
     def record(self) -> dict[str, Any]:
         """Sizes and checksums."""
         try:
-            return read_sealed(self.folder, f"{self.number:05d}.json")["splits"][self.split]
+            found = read_sealed(self.folder, f"{self.number:05d}.json")["splits"].get(self.split)
         except Missing:
             corpus = self.folder.parent
             made = f"; make them: lengthwise corpus {corpus}/files.parquet --to {corpus.leaf}"
             again = f"{made} --tokenizer {corpus}/{FILE}" if corpus.exists("files.parquet") else ""
             raise SpecError(f"the shards of {corpus} are not here{again}") from None
+        if found is None or _content(found) != self.content:  # prepared again with other documents, and not finished
+            raise Damaged(f"{self.folder}/{self.number:05d}.json is not of this corpus; prepare the corpus again")
+        return found
 
     @cached_property
     def documents(self) -> tuple[list[str], np.ndarray]:
@@ -173,7 +180,11 @@ class Shard:
             raise self._damaged(f"{self.name}.tokens at byte {number * CHUNK:,}")
 
     def _damaged(self, name: str) -> Damaged:
-        return Damaged(f"{self.folder}/{name} is damaged: it is not what was written; prepare the corpus again")
+        record = f"{self.folder}/{self.number:05d}.json"
+        return Damaged(
+            f"{self.folder}/{name} is damaged: it is not what was written; delete {record} and prepare the corpus "
+            "again, which makes this shard alone"
+        )
 
 
 class Corpus:
@@ -193,7 +204,8 @@ class Corpus:
 
     def shards(self, split: str) -> list[Shard]:
         """The shards of a split, in the order of their documents."""
-        return [Shard(self.folder, one["shard"], split, one["tokens"]) for one in self.record["splits"][split]]
+        listed = self.record["splits"][split]
+        return [Shard(self.folder, one["shard"], split, one["tokens"], one["content"]) for one in listed]
 
     def count(self, split: str, what: str = "tokens") -> int:
         """Return how many tokens or documents a split has."""

@@ -103,6 +103,8 @@ class Tokenizer:
             made = _library().Tokenizer.from_str(self.data.decode())
         except Exception as error:  # noqa: BLE001 (the library raises plain Exception)
             raise SpecError(f"the tokenizer cannot be read: {error}") from None
+        made.no_truncation()
+        made.no_padding()
         made.encode_special_tokens = True  # a document may contain the text "<|start|>", which is no start token
         return made
 

@@ -1,7 +1,8 @@
 """Evaluation of a language model: the loss of the same target tokens at every context.
 
 A target is predicted from exactly `c` tokens before it, all of its own document, at positions 0 to c − 1. Targets stand
-behind four trained contexts, so that all contexts have the same ones. A row of results is one document at one context.
+behind four trained contexts, so that all contexts have the same ones; behind the longest context, if that is longer,
+and then `evaluation` says so. A row of results is one document at one context.
 """
 
 from __future__ import annotations
@@ -107,7 +108,11 @@ def evaluate_language_model(
         within = [context for context in contexts if limit is None or context <= limit]
         if not within:
             raise SpecError(f"the encoding has {limit} positions, and no context that is asked for is within them")
-        documents = long_documents(task, max(*contexts, 4 * task.longest), examples or DOCUMENTS)
+        usual, before = 4 * task.longest, max(*contexts, 4 * task.longest)
+        if before > usual:  # other documents and other targets: a curve of its own
+            name = f"targets behind {before} tokens"
+            marks["evaluation"] = name if marks["evaluation"] == AS_TRAINED else f"{marks['evaluation']}, {name}"
+        documents = long_documents(task, before, examples or DOCUMENTS)
         rows = []
         for context in within:
             tell(f"{len(documents)} documents with {context:,} tokens before each target")
@@ -175,7 +180,7 @@ def row_losses(decoder: Decoder, task: Text, split: str, many: int) -> tuple[flo
     """Return the summed loss of rows of a split at the trained context, how many were likeliest, and the targets."""
     decoder.eval()
     rows, device = task.rows(split, 0), next(decoder.parameters()).device
-    many = min(many, sum(part.count for part in rows.parts))
+    many = min(many, rows.without_repetition)
     loss, right, targets, each = 0.0, 0, 0, max(1, _TOKENS // task.longest)
     for begin in range(0, many, each):
         block = task.block(rows, range(begin, min(begin + each, many)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from lengthwise.analysis.interventions import CONDITIONS, Row, intervention_rows
@@ -65,6 +66,8 @@ class Recovered(Display):
             changed_seen, changed = (self.score(task, encoding, seed, condition, side) for side in (True, False))
             if seen - unseen < LOST:
                 return "nothing lost"
+            if isnan(changed_seen) or isnan(changed):
+                return "not measured"
             if changed_seen < seen - COSTS:
                 return "costs at seen lengths"
             shares[seed, seed] = (changed - unseen) / (seen - unseen)

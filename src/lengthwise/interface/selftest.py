@@ -269,7 +269,7 @@ def _loop(
     head_width = 16 if size.width == 64 else 64
     shape = {"layers": size.layers, "width": size.width, "heads": size.width // head_width, "head_width": head_width}
     config = preset("laptop", vocabulary=len(task.vocabulary), feed_forward_width=3 * size.width, **shape)
-    supply = examples_on_demand(task, seeds.data)
+    supply = examples_on_demand(task, seeds)
     training = training_preset("laptop", steps=steps, batch_size=size.batch_size, warmup=2)
     positions = build_positions("consecutive").of(task)
     decoder = Decoder(config, "rope", seed=0).to(device)

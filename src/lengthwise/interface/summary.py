@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lengthwise.display import Display, Part
 from lengthwise.encoding.labels import label_of
+from lengthwise.evaluation.outcomes import AS_TRAINED
 from lengthwise.reporting.bars import accuracy_bar
 from lengthwise.run.lease import STORE
 from lengthwise.task.text import Text
@@ -54,11 +55,14 @@ class RunSummary(Display):
 
     def _text_parts(self) -> Iterator[Part]:
         """Loss and perplexity of a language model by context."""
+        import polars as pl
+
         from lengthwise.evaluation.text import context_table
 
+        rows = self.run.rows().filter((pl.col("evaluation") == AS_TRAINED) & (pl.col("checkpoint") == "last"))
         name = label_of(",".join(map(str, self.run.plan.encoding_specs)))
         yield Part(f"{name} on {self.run.plan.task_spec}, seed {self.run.plan.seed}", "bold", wrap=False)
-        yield Part(context_table(self.run.rows()))
+        yield Part(context_table(rows))
         yield Part(
             f"trained on contexts of {self.run.plan.task.longest} tokens; each has the same target tokens", "dim"
         )

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import sqrt
+from math import inf, isfinite, sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +75,10 @@ class Curve:
 
     def difference(self, context: int, other: int) -> Difference:
         """The loss at one context minus that at another, over documents."""
+        if not np.isfinite(self.losses_CSD[context]).all():
+            return Difference(inf, inf, inf)  # a loss that is not finite is above every other
+        if not np.isfinite(self.losses_CSD[other]).all():
+            return Difference(-inf, -inf, -inf)
         gaps_D = self.losses_CSD[context].mean(0) - self.losses_CSD[other].mean(0)
         value, many = float(gaps_D.mean()), len(gaps_D)
         half = float(t_quantile(many - 1, 0.95)) * float(gaps_D.std(ddof=1)) / sqrt(many)
@@ -96,6 +100,11 @@ class Curve:
         if self.difference(context, self.trained).high <= SLACK:
             return "holds"
         return "breaks" if self.difference(context, SHORT).low > 0 else "between"
+
+    @property
+    def lost(self) -> list[int]:
+        """The contexts at which the loss of a document is not finite."""
+        return [context for context in self.contexts if not isfinite(self.loss(context))]
 
     @property
     def beyond(self) -> list[int]:
@@ -123,6 +132,8 @@ class Curve:
         if self.gain is None:
             return "no verdict: the trained context or 16 tokens was not measured"
         if not self.uses_context:
+            if self.trained <= SHORT:
+                return f"no verdict: a trained context of {self.trained} is not longer than {SHORT} tokens"
             return f"uses no context (16 tokens are worse by {self.gain} nats)"
         if not self.beyond:
             return "not tested beyond the trained context"
@@ -141,7 +152,7 @@ class ContextPage:
         """A curve for each task, encoding and change at test time, in the study's order."""
         import polars as pl
 
-        rows = self.found.rows.filter((pl.col("checkpoint") == "last") & pl.col("loss").is_not_null())
+        rows = self.found.rows.filter(pl.col("checkpoint") == "last").with_columns(pl.col("loss").fill_null(inf))
         keys = ("task", "encoding", "evaluation")
         order = {name: number for number, name in enumerate(self.found.encodings)}
         groups = rows.partition_by(*keys, as_dict=True, maintain_order=True)
@@ -152,9 +163,11 @@ class ContextPage:
         import polars as pl
 
         losses: dict[int, np.ndarray] = {}
+        measured = rows.select("seed", "subgroup").n_unique()
         for (context,), own in rows.partition_by("length", as_dict=True).items():
-            table = own.with_columns((pl.col("loss") / pl.col("targets")).alias("mean")).sort("seed", "subgroup")
-            losses[int(context)] = table["mean"].to_numpy().reshape(own["seed"].n_unique(), -1)
+            if len(own) == measured:  # with every document under every seed
+                table = own.with_columns((pl.col("loss") / pl.col("targets")).alias("mean")).sort("seed", "subgroup")
+                losses[int(context)] = table["mean"].to_numpy().reshape(own["seed"].n_unique(), -1)
         changed = "" if evaluation == AS_TRAINED else f", {evaluation.replace('=', ' ', 1)}"
         label = self.found.label(encoding).removesuffix(f" {self._usual_model}") + changed
         return Curve(task, encoding.removesuffix(f" {self._usual_model}"), label, self.found.trained[task][0], losses)
@@ -170,7 +183,8 @@ class ContextPage:
         told: dict[str, list[str]] = {}
         for curve in self.curves:
             if curve.losses_CSD.keys() - {curve.trained}:
-                told.setdefault(curve.verdict if curve.uses_context else "uses no context", []).append(curve.label)
+                words = curve.verdict.partition(" (16 tokens")[0]  # without its own numbers
+                told.setdefault(words, []).append(curve.label)
         if not told:
             return "In-context losses only."
         return " ".join(f"{', '.join(names)}: {words}." for words, names in told.items())
@@ -179,14 +193,18 @@ class ContextPage:
         """What is missing."""
         left = self.found.planned - len(self.found.items)
         told = [f"{left} of {self.found.planned} runs are not done."] if left else []
-        return told + [f"{key} diverged at step {one['step']}." for key, one in self.found.diverged.items()]
+        told += [f"{key} diverged at step {one['step']}." for key, one in self.found.diverged.items()]
+        lost = {
+            f"{curve.label}: the loss at {one:,} tokens is not finite." for curve in self.curves for one in curve.lost
+        }
+        return told + sorted(lost)
 
     def loss_table(self) -> list[dict[str, Any]]:
         """The loss at each context, in nats per token, over all seeds."""
         contexts = sorted({context for curve in self.curves for context in curve.contexts})
         return [
             {"task": self._task(curve), "model": curve.label}
-            | {str(one): round(curve.loss(one), 3) if one in curve.losses_CSD else None for one in contexts}
+            | {str(one): _shown(curve.loss(one)) if one in curve.losses_CSD else None for one in contexts}
             for curve in self.curves
         ]
 
@@ -300,6 +318,10 @@ class ContextPage:
         }
 
 
+def _shown(loss: float) -> float | str:
+    return round(loss, 3) if isfinite(loss) else "not finite"
+
+
 def _rate_line(choice: LearningRateChoice) -> dict[str, Any]:
     scores = {f"{lr:g}": score and round(-score, 4) for lr, score in zip(choice.rates, choice.scores, strict=True)}
     return {"encoding": choice.encoding, "task": choice.group, "model": choice.rest[1], **scores, "chosen": choice.lr}
@@ -329,7 +351,9 @@ def _painted(curves: Sequence[Curve], trained: int, width: float) -> Figure:
         axes.minorticks_off()
         axes.axvline(trained, color=FAINT, linewidth=0.8, linestyle="--")
         axes.legend(fontsize="x-small")
-    top = max(curve.loss(SHORT) for curve in curves if SHORT in curve.losses_CSD)
-    low = min(curve.loss(one) for curve in curves for one in curve.contexts)
+    losses = {(curve.label, one): curve.loss(one) for curve in curves for one in curve.contexts}
+    finite = {key: loss for key, loss in losses.items() if isfinite(loss)}
+    top = max((loss for (_, one), loss in finite.items() if one == SHORT), default=max(finite.values(), default=1.0))
+    low = min(finite.values(), default=0.0)
     panels[0][0].set(ylabel="loss per token, nats", ylim=(low - 0.1, top + 1.0))
     return figure

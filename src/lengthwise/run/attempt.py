@@ -360,7 +360,7 @@ class Attempt:
             yield on_demand_blocks(lambda start, stop: labelled.block(start, stop, seed))
             return
         if isinstance(plan.task, Text) or (training.steps - step) * training.batch_size < PREFETCH_FROM:
-            yield examples_on_demand(plan.task, seed)
+            yield examples_on_demand(plan.task, plan.seeds)
             return
         supplier = Prefetcher(str(plan.task_spec), plan.task, seed, blocks)
         try:

@@ -81,7 +81,7 @@ def _seconds_per_step(plan: Plan, threads: int) -> float:
 
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    supply = examples_on_demand(plan.task, plan.seeds.data)
+    supply = examples_on_demand(plan.task, plan.seeds)
     loop = iter(Loop(plan.decoder(), supply, plan.training, plan.positions, plan.seeds))
     times = []
     try:

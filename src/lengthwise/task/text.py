@@ -117,24 +117,24 @@ class Text(Task):
         """Tokens to predict in a row."""
         return self.longest if self.objective == "causal" else max(1, round(HIDDEN * self.longest))
 
-    def block(self, rows: Mixture, indices: Sequence[int]) -> TextBlock:
-        """Return the rows with these numbers."""
+    def block(self, rows: Mixture, indices: Sequence[int], seed: int = 0) -> TextBlock:
+        """Return the rows with these numbers; the seed decides what is hidden under the masked objective."""
         cut = [cut_row(*rows.place(index), self.longest) for index in indices]
         ids_BT = np.stack([ids for ids, _ in cut]).astype(np.int64)
         documents = [_document_lengths(breaks, self.longest) for _, breaks in cut]
         if self.objective == "masked":
-            hidden_BT, loss_BT = self._hide(ids_BT[:, :-1], rows, indices)
+            hidden_BT, loss_BT = self._hide(ids_BT[:, :-1], rows.parts[0].split, indices, seed)
             return TextBlock(ids_BT[:, :-1], documents, hidden_BT, loss_BT)
         loss_BT = np.ones(ids_BT.shape, dtype=bool)
         loss_BT[:, 0] = False
         return TextBlock(ids_BT, documents, None, loss_BT)
 
-    def _hide(self, ids_BT: np.ndarray, rows: Mixture, indices: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    def _hide(self, ids_BT: np.ndarray, split: str, indices: Sequence[int], seed: int) -> tuple[np.ndarray, np.ndarray]:
         """What a masked language model is given, and the tokens that it predicts: equally many in each row."""
         hidden_BT, loss_BT = ids_BT.copy(), np.zeros(ids_BT.shape, dtype=bool)
-        mask, many, first = self.corpora[0].tokenizer.mask, self.targets, rows.parts[0]
+        mask, many = self.corpora[0].tokenizer.mask, self.targets
         for row, index in enumerate(indices):
-            key = digest("hidden", first.seed, first.split, index)
+            key = digest("hidden", seed, split, index)
             raw = np.random.Philox(key=key).random_raw(self.longest + 2 * many)
             places = np.argsort(raw[: self.longest], kind="stable")[:many]
             kind, words = raw[self.longest :: 2] % 10, raw[self.longest + 1 :: 2] % len(self.vocabulary)

@@ -114,7 +114,7 @@ class Loop:
     def advance(self, local_batch: Batch, whole: ProcessBatch | None = None) -> StepMetrics:
         """Take one step on a batch, of which this process computes `local_batch`: all, unless there is a `whole`."""
         whole = ProcessBatch.of(local_batch, local_batch) if whole is None else whole
-        if not self.module.training:  # an evaluation set eval mode
+        if not (self.module.training and self.decoder.training):  # an evaluation set eval mode, maybe of one of the two
             self.module.train()
         rate = self.training.lr_at(self.step)
         for group in self.optimizer.param_groups:

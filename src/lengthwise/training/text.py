@@ -19,17 +19,17 @@ from lengthwise.task.base import Task
 from lengthwise.task.block import training_block
 from lengthwise.task.text import Text
 from lengthwise.training.batches import Batch, BlockSource, ProcessBatch, on_demand_blocks
-from lengthwise.training.settings import Training
+from lengthwise.training.settings import Seeds, Training
 
 _AHEAD = 2
 """Batches that are read while the model computes."""
 
 
-def examples_on_demand(task: Task, seed: int) -> BlockSource | TextRows:
+def examples_on_demand(task: Task, seeds: Seeds) -> BlockSource | TextRows:
     """Return the training examples of a task, each block of which is made when it is asked for."""
     if isinstance(task, Text):
-        return TextRows(task, seed)
-    return on_demand_blocks(lambda start, stop: training_block(task, start, stop, seed))
+        return TextRows(task, seeds.data, seeds.order)
+    return on_demand_blocks(lambda start, stop: training_block(task, start, stop, seeds.data))
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,13 @@ class TextRows:
 
     task: Text
     seed: int
+    """Of what is hidden from a masked language model."""
+    order: int | None = None
+    """The seed of the order of the rows; the same, unless given."""
 
     @cached_property
     def _rows(self) -> Mixture:
-        return self.task.rows("train", self.seed)
+        return self.task.rows("train", self.seed if self.order is None else self.order)
 
     def batches(self, training: Training, first_step: int = 0, rank: int = 0, ranks: int = 1) -> Iterator[ProcessBatch]:
         """The batches of the steps from `first_step` on, each with the rows of one process, read ahead by a thread."""
@@ -65,7 +68,7 @@ class TextRows:
 
     def batch(self, indices: range) -> Batch:
         """The rows with these numbers, as tensors."""
-        block = self.task.block(self._rows, indices)
+        block = self.task.block(self._rows, indices, self.seed)
         tokens_B = np.full(len(indices), block.ids_BT.shape[1])
         lengths_B = np.full(len(indices), self.task.longest)
         hidden_BT = None if block.hidden_BT is None else torch.from_numpy(block.hidden_BT)
