@@ -2,7 +2,7 @@
 // No library; the data are in explore-data.js, which scripts/build_site.py makes from results/.
 "use strict";
 
-const COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8B6D31", "#7F7F7F"];
+const BLUE = "#0072B2";
 const SVG = "http://www.w3.org/2000/svg";
 
 function element(name, attributes, text) {
@@ -53,10 +53,12 @@ function path(points) {
   return points.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(1)},${y.toFixed(1)}`).join("");
 }
 
+// Multiples of 1, 2 or 5 times a power of ten, about so many.
 function ticksBetween(low, high, count) {
-  const step = Math.max(1, Math.round((high - low) / count));
+  const power = 10 ** Math.floor(Math.log10(Math.max(1, (high - low) / count)));
+  const step = [1, 2, 5, 10].map((one) => one * power).find((one) => (high - low) / one <= count);
   const found = [];
-  for (let v = low; v <= high; v += step) found.push(v);
+  for (let v = Math.ceil(low / step) * step; v <= high; v += step) found.push(v);
   return found;
 }
 
@@ -73,15 +75,15 @@ function explore(root, data) {
 
   function listEncodings() {
     boxes.replaceChildren(
-      ...Object.keys(chosen().encodings).map((name, i) => {
+      ...Object.keys(chosen().encodings).map((name) => {
         const label = document.createElement("label"), box = document.createElement("input");
         box.type = "checkbox";
         box.value = name;
-        box.checked = i < 8;
+        box.checked = chosen().shown.includes(name);
         box.addEventListener("change", draw);
         const mark = document.createElement("span");
         mark.className = "mark";
-        mark.style.background = COLOURS[i % COLOURS.length];
+        mark.style.background = chosen().colours[name];
         label.append(box, mark, ` ${name}`);
         return label;
       }),
@@ -95,14 +97,14 @@ function explore(root, data) {
     root.querySelector(".question").textContent = data[study.value].question;
     const last = own.lengths[own.lengths.length - 1], ticks = ticksBetween(own.lengths[0], last, 10);
     const place = frame(root.querySelector("svg"), [own.lengths[0], last], [0, 1], "length", "exact match", ticks, [0, 0.25, 0.5, 0.75, 1]);
-    const svg = root.querySelector("svg"), at = place.x(own.trained + 0.5);
+    const svg = root.querySelector("svg"), at = place.x(own.trained);
     svg.append(element("line", { x1: at, x2: at, y1: place.top, y2: place.bottom, class: "trained" }));
     svg.append(element("text", { x: at - 4, y: place.bottom - 6, "text-anchor": "end" }, `trained to ${own.trained}`));
     const names = [...boxes.querySelectorAll("input")].map((box) => [box.value, box.checked]);
     const lines = [];
-    names.forEach(([name, on], i) => {
+    names.forEach(([name, on]) => {
       if (!on) return;
-      const runs = own.encodings[name], colour = COLOURS[i % COLOURS.length];
+      const runs = own.encodings[name], colour = own.colours[name];
       const known = own.lengths.map((length, k) => [length, runs.map((run) => run[k]).filter((v) => v !== null)]).filter(([, v]) => v.length);
       const high = known.map(([length, v]) => [place.x(length), place.y(Math.max(...v))]);
       const low = known.map(([length, v]) => [place.x(length), place.y(Math.min(...v))]).reverse();
@@ -170,7 +172,7 @@ function theorem1(root) {
       svg.append(element("line", { x1: place.x(0), x2: place.x(T), y1: place.y(half), y2: place.y(half), class: "trained" }));
     }
     const points = errors.map((error, i) => [place.x(i + 1), place.y(error)]);
-    svg.append(element("path", { d: path(points), fill: "none", stroke: COLOURS[0], "stroke-width": 1 }));
+    svg.append(element("path", { d: path(points), fill: "none", stroke: BLUE, "stroke-width": 1 }));
     const last = horizon(format.value, 2 ** 14);
     root.querySelector(".told").textContent =
       `${right.toLocaleString("en")} of ${T.toLocaleString("en")} positions are read exactly; the largest error is ${worst.toFixed(2)}. ` +

@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 
 import lengthwise
 from lengthwise.cli.terminal import PANELS, app
+from lengthwise.reporting.palette import colour
 
 ROOT = Path(__file__).parent.parent
 
@@ -61,24 +62,28 @@ def catalogue() -> str:
 
 def leaderboard() -> str:
     """The page of the leaderboard, made from the folders of its entries; none of their code is executed."""
-    entries = sorted((ROOT / "leaderboard").glob("*/card.yaml"))
+    entries = sorted((ROOT / "leaderboard").glob("*/bundle.json"))
     table = lengthwise.standings(ROOT / "leaderboard").markdown() if entries else "There is no entry yet."
+    told = "Entries whose intervals overlap cannot be told apart." if len(entries) > 1 else ""
     return "\n".join(
         [
             "# Leaderboard",
             "",
             "Four tasks (copy, reverse, sort, parity), trained short, tested at up to twice that length, five seeds.",
-            "Every line is a folder of the repository that [anybody can check](../how-to/enter-the-leaderboard.md).",
+            "Every line is a folder of the repository that anybody can check.",
+            "[Enter your encoding](../how-to/enter-the-leaderboard.md).",
             "",
             table,
             "",
-            "Entries whose intervals overlap cannot be told apart. These are models of two and three layers.",
+            f"{told} These are models of two and three layers.".strip(),
         ]
     )
 
 
 EXPLORED = ("quickstart", "frequencies", "frequencies-lengths", "glance", "attention")
 """The studies whose rows the interactive page shows; none of them is blind any more."""
+FIRST_SHOWN = ("nope", "t5", "alibi", "rope", "sinusoidal")
+"""The encodings that it shows at first, where a study has them."""
 
 
 def explored_rows() -> str:
@@ -92,15 +97,19 @@ def explored_rows() -> str:
             cells = results.cells.filter(results.cells["task"] == task)
             lengths = sorted(set(cells["length"].to_list()))
             runs: dict[str, dict[int, dict[int, float]]] = {}
+            labels = {encoding: results.label(encoding) for encoding in results.encodings}
             for encoding, seed, length, accuracy in cells.select("encoding", "seed", "length", "accuracy").iter_rows():
                 runs.setdefault(results.label(encoding), {}).setdefault(seed, {})[length] = round(accuracy, 3)
             tasks[task] = {
                 "trained": results.trained[task][0],
                 "lengths": lengths,
                 "encodings": {
-                    label: [[own.get(length) for length in lengths] for _, own in sorted(seeds.items())]
-                    for label, seeds in runs.items()
+                    label: [[own.get(length) for length in lengths] for _, own in sorted(runs[label].items())]
+                    for label in labels.values()
+                    if label in runs
                 },
+                "colours": {label: colour(encoding) for encoding, label in labels.items() if label in runs},
+                "shown": [label for encoding, label in labels.items() if encoding in FIRST_SHOWN] or [*runs][:6],
             }
         found[name] = {"question": study.file.question, "tasks": tasks}
     return f"window.LENGTHWISE_ROWS = {json.dumps(found, separators=(',', ':'))};\n"

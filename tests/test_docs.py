@@ -51,7 +51,7 @@ def run_page(page: Path, where: Path) -> None:
     """Run the commands of a page in a folder; raises where one prints something else, or ends otherwise than shown."""
     environment = {**os.environ, "COLUMNS": "160", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     for body in blocks(page, "console"):
-        for part in re.split(r"^\$ ", body, flags=re.MULTILINE)[1:]:
+        for part in re.split(r"^\$ ", re.sub(r" \\\n\s*", " ", body), flags=re.MULTILINE)[1:]:
             line, _, shown = part.partition("\n")
             command, _, code = line.partition("  # exits with ")
             done = subprocess.run(

@@ -137,6 +137,24 @@ def test_a_study_is_planned_from_python():
     assert again.plan("nowhere").counts["runs"] == 12
 
 
+def test_a_study_from_python_can_choose_learning_rates_and_be_blind():
+    study = lw.Study(task="copy:variant=same", encoding=["nope", "rope"], seeds=2, lr=[0.001, 0.002], blind=True)
+    assert study.file.lr.choose == [0.001, 0.002] and study.file.blind
+    assert study.plan().counts["tuning"] == 8  # two encodings, two rates, two seeds
+    plain = lw.Study(task="copy:variant=same", encoding=["nope", "rope"], seeds=2)
+    assert plain.file.lr is None and not plain.file.blind
+
+
+def test_a_log_says_nothing_twice(capsys, monkeypatch):
+    from lengthwise import progress
+
+    monkeypatch.setattr(progress, "_EVERY", 0.0)
+    with progress.progress() as say:
+        for words in ("1 of 3", "1 of 3", "2 of 3", "2 of 3"):
+            say(words)
+    assert capsys.readouterr().err.splitlines() == ["1 of 3", "2 of 3"]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_study_that_is_read_from_a_study_is_the_same_study():

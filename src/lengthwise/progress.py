@@ -14,7 +14,7 @@ _EVERY = 10.0
 
 @contextmanager
 def progress(say: Say | None = None) -> Iterator[Say]:
-    """A line on stderr that says what is being done; in a log, one every ten seconds, and none of what is quick.
+    """A line on stderr that says what is being done; in a log, a new one every ten seconds, none of what is quick.
 
     Where the caller has a `say` of its own, that is used.
     """
@@ -22,12 +22,12 @@ def progress(say: Say | None = None) -> Iterator[Say]:
         yield say
         return
     if not sys.stderr.isatty():
-        last = time.monotonic()
+        last, said = time.monotonic(), ""
 
         def log(words: str) -> None:
-            nonlocal last
-            if time.monotonic() - last >= _EVERY:
-                last = time.monotonic()
+            nonlocal last, said
+            if words != said and time.monotonic() - last >= _EVERY:
+                last, said = time.monotonic(), words
                 print(words, file=sys.stderr, flush=True)  # noqa: T201
 
         yield log

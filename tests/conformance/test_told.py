@@ -103,6 +103,7 @@ def test_every_check_has_a_cure_and_every_cause_is_a_check():
 def test_causes_come_before_consequences():
     assert explaining_failures({"S01", "S02", "T13"}) == {"S02": "S01", "T13": "S01"}
     assert explaining_failures({"T13"}) == {}
+    assert explaining_failures({"T05", "T08", "T29"}) == {"T08": "T05", "T29": "T05"}  # positions counted, not read
     first, *rest = verify(SlopesInABuffer, only=["T13", "S02", "S01"]).failed
     assert first.id == "S01" and not first.because, "the buffer is the cause"
     assert rest and all(result.because == "S01" for result in rest)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import PathDistribution
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ import pytest
 import tokenizers
 
 from lengthwise.checksums import Damaged
+from lengthwise.corpora import python_code
 from lengthwise.corpora.documents import find_parts, split_of
 from lengthwise.corpora.prepare import LIST, ShardJob, make_shard, prepare
 from lengthwise.corpora.python_code import COLUMNS, LARGEST_SHARE, _limited, _sharing, _shingles, _sides
@@ -381,6 +383,21 @@ def test_no_package_has_more_than_its_share():
         total = sum(row["bytes"] for row in kept)
         own = sum(row["bytes"] for row in kept if row["package"] == "huge")
         assert 0.1 * total < own <= LARGEST_SHARE * total and (most is None or total <= most)
+
+
+def test_of_two_packages_with_one_name_the_one_that_is_imported_is_listed(tmp_path, monkeypatch):
+    """As in an environment that also sees the packages of another."""
+    found = []
+    for home, file in (("first", "new.py"), ("second", "old.py")):
+        (info := tmp_path / home / "twice-1.0.dist-info").mkdir(parents=True)
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: twice\nVersion: 1.0\n")
+        (info / "RECORD").write_text(f"{file},,\n")
+        (tmp_path / home / file).write_text("x = 1\n" * 500)
+        found.append(PathDistribution(info))
+    monkeypatch.setattr(python_code, "distributions", lambda: found)
+    listed = {name: (root, files) for name, _, _, root, files in python_code._packages()}
+    assert listed["twice"] == (tmp_path / "first", ["new.py"])
+    assert python_code.locate(["twice"])["twice"] == tmp_path / "first"
 
 
 @pytest.mark.slow

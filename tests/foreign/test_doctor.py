@@ -163,6 +163,63 @@ def test_the_model_is_left_as_it_was():
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
+class Wrapper(torch.nn.Module):
+    """A port in a module of its own."""
+
+    def __init__(self, inside):
+        super().__init__()
+        self.inside = inside
+
+    def forward(self, input_ids=None, **inputs):
+        return self.inside(input_ids, **inputs)
+
+
+class Bare(Wrapper):
+    def forward(self, ids):
+        return self.inside(ids).logits
+
+
+class WithoutLogits(Wrapper):
+    def forward(self, ids, use_cache=False):
+        return self.inside(ids).logits
+
+
+class Narrow(Wrapper):
+    def forward(self, ids, use_cache=False):
+        return self.inside(ids)
+
+
+@pytest.mark.parametrize(("port", "says"), [(Bare, "has no use_cache"), (WithoutLogits, "without .logits")])
+def test_a_port_that_is_called_otherwise_is_told_how_it_is_called(port, says):
+    with pytest.raises(SpecError, match=f"{says}.*forward\\(input_ids, attention_mask"):
+        lw.doctor(port(build("llama")))
+
+
+def test_a_wrapper_is_checked_as_what_is_in_it_and_few_checks_are_no_clean_bill():
+    whole = lw.doctor(Wrapper(build("llama")))
+    answers = {one.name: one.answer for one in whole.measurement.toggles}
+    assert {answers[name] for name in ("left padding", "cache", "packed documents", "shift")} == {RIGHT}
+    narrow = str(lw.doctor(Narrow(build("llama"))))
+    assert "No fault was found, but only" in narrow and "it is the model" not in narrow
+
+
+def test_models_that_differ_in_their_configurations_alone_are_told_so():
+    one = build("llama")
+    config = type(one.config).from_dict(one.config.to_dict())
+    config.rope_parameters = {**config.rope_parameters, "rope_theta": 500_000.0}
+    other = type(one)(config).eval()
+    other.load_state_dict(one.state_dict())
+    found = lw.doctor(other, against=one)
+    assert not found.healthy and "rope_parameters.rope_theta: 500000.0, in the reference" in str(found)
+    assert "The code around this model is wrong" not in str(found)
+
+
+def test_a_fault_in_memory_is_not_also_blamed_on_saving():
+    (port := build("smollm3")).model.layers[3].self_attn.use_rope = 1
+    told = [fault for fault in lw.doctor(port).measurement.faults if fault.startswith("save and reload")]
+    assert len(told) == 1 and "follows from the line above" in told[0] and "48892" not in told[0]
+
+
 @pytest.mark.slow
 def test_doctor_from_the_command_line(tmp_path):
     build("smollm3").save_pretrained(tmp_path / "model")

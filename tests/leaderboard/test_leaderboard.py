@@ -45,6 +45,14 @@ def cheat(board, tmp_path):
     return tmp_path / "leaderboard" / "mine"
 
 
+def test_an_entry_whose_runs_are_not_finished_is_left_out_and_told_how_to_go_on(cheat):
+    for path in cheat.iterdir():
+        if path.name not in {"card.yaml", "encoding.py"}:
+            path.unlink()
+    assert [line.entry.name for line in lw.standings(cheat.parent).lines] == ["nope"]
+    assert "submit, with the same options, goes on where it stopped" in errors(cheat, execute=False)
+
+
 def errors(folder: Path, **how: object) -> str:
     return "\n".join(lw.check_entry(folder, **how).errors)
 

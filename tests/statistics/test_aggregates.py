@@ -281,6 +281,8 @@ def test_a_single_task_has_an_interval_and_settled_but_no_p():
         pytest.approx(0.4),
     )
     assert not one.settled and one.verdict_text == "all 3 seeds agree; the smallest difference is .30"
+    floor = {("copy", e, s): 0.0 for e in ("a", "b") for s in range(3)}
+    assert task_difference(table(floor), "copy", "a", "b").verdict_text == "no difference in any seed"
     more = {("copy", e, s): 0.8 + 0.01 * s if e == "a" else 0.1 for e in ("a", "b") for s in range(5)}
     assert task_difference(table(more), "copy", "a", "b").settled
     assert not {"p", "test", "corrected"} & set(dir(one))

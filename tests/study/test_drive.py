@@ -380,6 +380,22 @@ def test_a_blind_study_shows_seen_lengths_alone_until_its_last_run_has_ended(tmp
     assert study.rows(str(tmp_path)).height and study.report(store=str(tmp_path), write=False).verdict
 
 
+def test_a_part_of_a_blind_study_that_is_done_is_not_shown_before_the_rest(tmp_path):
+    tasks = ["copy:variant=same:longest=3", "reverse:longest=3"]
+    vary = {"task": tasks, "encoding": ["nope", "alibi"]}
+    written = tmp_path / "blind.yaml"
+    content = {**tiny(seeds=1, blind=True).model_dump(exclude_defaults=True), "name": "tiny", "vary": vary}
+    content["base"] = {key: value for key, value in content.get("base", {}).items() if key != "task"}
+    written.write_text(json.dumps(content))
+    part, store = lw.Study.read(written, tasks="copy"), str(tmp_path / "store")
+    part.run(store=store, executor="inline")
+    for look in (lambda: part.report(store=store, write=False), lambda: part.rows(store)):
+        with pytest.raises(SpecError, match="blind until its last run has ended, and 2 are left"):
+            look()
+    lw.Study.read(written).run(store=store, executor="inline")
+    assert part.rows(store).height
+
+
 # --- the proof, the order --------------------------------------------------------------------------------------------
 
 

@@ -153,10 +153,10 @@ def run(
     )
     try:
         made = ended.report(to / f"report-{ended.study.name}", progress_callback(quiet))
-    except SpecError as error:  # nothing is done: what failed is all there is to tell
+    except SpecError as error:  # nothing is done, or a blind study is not complete
         show(ended, as_json)
         say(str(error))
-        raise typer.Exit(1) from None
+        raise typer.Exit(0 if ended.all_done else 1) from None
     if as_json:
         print(json.dumps({**ended.plain(), **made.plain(), "page": str(made.path)}, indent=2))
     else:

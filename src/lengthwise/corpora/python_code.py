@@ -75,11 +75,19 @@ def list_python_code(most_bytes: int | None = None, validation: float = 0.03, te
 
 def locate(packages: Sequence[str]) -> dict[str, Path]:
     """Return the folder that the paths of each package start from; raise for one that is not installed."""
-    there = {_name(found): Path(str(found.locate_file(""))) for found in distributions()}
+    there = {_name(found): Path(str(found.locate_file(""))) for found in _distributions()}
     there[STANDARD] = Path(sysconfig.get_path("stdlib"))
     if missing := [name for name in packages if name not in there]:
         raise SpecError(f"the list has files of packages that are not installed here: {', '.join(missing[:5])}")
     return {name: there[name] for name in packages}
+
+
+def _distributions() -> list[Distribution]:
+    """The installed packages by name; of two with one name, as on two folders of a path, the one that is imported."""
+    first: dict[str, Distribution] = {}
+    for found in distributions():
+        first.setdefault(_name(found), found)
+    return [found for _, found in sorted(first.items())]
 
 
 def _name(found: Distribution) -> str:
@@ -91,7 +99,7 @@ def _packages() -> Iterator[tuple[str, str, str, Path, list[str]]]:
     standard = Path(sysconfig.get_path("stdlib"))
     files = [str(path.relative_to(standard)) for path in standard.rglob("*.py") if path.is_file()]
     yield STANDARD, sysconfig.get_python_version(), "PSF-2.0", standard, [f for f in files if not _VENDORED.search(f)]
-    for found in sorted(distributions(), key=_name):
+    for found in _distributions():
         if _name(found) == "lengthwise":
             continue  # a model that is trained on its own laboratory
         root = Path(str(found.locate_file("")))

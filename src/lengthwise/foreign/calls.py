@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lengthwise.foreign.recorder import vocabulary_size
-from lengthwise.spec import one_line
+from lengthwise.spec import SpecError, one_line
 
 SAME = 1e-3
 """Logits that differ by less than this, in standard deviations of the logits, count as the same; float32 gives 2e-5."""
@@ -21,6 +21,19 @@ TOKENS = 40
 
 REFUSALS = (NotImplementedError, ValueError, TypeError)
 """What a model raises that has no such input."""
+
+
+_USUAL = ("attention_mask", "position_ids", "past_key_values")
+_CALLED = (
+    "a model is called as forward(input_ids, attention_mask, position_ids, past_key_values, use_cache) and returns an "
+    "object with .logits, as Hugging Face's do"
+)
+
+
+def inputs_of(model: nn.Module) -> set[str]:
+    """Return the names of the inputs of a forward pass; `**` stands for any other."""
+    listed = inspect.signature(model.forward).parameters.values()
+    return {"**" if one.kind is inspect.Parameter.VAR_KEYWORD else one.name for one in listed}
 
 
 class NotOffered(Exception):
@@ -43,17 +56,23 @@ class Probe:
     def of(cls, model: nn.Module, ids_T: Tensor | None = None, tokens: int = TOKENS) -> Probe:
         """Call the model once, on the given tokens or on random ones."""
         device = next(model.parameters()).device
+        if not {"use_cache", "**"} & inputs_of(model):
+            raise SpecError(f"{type(model).__name__}.forward has no use_cache; {_CALLED}")
         if ids_T is None:
             size = vocabulary_size(model)
             ids_T = torch.randint(min(3, size - 1), size, (tokens,), generator=torch.Generator().manual_seed(0))
         ids_BT = ids_T[None].to(device)
         with torch.no_grad():
-            return cls(model, ids_BT, model(ids_BT, use_cache=False).logits.float())
+            found = model(ids_BT, use_cache=False)
+            if not hasattr(found, "logits"):
+                raise SpecError(f"{type(model).__name__} returns {type(found).__name__} without .logits; {_CALLED}")
+            return cls(model, ids_BT, found.logits.float())
 
     @property
     def takes(self) -> set[str]:
-        """The inputs that the model's forward pass names."""
-        return set(inspect.signature(self.model.forward).parameters)
+        """The inputs of the model's forward pass: those it names; the usual ones in a wrapper that names none."""
+        named = inputs_of(self.model)
+        return named | set(_USUAL) if "**" in named and not named & set(_USUAL) else named
 
     def change(self, logits_BTV: Tensor, first: int = 0) -> float:
         """Return by how much logits from the token `first` on differ from those of the plain call."""

@@ -42,7 +42,8 @@ class Measurement(Display):
     def faults(self) -> list[str]:
         """A sentence for each thing that is wrong."""
         found = [one.sentence() for one in self.mismatches]
-        return [*found, *(one.sentence() for one in self.toggles if one.answer == WRONG)]
+        wrong = [one for one in self.toggles if one.answer == WRONG]
+        return [*found, *(one.sentence(bool(found) and one.name == "save and reload") for one in wrong)]
 
     def sections(self) -> dict[str, list[Part]]:
         """What is shown, under headings."""
@@ -102,6 +103,8 @@ class Diagnosis(Display):
     """Whether it was compared with a reference."""
     parting: FirstDifference | None = None
     """Where it first differs from the reference; None if nowhere."""
+    differing: Sequence[str] = ()
+    """The settings in which its configuration differs from the reference's."""
     healthy: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -109,8 +112,18 @@ class Diagnosis(Display):
 
     def display_parts(self, width: int = 80) -> Iterator[Part]:
         """The verdict first, then what was looked at."""
-        if self.healthy:
+        tried = [one for one in self.measurement.toggles if one.answer != NOT_OFFERED]
+        if self.healthy and 2 * len(tried) < len(self.measurement.toggles):
+            many = f"{len(tried)} of {len(self.measurement.toggles)}"
+            yield Part(f"No fault was found, but only {many} checks could be made; see what is not offered.", "yellow")
+        elif self.healthy:
             yield Part("No fault was found in the code around this model. If it fails, it is the model.", "green")
+        elif self.differing and not self.measurement.faults:
+            yield Part(
+                "These are two different models: each does what its own configuration asks for, and the configurations "
+                f"differ. {'; '.join(self.differing[:5])}.",
+                "red",
+            )
         else:
             yield Part("The code around this model is wrong.", "red")
         if self.compared:
@@ -128,4 +141,5 @@ class Diagnosis(Display):
     def plain(self) -> dict[str, object]:
         """The verdict and what was looked at."""
         parting = None if self.parting is None else self.parting.plain()
-        return {"healthy": self.healthy, "parting": parting, **self.measurement.plain()}
+        told = {"healthy": self.healthy, "parting": parting, "differing": list(self.differing)}
+        return {**told, **self.measurement.plain()}

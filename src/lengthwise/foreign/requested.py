@@ -80,6 +80,32 @@ def compare_with_configuration(found: ModelEncodings, model: nn.Module) -> list[
     return [Mismatch(ranges(own), *line) for line, own in by_text.items()]
 
 
+_NAMING = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures", "use_cache")
+
+
+def differing_settings(port: nn.Module, reference: nn.Module) -> list[str]:
+    """Return the settings in which the configurations of two models differ, but for names and versions."""
+    both = [_flat(getattr(model, "config", None)) for model in (port, reference)]
+    names = [name for name in dict.fromkeys((*both[0], *both[1])) if both[0].get(name) != both[1].get(name)]
+    return [f"{name}: {both[0].get(name)}, in the reference {both[1].get(name)}" for name in names]
+
+
+def _flat(config: Any) -> dict[str, Any]:  # noqa: ANN401
+    """The settings of a configuration, those inside a setting as `outer.inner`."""
+    if not hasattr(config, "to_dict"):
+        return {}
+    flat: dict[str, Any] = {}
+    waiting = [("", config.to_dict())]
+    while waiting:
+        before, own = waiting.pop(0)
+        for name, value in own.items():
+            if isinstance(value, dict):
+                waiting.append((f"{before}{name}.", value))
+            elif name not in _NAMING:
+                flat[f"{before}{name}"] = value
+    return flat
+
+
 def request(config: Any, number: int) -> Request:  # noqa: ANN401 (configurations have no common type)
     """Return what a configuration asks for in a layer."""
     config = getattr(config, "text_config", None) or config

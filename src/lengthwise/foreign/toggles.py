@@ -57,12 +57,14 @@ class Toggle:
     quantity: str = "logits"
     """What was compared."""
 
-    def sentence(self) -> str:
-        """Say what is wrong."""
+    def sentence(self, follows: bool = False) -> str:
+        """Say what is wrong; or that it follows from a configuration that is not in force, as stated before."""
         size = {
             "logits": f": logits change by {self.change:.2g} standard deviations",
             "keys": f": keys change by {self.change:.0%}",
         }.get(self.quantity, "")
+        if follows:
+            return f"{self.name}: {self.case}{size}. This follows from the line above: only the configuration is saved."
         return f"{self.name}: {self.case}{size}. A public bug with this symptom: {self.resembles}."
 
     def plain(self) -> dict[str, object]:

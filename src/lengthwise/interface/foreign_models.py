@@ -138,6 +138,7 @@ def doctor(
     """
     from lengthwise.foreign.doctor import first_difference
     from lengthwise.foreign.measurement import Diagnosis
+    from lengthwise.foreign.requested import differing_settings
 
     loaded = _loaded(model, attention)
     with _unchanged(loaded), progress() as say:
@@ -147,7 +148,7 @@ def doctor(
         reference = _loaded(against, attention)
         say("comparing with the reference, layer by layer")
         with _unchanged(reference):
-            return Diagnosis(found, True, first_difference(loaded, reference))
+            return Diagnosis(found, True, first_difference(loaded, reference), differing_settings(loaded, reference))
 
 
 def _written(found: Measurement, name: str, to: Path) -> Measurement:

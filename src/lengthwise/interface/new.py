@@ -12,7 +12,7 @@ from lengthwise.display import Display, Part
 from lengthwise.spec import SpecError, did_you_mean
 
 _COMMANDS = {
-    "encoding": ("lengthwise verify {spec}", "lengthwise compare copy:variant=same --encodings {spec},nope,rope"),
+    "encoding": ("lengthwise verify {spec}", "lengthwise compare addition --encodings {spec},nope,rope"),
     "task": ("lengthwise show {spec}", "lengthwise audit {spec}", "lengthwise compare {spec} --encodings nope,rope"),
 }
 

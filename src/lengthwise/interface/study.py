@@ -81,12 +81,18 @@ class Study:
         model: str | Sequence[str] = "laptop",
         training: str | Sequence[str] = "laptop",
         seeds: int | Sequence[int] = 3,
+        lr: Sequence[float] | None = None,
+        blind: bool = False,
         name: str = "study",
         question: str = "",
         threads: int = 1,
         dtype: Dtype = "auto",
     ) -> None:
-        """Each of task, encoding, positions, model and training is one value or a list of values to vary."""
+        """Each of task, encoding, positions, model and training is one value or a list of values to vary.
+
+        Of the learning rates `lr` one is chosen for each encoding and task, at seen lengths; without them training has
+        its own. A `blind` study shows unseen lengths only after its last run.
+        """
         axes: dict[str, list[str]] = {
             "task": names_of(task, TASKS),
             "encoding": names_of(encoding, ENCODINGS),
@@ -104,7 +110,10 @@ class Study:
             "vary": varied,
             "seeds": seeds if isinstance(seeds, int) else list(seeds),
             "resources": {"threads": threads},
+            "blind": blind,
         }
+        if lr is not None:
+            content["lr"] = {"choose": list(lr)}
         self.planned = self.before_adding = Planned(with_dtype(StudyFile.of(content, "the study"), dtype))
         self.source = ""
         """The file or recipe from which the study was read."""
@@ -332,6 +341,7 @@ class Study:
         """Return the rows of all finished runs and evaluations, in the store and in the bundle."""
         from lengthwise.reporting.findings import refuse_if_blind, rows_of
 
+        self._refuse_if_blind_elsewhere(store)
         known = self._status(store)
         refuse_if_blind(self.file, len(known.missing) + len(known.running) + known.waiting)
         items = [item for item in known.items if item.kind != "tuning"]
@@ -339,6 +349,16 @@ class Study:
         if not found.height:
             raise self._nothing_done(store)
         return found
+
+    def _refuse_if_blind_elsewhere(self, store: str | None) -> None:
+        """Refuse a part of a blind study whose other tasks are not done; added encodings need not do those."""
+        from lengthwise.reporting.findings import refuse_if_blind
+
+        if self.file.blind and self.tasks is not None:
+            bundle = self._bundle(use_committed=True)
+            whole = Planned(self.before_adding.study)
+            found = status(whole, Store(store or self.store), None if bundle is None else bundle.summaries)
+            refuse_if_blind(self.file, len(found.missing) + len(found.running) + found.waiting)
 
     def _nothing_done(self, store: str | None) -> SpecError:
         again = f"lengthwise study run {self.source}" if self.source else "run() on it"
@@ -388,6 +408,7 @@ class Study:
         """Gather all results for a report; `more_seeds_advice` is the advice it prints for getting more seeds."""
         from lengthwise.reporting.findings import collect_findings
 
+        self._refuse_if_blind_elsewhere(store)
         return collect_findings(
             self.planned,
             Store(store or self.store),

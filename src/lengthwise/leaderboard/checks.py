@@ -30,6 +30,8 @@ from lengthwise.task.sets import VERSION
 
 def static_mistakes(entry: Entry) -> list[str]:
     """Return what is wrong with an entry, without executing its code: files, card, ids, seeds, rates, rows."""
+    if entry.unfinished:
+        return ["it has no results yet; lengthwise leaderboard submit, with the same options, goes on where it stopped"]
     try:
         return [*_files(entry), *_runs(entry), *_rows(entry)]
     except (SpecError, Damaged) as error:

@@ -105,6 +105,11 @@ class Entry:
         """The name of its folder."""
         return self.folder.resolve().name
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether its runs were begun and have no results yet."""
+        return not (self.folder / "bundle.json").exists()
+
     @cached_property
     def card(self) -> Card:
         """Its card."""
@@ -196,6 +201,7 @@ class _EntryPlanned(Planned):
 
 
 def read_entries(root: Path) -> list[Entry]:
-    """Return the entries in a folder, by name."""
+    """Return the entries in a folder, by name; without those whose runs are not finished."""
     study = StudyFile.read(STUDY)
-    return [Entry(one, study) for one in sorted(root.iterdir()) if (one / "card.yaml").is_file()]
+    found = [Entry(one, study) for one in sorted(root.iterdir()) if (one / "card.yaml").is_file()]
+    return [entry for entry in found if not entry.unfinished]

@@ -76,7 +76,7 @@ class Tables(Comparisons):
         parts = []
         for (task, name), trained in self.numbers.trained.items():
             seen = self.numbers.seen[task, name].median.value if (task, name) in self.numbers.seen else None
-            if seen is not None and trained - seen > BY_HEART:
+            if seen is not None and trained - seen > BY_HEART and trained > 0.5:  # else nothing was learned in any way
                 where = f"{self.found.label(name)} on {self.found.short(task)}"
                 parts.append(f"{where} {format_number(trained, 2)} and {format_number(seen, 2)}")
         return ", ".join(sorted(parts)[:8]) + (", ..." if len(parts) > 8 else "")

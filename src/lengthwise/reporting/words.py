@@ -106,7 +106,7 @@ def _cell(numbers: Numbers, task: str, name: str) -> str:
     one = numbers.cells[task, name].median
     if one.level is None:
         return f"{format_number(one.value)} ({one.words})"
-    return f"{format_estimate(one)} (median of {one.n} seeds, {100 * one.level:.4g} %)"
+    return f"{format_estimate(one)} (median of {one.n} seeds, {100 * one.level:.4g} % interval)"
 
 
 def _pair(found: Findings, one: TaskDifference) -> str:

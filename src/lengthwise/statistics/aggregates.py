@@ -128,6 +128,8 @@ class TaskDifference:
             return "not settled: there is one seed" if self.median.n == 1 else f"not settled: {self.median.words}"
         if self.settled:
             return f"settled: all {len(self.differences)} seeds agree" if self.seeds_agree else "settled"
+        if self.differences and not any(self.differences):
+            return "no difference in any seed"
         if not self.seeds_agree:
             return "not settled: the seeds disagree"
         smallest = min(abs(one) for one in self.differences)
