@@ -329,7 +329,7 @@ class Store:
         self.check(state.done)
         answers = [[table] for table in self.wrong_answers_and_outcomes(sorted(state.done))]
         wanted, diverged = sorted(state.done - self.damaged.keys()), self.diverged(state.failed)
-        if not wanted:
+        if not wanted and (bundle is None or not {*bundle.lines} & (keys if keys is not None else {*bundle.lines})):
             raise SpecError(f"nothing of it is done in {self}; there is nothing to export")
         lines = []
         for key, told in sorted(diverged.items()):  # diverged runs are results too
