@@ -84,7 +84,7 @@ def prepare_corpus(
     >>> Path("texts").mkdir()
     >>> for n in range(40):
     ...     _ = Path(f"texts/{n}.txt").write_text(f"document {n} says {n * n}. " * 50)
-    >>> corpus = prepare_corpus("texts", "corpus", vocabulary=300, test=0.2, validation=0.2, ray=False)
+    >>> corpus = prepare_corpus("texts", "my-corpus", vocabulary=300, test=0.2, validation=0.2, ray=False)
     """
     from lengthwise.corpora.prepare import prepare
 
