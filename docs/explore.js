@@ -18,8 +18,10 @@ function median(values) {
   return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
 }
 
-// The largest tested length at which a run holds, there and at every shorter unseen length.
+// The largest tested length at which a run holds, there and at every shorter unseen length; 0 if it did not learn the seen ones.
 function reach(task, run, threshold) {
+  const seen = run.filter((value, i) => value !== null && task.lengths[i] <= task.trained);
+  if (seen.length && seen.reduce((a, b) => a + b, 0) / seen.length < 0.95) return 0;
   let found = task.trained;
   for (let i = 0; i < task.lengths.length; i++) {
     if (task.lengths[i] <= task.trained) continue;
@@ -84,7 +86,7 @@ function explore(root, data) {
         const mark = document.createElement("span");
         mark.className = "mark";
         mark.style.background = chosen().colours[name];
-        label.append(box, mark, ` ${name}`);
+        label.append(box, mark, ` ${chosen().names[name] || name}`);
         return label;
       }),
     );
@@ -112,13 +114,14 @@ function explore(root, data) {
       const middle = known.map(([length, v]) => [place.x(length), place.y(median(v))]);
       svg.append(element("path", { d: path(middle), fill: "none", stroke: colour, "stroke-width": 2 }));
       const reaches = runs.map((run) => reach(own, run, level));
-      lines.push([name, median(reaches), Math.min(...reaches), Math.max(...reaches), runs.length]);
+      lines.push([own.names[name] || name, median(reaches), Math.min(...reaches), Math.max(...reaches), runs.length]);
     });
     lines.sort((a, b) => b[1] - a[1]);
     root.querySelector("tbody").replaceChildren(
       ...lines.map((line) => {
         const row = document.createElement("tr");
-        row.append(...line.map((value) => Object.assign(document.createElement("td"), { textContent: value })));
+        const words = line.map((value, k) => (k && k < 4 && !value ? "not learned" : k > 1 && k < 4 && line[4] === 1 ? "one seed" : value));
+        row.append(...words.map((textContent) => Object.assign(document.createElement("td"), { textContent })));
         return row;
       }),
     );

@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from math import pi
 from pathlib import Path
 
 import typer.main
@@ -86,6 +87,17 @@ FIRST_SHOWN = ("nope", "t5", "alibi", "rope", "sinusoidal")
 """The encodings that it shows at first, where a study has them."""
 
 
+def by_period(label: str) -> str:
+    """The name of an arm of the studies of frequencies by the period of what turns; empty for any other."""
+    found = re.fullmatch(
+        r"RoPE(?: factor=(?P<factor>[\d.]+))?(?P<one> fraction=0.125)?(?: scaling=linear)?(?P<all> theta=1.0)?", label
+    )
+    if found is None or not (found["one"] or found["all"]):
+        return ""
+    period = 2 * pi * float(found["factor"] or 1)
+    return f"{'one pair' if found['one'] else 'all pairs'}, period {period:,.{0 if period > 10 else 1}f}"
+
+
 def explored_rows() -> str:
     """The rows of the interactive page, as a script: accuracy by study, task, encoding, seed and length."""
     found = {}
@@ -100,6 +112,7 @@ def explored_rows() -> str:
             labels = {encoding: results.label(encoding) for encoding in results.encodings}
             for encoding, seed, length, accuracy in cells.select("encoding", "seed", "length", "accuracy").iter_rows():
                 runs.setdefault(results.label(encoding), {}).setdefault(seed, {})[length] = round(accuracy, 3)
+            known = [label for encoding, label in labels.items() if encoding in FIRST_SHOWN and label in runs]
             tasks[task] = {
                 "trained": results.trained[task][0],
                 "lengths": lengths,
@@ -108,8 +121,9 @@ def explored_rows() -> str:
                     for label in labels.values()
                     if label in runs
                 },
+                "names": {label: named for label in labels.values() if (named := by_period(label))},
                 "colours": {label: colour(encoding) for encoding, label in labels.items() if label in runs},
-                "shown": [label for encoding, label in labels.items() if encoding in FIRST_SHOWN] or [*runs][:6],
+                "shown": known if len(known) > 2 else list(labels.values()),
             }
         found[name] = {"question": study.file.question, "tasks": tasks}
     return f"window.LENGTHWISE_ROWS = {json.dumps(found, separators=(',', ':'))};\n"
@@ -145,7 +159,7 @@ def executed_notebook(path: Path) -> tuple[str, dict[str, bytes]]:
     text, resources = MarkdownExporter().from_notebook_node(
         notebook, {"unique_key": path.stem, "output_files_dir": f"{path.stem}-files"}
     )
-    return text.replace(".ipynb)", ".md)"), resources["outputs"]
+    return f"{text.replace('.ipynb)', '.md)')}\n[Download this notebook]({path.name}).\n", resources["outputs"]
 
 
 def linked(text: str, source: str, target: str) -> str:
@@ -188,7 +202,6 @@ def build(to: Path) -> str:
             for name, data in figures.items():
                 (path.parent / name).parent.mkdir(exist_ok=True)
                 (path.parent / name).write_bytes(data)
-            path.unlink()
         settings = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
         settings["plugins"][1]["mkdocstrings"]["handlers"]["python"]["paths"] = [str(ROOT / "src")]
         settings["plugins"][1]["mkdocstrings"]["handlers"]["python"]["options"]["extensions"] = [
