@@ -1,6 +1,8 @@
 """`lengthwise bench encodings`: turns, ratios, memory, and cases that would not end."""
 
 import json
+import subprocess
+import sys
 from dataclasses import fields
 
 import pytest
@@ -164,3 +166,16 @@ def test_mistakes_on_the_command_line_are_told():
         done = CliRunner().invoke(app, ["bench", "encodings", *arguments])
         assert isinstance(done.exception, SpecError)
         assert message in str(done.exception)
+
+
+@pytest.mark.slow
+def test_a_script_without_a_guard_is_not_run_again_to_measure_memory(tmp_path):
+    (tmp_path / "script.py").write_text(
+        "import lengthwise as lw\n"
+        "print('begins')\n"
+        "rows = lw.bench('rope', [16], repeat=1, batch=1).rows\n"
+        "print([row.peak_mib is not None for row in rows], [row.skipped for row in rows])\n"
+    )
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "RuntimeError" not in done.stderr, done.stderr
+    assert done.stdout.count("begins") == 1 and "False" not in done.stdout, done.stdout

@@ -9,7 +9,7 @@ Legend of shape suffixes: `lengthwise.encoding` and `lengthwise.model`.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 import torch
@@ -30,7 +30,7 @@ from lengthwise.conformance.subject import Subject
 from lengthwise.encoding.base import Encoding
 from lengthwise.spec import Spec, SpecError, did_you_mean, suggests
 
-__all__ = ["CHECKS", "Check", "Report", "Result", "assert_conforms", "checks", "verify"]
+__all__ = ["CHECKS", "Check", "Report", "Result", "assert_conforms", "checks", "refuse_nonconforming", "verify"]
 
 
 def checks() -> dict[str, str]:
@@ -116,3 +116,10 @@ def assert_conforms(
     if report.failed:
         count = f"{len(report.failed)} check{'' if len(report.failed) == 1 else 's'}"
         raise AssertionError(f"{report.encoding} fails {count}\n{report}")
+
+
+def refuse_nonconforming(spec: Spec, on_progress: Callable[[str], None], cure: str = "") -> None:
+    """Raise if an encoding fails a check, before anything is trained with it; `cure` says what else to do."""
+    on_progress(f"verifying {spec}")
+    if (found := verify(spec)).failed:
+        raise SpecError(f"{spec} does not conform, so it is not trained:\n{found}{cure}")

@@ -167,7 +167,7 @@ def submit_entry(
 
     >>> submit_entry("my_pe.py:MyPe", authors="A. Student")
     """
-    from lengthwise.conformance import verify
+    from lengthwise.conformance import refuse_nonconforming
     from lengthwise.interface.timing import bench
     from lengthwise.leaderboard.checks import extra_parameters
     from lengthwise.leaderboard.source import source_mistakes
@@ -190,9 +190,7 @@ def submit_entry(
     card["encoding"] = str(replace(spec, name=f"{ENCODING_FILE}:{cls}") if own else spec)
     first = Card.of(card, "the card")  # a mistake is named before anything is run
     with progress(say) as tell:
-        tell(f"verifying {spec}")
-        if (found := verify(spec)).failed:
-            raise SpecError(f"{spec} does not conform, so it is not trained:\n{found}")
+        refuse_nonconforming(spec, tell)
         folder.mkdir(parents=True, exist_ok=True)
         if own:
             _copy(Path(file), folder / ENCODING_FILE)

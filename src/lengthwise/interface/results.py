@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lengthwise.display import Display, Part
-from lengthwise.folder import publishable
+from lengthwise.folder import OUTPUT, publishable
 from lengthwise.progress import Say, progress
 from lengthwise.spec import Spec, SpecError
 from lengthwise.study.add import RerunComparison, ResultsCheck
@@ -332,6 +332,17 @@ class StudyReport(Display):
         return self.page.html()
 
 
+def written_page(page: Page | ContextPage, to: str | Path, pdf: bool = False, latex: bool = False) -> StudyReport:
+    """Write a page with its figures to a folder, and return the report."""
+    where = Path(to)
+    files = page.write(where, pdf=pdf)
+    if latex:
+        from lengthwise.reporting.latex import write_latex_tables
+
+        files += write_latex_tables(page, where)
+    return StudyReport(page, where / "index.html", files)
+
+
 @dataclass(frozen=True, repr=False)
 class StudyResult(Display):
     """What a call of `Study.run` came to."""
@@ -367,4 +378,5 @@ class StudyResult(Display):
             found = self.study.findings(
                 self.store, failed=self.tally.failed, rerun_comparison=self.guard, use_committed=False
             )
-            return self.study.write_page(page_of(found, reproducing_commands(self.study, self.store)), to)
+            where = to or OUTPUT / f"report-{self.study.name}"
+            return written_page(page_of(found, reproducing_commands(self.study, self.store)), where)

@@ -21,6 +21,7 @@ from lengthwise.interface.results import (
     done_count_text,
     page_of,
     reproducing_commands,
+    written_page,
 )
 from lengthwise.loading import names_of
 from lengthwise.progress import Say, progress
@@ -46,7 +47,7 @@ from lengthwise.study.file import StudyFile
 from lengthwise.study.launch import ExecutorName, PlanSubset, drive, rerun_some
 from lengthwise.study.plan import Item, Planned
 from lengthwise.study.proof import check_only_encoding_differs
-from lengthwise.study.status import Status, status
+from lengthwise.study.status import Status, refuse_if_blind, status
 from lengthwise.study.store import Store
 from lengthwise.task import TASKS
 from lengthwise.training.settings import Dtype
@@ -56,9 +57,7 @@ if TYPE_CHECKING:
 
     from lengthwise.encoding.base import Encoding
     from lengthwise.encoding.positions import Positions
-    from lengthwise.reporting.contexts import ContextPage
     from lengthwise.reporting.findings import Findings
-    from lengthwise.reporting.page import Page
     from lengthwise.task.base import Task
 
 Named = str | Mapping[str, object] | Spec
@@ -223,16 +222,11 @@ class Study:
 
     def cost(self, on: str = "here", workers: int | None = None, say: Say | None = None) -> StudyCost:
         """Estimate the cost: FLOPs, tokens, memory, disk and hours, on this machine or e.g. an `a100`."""
-        from lengthwise.study.cost import Cost, ThisMachine, accelerator, run_cost, total_cost
+        from lengthwise.study.cost import ThisMachine, accelerator, study_costs, total_cost
 
-        kinds: dict[tuple[str, str], list[Cost]] = {}
         with progress(say) as tell:
             machine = ThisMachine(self.file.resources.threads, tell) if on == "here" else accelerator(on)
-            tuning = [run_cost(item.plan, machine) for tried in self.planned.tuning.values() for item in tried]
-            for point in self.planned.points:
-                tell(f"counting {point.task} with {point.encoding}")
-                name = point.encoding if point.start is None else f"{point.encoding} stage {point.stage}"
-                kinds.setdefault((point.task, name), []).append(run_cost(self.planned.plan(point), machine))
+            kinds, tuning = study_costs(self.planned, machine, tell)
         many = workers or ((os.cpu_count() or 1) if on == "here" else 1)
         runs = [one for listed in kinds.values() for one in listed]
         return StudyCost(self.name, on, many, kinds, tuning, total_cost([*tuning, *runs], many))
@@ -278,12 +272,9 @@ class Study:
         """Raise if an added encoding from outside the package fails the conformance tests."""
         added = (spec for text in self.add for spec in parse_specs(text))
         for spec in dict.fromkeys(spec for spec in added if spec.name not in ENCODINGS):
-            from lengthwise.conformance import verify  # takes a second to import, and most studies add none
+            from lengthwise.conformance import refuse_nonconforming  # a second to import, and most studies add none
 
-            tell(f"verifying {spec}")
-            if (found := verify(spec)).failed:
-                told = f"{spec} does not conform, so it is not trained:\n{found}\n"
-                raise SpecError(f"{told}mend it, or skip the check (verify=False, --skip-verify)")
+            refuse_nonconforming(spec, tell, "\nmend it, or skip the check (verify=False, --skip-verify)")
 
     def _guard_status(self, store: str | None) -> Status | None:
         """Return the status of the committed runs that are rerun as a check; None if there are none to rerun."""
@@ -339,26 +330,21 @@ class Study:
 
     def rows(self, store: str | None = None, say: Say | None = None) -> pl.DataFrame:
         """Return the rows of all finished runs and evaluations, in the store and in the bundle."""
-        from lengthwise.reporting.findings import refuse_if_blind, rows_of
+        from lengthwise.reporting.findings import rows_of
 
-        self._refuse_if_blind_elsewhere(store)
-        known = self._status(store)
-        refuse_if_blind(self.file, len(known.missing) + len(known.running) + known.waiting)
-        items = [item for item in known.items if item.kind != "tuning"]
+        self._refuse_if_blind(store)
+        items = [item for item in self.items(store) if item.kind != "tuning"]
         found = rows_of(items, Store(store or self.store), self._bundle(), say)
         if not found.height:
             raise self._nothing_done(store)
         return found
 
-    def _refuse_if_blind_elsewhere(self, store: str | None) -> None:
-        """Refuse a part of a blind study whose other tasks are not done; added encodings need not do those."""
-        from lengthwise.reporting.findings import refuse_if_blind
-
-        if self.file.blind and self.tasks is not None:
-            bundle = self._bundle(use_committed=True)
-            whole = Planned(self.before_adding.study)
-            found = status(whole, Store(store or self.store), None if bundle is None else bundle.summaries)
-            refuse_if_blind(self.file, len(found.missing) + len(found.running) + found.waiting)
+    def _refuse_if_blind(self, store: str | None) -> None:
+        """Refuse a blind study, or a part of one, while runs are left; added encodings need not do other tasks."""
+        bundle = self._bundle(use_committed=True)
+        given = None if bundle is None else bundle.summaries
+        for planned in (self.planned, Planned(self.before_adding.study)) if self.file.blind else ():
+            refuse_if_blind(self.file, status(planned, Store(store or self.store), given).left)
 
     def _nothing_done(self, store: str | None) -> SpecError:
         again = f"lengthwise study run {self.source}" if self.source else "run() on it"
@@ -382,19 +368,7 @@ class Study:
             found = self.findings(store, say=tell)
             tell("computing intervals and drawing")
             page = page_of(found, reproducing_commands(self, store))
-            return self.write_page(page, to, pdf, latex) if write else StudyReport(page)
-
-    def write_page(
-        self, page: Page | ContextPage, to: str | Path | None = None, pdf: bool = False, latex: bool = False
-    ) -> StudyReport:
-        """Write a page with its figures to a folder, and return the report."""
-        where = Path(to) if to is not None else OUTPUT / f"report-{self.name}"
-        files = page.write(where, pdf=pdf)
-        if latex:
-            from lengthwise.reporting.latex import write_latex_tables as tables
-
-            files += tables(page, where)
-        return StudyReport(page, where / "index.html", files)
+            return written_page(page, to or OUTPUT / f"report-{self.name}", pdf, latex) if write else StudyReport(page)
 
     def findings(
         self,
@@ -408,7 +382,7 @@ class Study:
         """Gather all results for a report; `more_seeds_advice` is the advice it prints for getting more seeds."""
         from lengthwise.reporting.findings import collect_findings
 
-        self._refuse_if_blind_elsewhere(store)
+        self._refuse_if_blind(store)
         return collect_findings(
             self.planned,
             Store(store or self.store),

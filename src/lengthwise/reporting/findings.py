@@ -17,6 +17,7 @@ from lengthwise.statistics.table import score_table
 from lengthwise.study.bundle import Bundle
 from lengthwise.study.plan import GridPoint, Item, LearningRateChoice, Planned, failed_before
 from lengthwise.study.proof import OnlyEncodingDiffersResult, check_only_encoding_differs
+from lengthwise.study.status import refuse_if_blind
 from lengthwise.study.store import Store
 from lengthwise.training.health import Diverged
 
@@ -272,15 +273,6 @@ def collect_findings(
         **({} if more_seeds_advice is None else {"more": more_seeds_advice}),
         sources={str(one): len(own) for one, own in ((store, mine), (bundle and bundle.folder, theirs)) if own},
     )
-
-
-def refuse_if_blind(study: StudyFile, left: int) -> None:
-    """Raise if a study hides its unseen lengths until its last run has ended, and `left` runs have not."""
-    if study.blind and left:
-        raise SpecError(
-            f"{study.name} is blind until its last run has ended, and {left} are left: its results at unseen lengths "
-            f"are not shown before. lengthwise study status {study.name} --learned shows the seen lengths"
-        )
 
 
 def rows_of(

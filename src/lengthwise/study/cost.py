@@ -7,7 +7,7 @@ Counts do not depend on the seed and are cached: 10,000 runs of 100 kinds take a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
@@ -33,6 +33,7 @@ from lengthwise.study.machines import ACCELERATORS, Accelerator, ThisMachine, ac
 if TYPE_CHECKING:
     from lengthwise.model import DecoderConfig
     from lengthwise.run import Plan
+    from lengthwise.study.plan import Planned
     from lengthwise.training.settings import Training
 
 __all__ = [
@@ -96,6 +97,19 @@ class Total:
     """Device hours."""
     wall_hours: float
     """Wall-clock hours with the given number of parallel runs."""
+
+
+def study_costs(
+    planned: Planned, machine: Accelerator | ThisMachine, on_progress: Callable[[str], None]
+) -> tuple[dict[tuple[str, str], list[Cost]], list[Cost]]:
+    """The cost of each run by task and encoding, and of the tuning runs."""
+    kinds: dict[tuple[str, str], list[Cost]] = {}
+    tuning = [run_cost(item.plan, machine) for tried in planned.tuning.values() for item in tried]
+    for point in planned.points:
+        on_progress(f"counting {point.task} with {point.encoding}")
+        name = point.encoding if point.start is None else f"{point.encoding} stage {point.stage}"
+        kinds.setdefault((point.task, name), []).append(run_cost(planned.plan(point), machine))
+    return kinds, tuning
 
 
 def total_cost(costs: Iterable[Cost], parallel_runs: int = 1) -> Total:

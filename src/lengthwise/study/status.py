@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lengthwise.run.owner import describe_owner, owner_is_dead
+from lengthwise.spec import SpecError
+from lengthwise.study.file import StudyFile
 from lengthwise.study.plan import Item, LearningRateChoice, Planned, failed_before, runs_without_weights
 from lengthwise.study.store import Store
 
@@ -33,6 +35,11 @@ class Status:
     """All known items."""
 
     @property
+    def left(self) -> int:
+        """How many runs are missing, running or not known yet."""
+        return len(self.missing) + len(self.running) + self.waiting
+
+    @property
     def ended(self) -> bool:
         """Whether nothing runs, waits or is missing."""
         return not (self.running or self.missing or self.waiting)
@@ -48,6 +55,15 @@ class Status:
         if self.seconds is None or not self.running:
             return None
         return self.seconds * (self.total - len(self.done) - len(self.failed)) / len(self.running)
+
+
+def refuse_if_blind(study: StudyFile, left: int) -> None:
+    """Raise if a study hides its unseen lengths until its last run has ended, and `left` runs have not."""
+    if study.blind and left:
+        raise SpecError(
+            f"{study.name} is blind until its last run has ended, and {left} are left: its results at unseen lengths "
+            f"are not shown before. lengthwise study status {study.name} --learned shows the seen lengths"
+        )
 
 
 _SAMPLED = 64

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gc
+import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import ModuleType
 
 from lengthwise.spec import SpecError, one_line
 from lengthwise.timing.work import Setting, Work
@@ -35,7 +38,8 @@ def run_in_new_process(setting: Setting, threads: int, seconds_limit: float) -> 
     context.set_forkserver_preload(["lengthwise.timing.work", "torch._dynamo"])
     here, there = context.Pipe(duplex=False)
     child = context.Process(target=_child, args=(there, setting, threads), daemon=True)
-    child.start()
+    with _without_main():
+        child.start()
     there.close()
     try:
         if not here.poll(seconds_limit):
@@ -48,6 +52,17 @@ def run_in_new_process(setting: Setting, threads: int, seconds_limit: float) -> 
         child.kill()
         child.join()
         here.close()
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Let a new process not import the script that started this one, which may have no `__main__` guard."""
+    own = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = own
 
 
 def _child(there: Connection, setting: Setting, threads: int) -> None:
