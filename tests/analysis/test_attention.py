@@ -233,7 +233,7 @@ print(status("VmHWM"), float(heads.mean_LH("entropy").mean()))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.evidence  # CI has two models of 4,096 tokens
 @pytest.mark.parametrize("name", ["t5"])  # with a bias besides: the others need less
 def test_8192_tokens_4_layers_4_heads_in_less_than_two_gigabytes(name, figure):
     run = subprocess.run(
