@@ -68,6 +68,16 @@ def test_a_batch_is_found_without_those_before_it(corpus):
     assert not torch.equal(late.own.ids_BT, other.own.ids_BT)
 
 
+def test_a_study_of_texts_is_planned_without_the_library_of_tokenizers(monkeypatch):
+    """As where lengthwise is installed without extras: `study list` reads every recipe."""
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    task = build_task("text:path=context-corpus:longest=128")
+    assert len(task.vocabulary) == 2048
+    assert lw.Study.read("context-masked").plan("nowhere").counts["runs"] == 12
+    with pytest.raises(SpecError, match=r"^a corpus needs an extra: pip install"):
+        _ = task.vocabulary.symbols
+
+
 def test_each_random_stream_decides_one_thing(corpus):
     """The order of the rows, and what is hidden from a masked language model."""
     task, training = task_of(corpus, objective="masked"), training_preset(TRAINING)

@@ -101,6 +101,8 @@ class Tokenizer:
     def _tokenizer(self) -> Any:  # noqa: ANN401
         try:
             made = _library().Tokenizer.from_str(self.data.decode())
+        except SpecError:
+            raise
         except Exception as error:  # noqa: BLE001 (the library raises plain Exception)
             raise SpecError(f"the tokenizer cannot be read: {error}") from None
         made.no_truncation()

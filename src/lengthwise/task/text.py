@@ -39,15 +39,30 @@ class TextBlock(NamedTuple):
 
 
 class TextVocabulary:
-    """A corpus's tokenizer as the vocabulary of a task."""
+    """A corpus's tokenizer as the vocabulary of a task; its size is known without the library that reads it."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self.tokenizer = tokenizer
-        self.symbols = tokenizer.symbols
-        self.pad = self.bos = self.eos = tokenizer.start
+    def __init__(self, corpus: Corpus) -> None:
+        self._corpus = corpus
 
     def __len__(self) -> int:
-        return len(self.symbols)
+        return self._corpus.record["vocabulary"]
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer."""
+        return self._corpus.tokenizer
+
+    @cached_property
+    def symbols(self) -> tuple[str, ...]:
+        """The tokens by id."""
+        return self.tokenizer.symbols
+
+    @property
+    def bos(self) -> int:
+        """The id of the token that begins a document; it also pads and ends."""
+        return self.tokenizer.start
+
+    pad = eos = bos
 
     def ids(self, symbols: Iterable[str]) -> list[int]:
         """Return the ids of symbols."""
@@ -161,7 +176,7 @@ class Text(Task):
     @cached_property
     def vocabulary(self) -> Any:  # noqa: ANN401 (the base class has a narrower type)
         """The corpus's tokenizer."""
-        return TextVocabulary(self.corpora[0].tokenizer)
+        return TextVocabulary(self.corpora[0])
 
     @property
     def symbols(self) -> tuple[str, ...]:
