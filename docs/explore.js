@@ -120,7 +120,9 @@ function explore(root, data) {
     root.querySelector("tbody").replaceChildren(
       ...lines.map((line) => {
         const row = document.createElement("tr");
-        const words = line.map((value, k) => (k && k < 4 && !value ? "not learned" : k > 1 && k < 4 && line[4] === 1 ? "one seed" : value));
+        const [name, middle, worst, best, seeds] = line;
+        const range = seeds === 1 ? ["one seed", "one seed"] : [worst || "not learned", best || "not learned"];
+        const words = [name, middle || "not learned", ...range, seeds];
         row.append(...words.map((textContent) => Object.assign(document.createElement("td"), { textContent })));
         return row;
       }),

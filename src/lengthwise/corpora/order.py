@@ -126,7 +126,7 @@ class Mixture:
 
     @property
     def without_repetition(self) -> int:
-        """So many rows from the first on are all different: whole periods, unless there is one corpus."""
+        """How many rows, counted from the first, have no row twice; whole thousands where corpora are mixed."""
         if len(self.parts) == 1:
             return self.parts[0].count
         periods = min(part.count // share for part, share in zip(self.parts, self.shares, strict=True))

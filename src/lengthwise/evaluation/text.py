@@ -108,7 +108,8 @@ def evaluate_language_model(
         within = [context for context in contexts if limit is None or context <= limit]
         if not within:
             raise SpecError(f"the encoding has {limit} positions, and no context that is asked for is within them")
-        usual, before = 4 * task.longest, max(*contexts, 4 * task.longest)
+        usual = 4 * task.longest
+        before = max(usual, *contexts)
         if before > usual:  # other documents and other targets: a curve of its own
             name = f"targets behind {before} tokens"
             marks["evaluation"] = name if marks["evaluation"] == AS_TRAINED else f"{marks['evaluation']}, {name}"

@@ -7,7 +7,7 @@ the way (a scaling that is not applied, a base that was not read) differs from t
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import log
 from typing import Any
@@ -80,29 +80,25 @@ def compare_with_configuration(found: ModelEncodings, model: nn.Module) -> list[
     return [Mismatch(ranges(own), *line) for line, own in by_text.items()]
 
 
-_NAMING = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures", "use_cache")
+_NOT_COMPARED = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures", "use_cache")
 
 
 def differing_settings(port: nn.Module, reference: nn.Module) -> list[str]:
     """Return the settings in which the configurations of two models differ, but for names and versions."""
-    both = [_flat(getattr(model, "config", None)) for model in (port, reference)]
+    configs = [getattr(model, "config", None) for model in (port, reference)]
+    both = [_flat(one.to_dict()) if hasattr(one, "to_dict") else {} for one in configs]
     names = [name for name in dict.fromkeys((*both[0], *both[1])) if both[0].get(name) != both[1].get(name)]
     return [f"{name}: {both[0].get(name)}, in the reference {both[1].get(name)}" for name in names]
 
 
-def _flat(config: Any) -> dict[str, Any]:  # noqa: ANN401
+def _flat(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     """The settings of a configuration, those inside a setting as `outer.inner`."""
-    if not hasattr(config, "to_dict"):
-        return {}
     flat: dict[str, Any] = {}
-    waiting = [("", config.to_dict())]
-    while waiting:
-        before, own = waiting.pop(0)
-        for name, value in own.items():
-            if isinstance(value, dict):
-                waiting.append((f"{before}{name}.", value))
-            elif name not in _NAMING:
-                flat[f"{before}{name}"] = value
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{before}{name}.")
+        elif name not in _NOT_COMPARED:
+            flat[f"{before}{name}"] = value
     return flat
 
 
