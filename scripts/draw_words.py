@@ -3,7 +3,7 @@
     python scripts/draw_words.py SEED              40 names of classes, functions and options, and 20 sentences
     python scripts/draw_words.py SEED --typed      the same, functions with their type annotations
 
-Draws with different seeds below 100 are disjoint: each takes its own part of one shuffled list.
+Draws with different seeds are disjoint, of names below 70: each takes its own part of one shuffled list.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ ROOT = Path(__file__).parents[1] / "src" / "lengthwise"
 NAMES, SENTENCES = 40, 20
 
 
-def _signature(node: ast.ClassDef | ast.FunctionDef, typed: bool) -> str:
-    """The parameters of a function; nothing for a class."""
+def _signature(node: ast.ClassDef | ast.FunctionDef, inside: str, typed: bool) -> str:
+    """The parameters of a function or method but for `self` and `cls`; nothing for a class."""
     if isinstance(node, ast.ClassDef):
         return ""
-    named = [one for one in (*node.args.args, *node.args.kwonlyargs) if one.arg not in {"self", "cls"}]
+    own = {"self", "cls"} if inside else set()
+    named = [one for one in (*node.args.args, *node.args.kwonlyargs) if one.arg not in own]
     shown = ", ".join(ast.unparse(one) if typed else one.arg for one in named)
     return f"({shown})" + (f" -> {ast.unparse(node.returns)}" if typed and node.returns is not None else "")
 
@@ -41,7 +42,7 @@ def drawn(typed: bool = False) -> tuple[list[str], list[str]]:
                 if not isinstance(node, ast.ClassDef | ast.FunctionDef) or node.name.startswith("_"):
                     continue
                 kind = "class" if isinstance(node, ast.ClassDef) else "method" if inside else "function"
-                names.add(f"{kind} {inside}{node.name}{_signature(node, typed)} (package {package})")
+                names.add(f"{kind} {inside}{node.name}{_signature(node, inside, typed)} (package {package})")
                 if isinstance(node, ast.FunctionDef):
                     options = [one.arg for one in node.args.kwonlyargs]
                     names |= {f"option {one} of {inside}{node.name}() (package {package})" for one in options}

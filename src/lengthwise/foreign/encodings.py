@@ -39,7 +39,7 @@ class Rotation:
         return "half" if len(apart) == 1 else "other"
 
     @property
-    def spread(self) -> int:
+    def frequency_lanes(self) -> int:
         """The lanes over which frequencies are spread: all of the head if lanes without rotation count too."""
         apart = self.pairs[0][1] - self.pairs[0][0]
         return 2 * apart if self.layout == "half" else 2 * len(self.pairs)
@@ -55,12 +55,14 @@ class Rotation:
         logs, few = [log(one) for one in self.frequencies], max(2, len(self.frequencies) // 4)
         if len(logs) < 2:
             return float("nan")
-        bases = [exp((part[0] - part[-1]) / (len(part) - 1) * self.spread / 2) for part in (logs[-few:], logs[:few])]
+        bases = [
+            exp((part[0] - part[-1]) / (len(part) - 1) * self.frequency_lanes / 2) for part in (logs[-few:], logs[:few])
+        ]
         return min(bases, key=lambda base: self._misfit(self._slowdown(base)))
 
     def _slowdown(self, base: float) -> list[float]:
         """Return by how much each pair is slower than with this base."""
-        return [base ** (-2 * n / self.spread) / one for n, one in enumerate(self.frequencies)]
+        return [base ** (-2 * n / self.frequency_lanes) / one for n, one in enumerate(self.frequencies)]
 
     def _misfit(self, slowdown: Sequence[float]) -> float:
         """Return how far slowdowns are from growing with the pair, as those of every known scaling do."""

@@ -215,7 +215,7 @@ class Study:
         runs = [{**item.point.labels(), "kind": item.kind, "run": item.key, "done": item.key in done} for item in items]
         if not self.file.then:
             runs = [{key: value for key, value in line.items() if key != "stage"} for line in runs]
-        compared = self.planned.runs_at_preset_rate(self.planned.points) if self.file.lr is not None else items
+        compared = self.planned.runs_at_preset_lr(self.planned.points) if self.file.lr is not None else items
         there = done_count_text(found, store or self.store, self.counted())
         proof, counts = check_only_encoding_differs(compared), self.planned.item_counts()
         return StudyPlan(self.file, runs, found.waiting, counts, proof, there, every)

@@ -230,7 +230,7 @@ def extra_parameters(entry: Entry) -> int:
 
 
 def _plan_by_task(planned: Planned) -> dict[Spec, Plan]:
-    return {item.plan.task_spec: item.plan for item in planned.runs_at_preset_rate(planned.points)}
+    return {item.plan.task_spec: item.plan for item in planned.runs_at_preset_lr(planned.points)}
 
 
 def _size(plan: Plan) -> int:

@@ -184,7 +184,7 @@ def distance_drawing(rows: Rows, task: str, short_task_name: str) -> Drawing:
     )
 
 
-def growth_drawing(rows: Rows, task: str, short_task_name: str) -> Drawing:
+def attention_by_length_drawing(rows: Rows, task: str, short_task_name: str) -> Drawing:
     """Draw entropy, weight on the first token and distance against length: mean over layers and heads, median seed."""
     import polars as pl
 
@@ -344,5 +344,5 @@ def attention_drawings(
             found.append(divergence_drawing(divergence_rows, task, name))
         if any(row["task"] == task for row in distance_rows):
             found.append(distance_drawing(distance_rows, task, name))
-            found.append(growth_drawing(head_rows, task, name))
+            found.append(attention_by_length_drawing(head_rows, task, name))
     return found

@@ -246,7 +246,7 @@ def collect_findings(
         tables.append(bundle.rows.filter(pl.col("run").is_in(theirs)))
     finished = {*mine, *theirs}
     items = [item for item in runs if item.key in finished]
-    wanted = [*runs, *planned.runs_at_preset_rate(waiting)]
+    wanted = [*runs, *planned.runs_at_preset_lr(waiting)]
     records = {key: record for key, record in records.items() if key in here}
     records |= {} if bundle is None else {key: bundle.records[key] for key in theirs}
     wrong, kinds = [_of(table, mine) for table in wrong], [_of(table, mine) for table in kinds]
@@ -264,7 +264,7 @@ def collect_findings(
         kinds=_together(kinds),
         choices=list(planned.learning_rate_choices(summaries).values()),
         proof=check_only_encoding_differs(
-            planned.runs_at_preset_rate(planned.points) if planned.study.lr is not None else runs
+            planned.runs_at_preset_lr(planned.points) if planned.study.lr is not None else runs
         ),
         failed={key: why for key, why in (failed or {}).items() if key not in diverged},
         diverged=diverged,

@@ -260,7 +260,7 @@ def intact_done_record(store: Folder, id: str) -> dict[str, Any] | None:
     try:
         return done_record(store, id)
     except Damaged as error:
-        set_aside(store, id, str(error))
+        mark_damaged(store, id, str(error))
         return None
 
 
@@ -272,7 +272,7 @@ def check_done_record(record: dict[str, Any], id: str, source: str) -> dict[str,
     return record
 
 
-def set_aside(store: Folder, id: str, why: str) -> None:
+def mark_damaged(store: Folder, id: str, why: str) -> None:
     """Declare a damaged run not done, so that it is made again; its record is kept in `damaged/`."""
     record = {"id": id, "why": one_line(why), "token": uuid.uuid4().hex}
     with suppress(SpecError):

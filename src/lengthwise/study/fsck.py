@@ -13,7 +13,7 @@ from lengthwise.checksums import Damaged, checksum, parsed, read_sealed, sealed
 from lengthwise.evaluation.rows import read_predictions, read_rows
 from lengthwise.folder import Folder, Missing
 from lengthwise.run.acquire import declare_finished, finished_attempt
-from lengthwise.run.lease import set_aside
+from lengthwise.run.lease import mark_damaged
 from lengthwise.run.run import attempts_of
 from lengthwise.spec import SpecError
 from lengthwise.study.bundle import Bundle
@@ -48,7 +48,7 @@ def _done(store: Store, repair: bool) -> Iterator[Damage]:
     damaged = dict(store.check(keys, every_file=True))
     for key, why in damaged.items():
         if repair:
-            set_aside(store.folder, key, why)
+            mark_damaged(store.folder, key, why)
         yield Damage(f"done/{key}", why, "set aside, so that the run is made again")
     for key, record in store.summaries(keys).items():
         if "files" not in record:
@@ -57,7 +57,7 @@ def _done(store: Store, repair: bool) -> Iterator[Damage]:
                 if repair:
                     _seal(store, key, attempt, record)
             except Damaged as error:
-                set_aside(store.folder, key, str(error))
+                mark_damaged(store.folder, key, str(error))
                 yield Damage(f"done/{key}", str(error), "set aside, so that the run is made again")
                 continue
             yield Damage(f"done/{key}", "there are no checksums: it is of an earlier version", "checksums are added")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 from typing import Any, Literal
 
-from lengthwise.run.lease import set_aside
+from lengthwise.run.lease import mark_damaged
 from lengthwise.run.stop import STOPPED, call_when_asked_to_stop
 from lengthwise.spec import SpecError
 from lengthwise.study.add import RerunComparison, choose_runs_to_rerun, compare_reruns, rerun_store
@@ -104,7 +104,7 @@ def drive(
 ) -> Tally:
     """Run what is missing and return the tally. `bundle_summaries` are of a bundle's runs, which count as done."""
     bundle_summaries = bundle_summaries or {}
-    _set_aside_damaged(store, status(planned, store, bundle_summaries).done if only_items is None else only_items)
+    _mark_damaged(store, status(planned, store, bundle_summaries).done if only_items is None else only_items)
     if only_items is None and not retry:
         found = status(planned, store, bundle_summaries)
         there = Tally(found.total, {item.key for item in found.done}, found.failed, waiting=found.waiting)
@@ -148,10 +148,10 @@ def _started_executor(
         raise KeyboardInterrupt from None
 
 
-def _set_aside_damaged(store: Store, items: Sequence[Item]) -> None:
+def _mark_damaged(store: Store, items: Sequence[Item]) -> None:
     """Declare finished runs with damaged files not done, so that they are made again."""
     for key, why in store.check(item.key for item in items).items():
-        set_aside(store.folder, key, why)
+        mark_damaged(store.folder, key, why)
     store.damaged.clear()
 
 
@@ -186,7 +186,7 @@ def _expected(planned: Planned, only_items: Sequence[Item] | None) -> Mapping[tu
     """Expected seconds of a run, by its configuration without the seed (`item_without_seed`)."""
     from lengthwise.study.cost import expected_seconds
 
-    items = list(only_items) if only_items is not None else planned.runs_at_preset_rate(planned.points)
+    items = list(only_items) if only_items is not None else planned.runs_at_preset_lr(planned.points)
     items += [] if only_items is not None else [item for tried in planned.tuning.values() for item in tried]
     known = expected_seconds([item.plan for item in items], planned.study.resources.threads)
     return {item_without_seed(item): known[item.key] for item in items}

@@ -295,7 +295,7 @@ class Planned:
                 found.append(Item(f"{plan.id}~{mark:08x}", "evaluation", point, plan, evaluation))
         return found, waiting
 
-    def runs_at_preset_rate(self, waiting: Iterable[GridPoint]) -> list[Item]:
+    def runs_at_preset_lr(self, waiting: Iterable[GridPoint]) -> list[Item]:
         """Return the runs of waiting points with their training preset's rate; all but the rate is final."""
         plans = [(point, self.plan(point)) for point in waiting]
         return [
