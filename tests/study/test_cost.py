@@ -222,7 +222,6 @@ RUN = """
 import json, sys, time
 import polars, torch
 from lengthwise.run import train
-torch.optim.AdamW([torch.zeros(1, requires_grad=True)])  # imports a good deal more
 began = time.monotonic()
 run = train(sys.argv[1], sys.argv[2], training=sys.argv[3], store=sys.argv[4], threads=1, quiet=True)
 whole = time.monotonic() - began

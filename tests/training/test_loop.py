@@ -1,6 +1,8 @@
 """The loop: schedules, gradients, streams, state."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import torch.nn.functional as F
 
 from lengthwise.encoding import ENCODINGS, build_positions
 from lengthwise.model import Decoder, preset
+from lengthwise.optimizer import AdamW
 from lengthwise.spec import SpecError
 from lengthwise.task import build_task
 from lengthwise.task.block import training_block
@@ -239,3 +242,25 @@ def test_tensorboard_hears_what_was_said(tmp_path):
     events = EventAccumulator(str(tmp_path / "run"))
     events.Reload()
     assert [(event.step, event.value) for event in events.Scalars("loss")] == [(0, 3.0), (1, 2.0), (2, 1.0)]
+
+
+def test_the_optimizer_is_pytorchs():
+    made = []
+    for cls in (AdamW, torch.optim.AdamW):
+        torch.manual_seed(0)
+        layer = torch.nn.Linear(5, 3)
+        optimizer = cls([{"params": [layer.weight], "weight_decay": 0.1}, {"params": [layer.bias]}], lr=0.1, fused=True)
+        for _ in range(3):
+            optimizer.zero_grad(set_to_none=True)
+            layer(torch.ones(2, 5)).square().sum().backward()
+            optimizer.step()
+        optimizer.load_state_dict(optimizer.state_dict())
+        made.append((*layer.parameters(), *(one["exp_avg"] for one in optimizer.state.values())))
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(*made, strict=True))
+
+
+@pytest.mark.slow
+def test_training_does_not_import_pytorchs_compiler():
+    code = "import sys; from tests.training.test_loop import loop; list(loop(steps=2));"
+    code += "sys.exit('torch._dynamo' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=False).returncode == 0

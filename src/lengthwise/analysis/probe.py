@@ -20,6 +20,7 @@ from torch import Tensor
 
 from lengthwise.analysis.documents import Document
 from lengthwise.analysis.states import TOKENS, Read, States, collect_states
+from lengthwise.optimizer import AdamW
 from lengthwise.spec import SpecError, digest
 
 RIDGE = 1e-6
@@ -63,7 +64,7 @@ def fit_mlp(states: Sequence[Tensor], position_N: Tensor, *, seed: object = 0, s
     up_MDF = torch.randn(width, HIDDEN, generator=stream).mul((2 / width) ** 0.5).repeat(many, 1, 1)
     down_MF1 = torch.randn(HIDDEN, 1, generator=stream).mul((2 / HIDDEN) ** 0.5).repeat(many, 1, 1)
     parameters = [up_MDF, up_MDF.new_zeros(many, 1, HIDDEN), down_MF1, up_MDF.new_zeros(many, 1, 1)]
-    optimizer = torch.optim.Adam(parameters, lr=RATE, fused=True)
+    optimizer = AdamW(parameters, lr=RATE, weight_decay=0.0, fused=True)
     for step in range(steps):
         optimizer.param_groups[0]["lr"] = RATE * (1 - step / steps)
         rows_N = torch.randint(len(y_N), (min(BATCH, len(y_N)),), generator=stream)

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from lengthwise.conformance.check import CheckCase, NotApplicable, check
 from lengthwise.conformance.subject import Subject
 from lengthwise.model import Decoder
+from lengthwise.optimizer import AdamW
 
 STEPS = 50
 """Updates, enough for Adam to move a parameter by fifty times the learning rate."""
@@ -49,7 +50,7 @@ class _Small:
 
     def train(self, rate: float) -> str | None:
         """Train; returns the first thing that was not finite, and the step."""
-        optimizer = torch.optim.AdamW(self.decoder.parameters(), lr=rate, weight_decay=0.0)
+        optimizer = AdamW(self.decoder.parameters(), lr=rate, weight_decay=0.0)
         for step in range(1, STEPS + 1):
             if (bad := self._computed(step)) is not None:
                 return f"{bad} at step {step}"

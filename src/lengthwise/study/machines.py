@@ -161,7 +161,6 @@ def accelerator(name: str) -> Accelerator:
 
 _IDLE = (
     "import torch, lengthwise.run, polars, safetensors.torch;"
-    "torch.optim.AdamW([torch.zeros(1, requires_grad=True)]);"  # imports a good deal more
     "print(next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')))"
 )
 

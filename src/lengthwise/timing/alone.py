@@ -33,9 +33,8 @@ class CallCost:
 def run_in_new_process(setting: Setting, threads: int, seconds_limit: float) -> CallCost:
     """Run the work once in a new process, which is killed after `seconds_limit` seconds."""
     # A fork server that has imported torch starts a process in milliseconds, and no process inherits our memory.
-    # Optimizers import torch._dynamo, which takes seconds, so it is preloaded too.
     context = get_context("forkserver")
-    context.set_forkserver_preload(["lengthwise.timing.work", "torch._dynamo"])
+    context.set_forkserver_preload(["lengthwise.timing.work"])
     here, there = context.Pipe(duplex=False)
     child = context.Process(target=_child, args=(there, setting, threads), daemon=True)
     with _without_main():

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from lengthwise.device import choose_device, place, wait_for
 from lengthwise.model import Decoder, DecoderConfig
+from lengthwise.optimizer import AdamW
 from lengthwise.spec import Spec
 
 WHAT = ("train", "forward", "generate")
@@ -42,7 +43,7 @@ class Work:
         self.what, self.length, self.device = setting.what, setting.length, choose_device(setting.device).device
         decoder = Decoder(setting.config, setting.encoding, seed=0).train(self.what == "train")
         self.decoder = place(decoder, self.device, setting.bf16)
-        self.optimizer = torch.optim.AdamW(self.decoder.parameters(), lr=1e-4) if self.what == "train" else None
+        self.optimizer = AdamW(self.decoder.parameters(), lr=1e-4) if self.what == "train" else None
         generator = torch.Generator().manual_seed(0)
         ids_BT = torch.randint(setting.config.vocabulary, (setting.batch, self.length + 1), generator=generator)
         self.ids_BT = ids_BT.to(self.device)

@@ -18,6 +18,7 @@ from lengthwise.device import bf16_autocast, is_host, without_waiting
 from lengthwise.encoding.positions import Positions
 from lengthwise.model import Decoder
 from lengthwise.model.taps import Tap
+from lengthwise.optimizer import AdamW
 from lengthwise.spec import SpecError, digest
 from lengthwise.training.batches import Batch, BlockSource, ProcessBatch, training_batches
 from lengthwise.training.health import Diverged
@@ -84,7 +85,7 @@ class Loop:
         decayed = [p for p in parameters if p.ndim > 1 or training.decay_norms]
         others = [p for p in parameters if not (p.ndim > 1 or training.decay_norms)]
         groups = [{"params": decayed, "weight_decay": training.weight_decay}, {"params": others, "weight_decay": 0.0}]
-        self.optimizer = torch.optim.AdamW(
+        self.optimizer = AdamW(
             [group for group in groups if group["params"]],
             lr=training.lr,
             betas=(training.beta1, training.beta2),
