@@ -44,15 +44,34 @@ def command_line() -> str:
     return "\n".join(lines)
 
 
+PUBLIC_NAMES = {
+    "Start here": "train Run load_run summarize RunSummary compare Comparison evaluate reach ask attention examples "
+    "selftest SelfTest",
+    "Your encoding": "Encoding Geometry verify assert_conforms checks write_template describe bench Decoder preset "
+    "standings check_entry submit_entry",
+    "Other people's models": "measure measure_run doctor",
+    "Studies": "Study report claims cost export_bundle write_rows fsck study_schema export_model",
+    "Why it works": "analyze AttentionAnalysis probe ProbeResults recover Recovered theorem1 theorem2 theory_claims "
+    "theory_heads theory_horizon theory_order theory_variance Demonstration",
+    "Data": "Task audit export_task export_lm_eval text_lengths prepare_corpus PreparedCorpus",
+    "What there is": "encodings positions normalisers temperatures recipes presets tasks studies",
+    "The publication": "published published_figure published_topics cite",
+}
+"""The public names, in the order of the page of the Python interface: as the help of the command line has its verbs."""
+
+
 def python_page() -> str:
     """The page of the Python interface: every public name, documented from its docstring."""
     lines = ["# Python", "", "`import lengthwise as lw` gives all of these; torch is imported when it is needed.", ""]
-    public = {name: getattr(lengthwise, name) for name in sorted(lengthwise.__all__, key=str.lower)}
-    for title, wanted in {"Functions": False, "Classes": True}.items():
+    left = set(lengthwise.__all__) - {"__version__"}
+    for title, names in PUBLIC_NAMES.items():
         lines += [f"## {title}", ""]
-        for value in public.values():
-            if callable(value) and isinstance(value, type) == wanted:
-                lines += [f"::: {value.__module__}.{value.__qualname__}", ""]
+        for name in names.split():
+            value = getattr(lengthwise, name)
+            lines += [f"::: {value.__module__}.{value.__qualname__}", ""]
+            left.remove(name)
+    if left:
+        raise SystemExit(f"these public names are on no part of the page: {', '.join(sorted(left))}")
     return "\n".join(lines)
 
 
