@@ -10,6 +10,7 @@ import errno
 import json
 import os
 import re
+import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -336,3 +337,28 @@ def _status(error: Exception) -> int:
 def _of_server(error: Exception) -> bool:
     """Whether the error comes from the client library of a remote store."""
     return any(kind.__module__.partition(".")[0] in _SERVERS for kind in type(error).__mro__)
+
+
+_CHECKOUT = Path(__file__).resolve().parents[2]
+"""The folder of the checkout, if lengthwise is not installed."""
+
+
+def last_commit_date(path: Path) -> str | None:
+    """Return the day on which a file of lengthwise's own checkout was last committed; None for any other file.
+
+    git is not started in another folder: the configuration of a foreign repository can name programs to run.
+    """
+    if not path.exists() or not path.resolve().is_relative_to(_CHECKOUT):
+        return None
+    try:
+        done = subprocess.run(
+            ["git", "-c", "log.showSignature=false", "log", "-1", "--format=%cs", "--", path.name],
+            cwd=path.resolve().parent,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+import torch
 import yaml
 
 import lengthwise as lw
@@ -69,13 +70,15 @@ def edit_lines(folder: Path, change) -> None:
 def test_an_honest_entry_passes_and_its_runs_come_out_bit_equal(board):
     found = lw.check_entry(board / "leaderboard" / "mine", allow_code=True)
     assert not found.errors and found.executed
-    assert found.again is not None and found.again.equal and len(found.again.runs) == 2
+    assert (
+        found.again is not None and found.again.equal and len(found.again.runs) == 3
+    )  # one of each task and a tuning run
     assert {line.entry.name for line in found.table.lines} == {"nope", "mine"}
 
 
 def test_ids_computed_without_importing_equal_those_of_the_class(board):
     one = entry.Entry(board / "leaderboard" / "mine", StudyFile.read(str(board / "study.yaml")))
-    summaries = one.bundle.tuning_records
+    summaries = one.bundle.ended_records
     plain, loaded = one.planned().items(summaries), one.planned_with_code().items(summaries)
     assert [item.key for item in plain[0]] == [item.key for item in loaded[0]]
     assert set(one.bundle.lines) == {item.key for item in plain[0]} and not plain[1]
@@ -141,6 +144,59 @@ def test_edited_rows_are_refused_even_with_new_checksums(cheat):
     assert "made again on the same kind of CPU" in errors(cheat, allow_code=True)
 
 
+def test_rows_of_a_subgroup_that_no_task_has_are_refused(cheat):
+    """Each unseen row is split into one wrong answer, as the honest run has, and an invented subgroup of right ones."""
+    rows, kinds = (pl.read_parquet(cheat / name) for name in ("rows.parquet", "kinds.parquet"))
+    unseen = pl.col("split") == "test_unseen"
+    counts = ("examples", "correct", "correct_content", "early", "late", "wrong", "cut")
+    one = {name: pl.lit(int(name in {"examples", "wrong"}), pl.Int64) for name in counts}
+    rest = {name: pl.col("examples") - 1 if name in counts[:3] else pl.lit(0, pl.Int64) for name in counts}
+    split = [rows.filter(unseen).with_columns(**one), rows.filter(unseen).with_columns(subgroup=pl.lit("x"), **rest)]
+    pl.concat([rows.filter(~unseen), *split]).write_parquet(cheat / "rows.parquet")
+    places = kinds.filter(unseen).group_by("run", "split", "length").agg(pl.col("last").max())
+    ends = {"wrong": (pl.lit(0, pl.Int64), pl.lit(0, pl.Int64)), "right": (pl.lit(1, pl.Int64), pl.col("last"))}
+    made = [places.with_columns(first=first, last=last, kind=pl.lit(kind)) for kind, (first, last) in ends.items()]
+    pl.concat([kinds.filter(~unseen), *(table.select(kinds.columns) for table in made)]).write_parquet(
+        cheat / "kinds.parquet"
+    )
+
+    def of_another_machine(one):
+        one["run"]["recorded"]["cpu"] = "another"
+        return one
+
+    edit_lines(cheat, of_another_machine)
+    assert "mean accuracies differ by" in errors(cheat, allow_code=True)
+
+
+def test_runs_that_are_said_to_have_diverged_score_nothing(cheat):
+    """Left out of the mean, the worst runs of an entry would make it better, and a whole task would vanish for all."""
+    honest = {line["entry"]: line for line in lw.standings(cheat.parent).plain()}
+    edit_lines(
+        cheat,
+        lambda one: (
+            {**{key: value for key, value in one.items() if key != "done"}, "diverged": {"step": 5}}
+            if one["key"].startswith("copy") and one["run"]["options"]["seed"] < 1000
+            else one
+        ),
+    )
+    rows = pl.read_parquet(cheat / "rows.parquet")
+    lost = pl.col("run").str.starts_with("copy") & ~pl.col("run").str.contains("-s1000-")
+    rows.filter(~lost).write_parquet(cheat / "rows.parquet")
+    reseal_bundle(cheat)
+    found = {line["entry"]: line for line in lw.standings(cheat.parent).plain()}
+    assert found["nope"]["unseen"]["value"] == honest["nope"]["unseen"]["value"]
+    (copied,) = (task for task in found["mine"]["by_task"] if task.startswith("copy"))
+    assert found["mine"]["by_task"][copied] == 0
+    assert found["mine"]["learned"] in {"0 of 4", "1 of 4", "2 of 4"}
+
+
+def test_the_same_encoding_twice_is_one_sentence(board, tmp_path):
+    shutil.copytree(board / "leaderboard" / "nope", tmp_path / "nope")
+    shutil.copytree(board / "leaderboard" / "nope", tmp_path / "again")
+    with pytest.raises(SpecError, match="again and nope are entries of the same encoding"):
+        lw.standings(tmp_path)
+
+
 def test_a_seed_left_out_is_named(cheat):
     edit_lines(cheat, lambda one: None if one["run"]["options"]["seed"] == 21 else one)
     found = errors(cheat)
@@ -185,6 +241,24 @@ def test_validation_scores_edited_to_choose_another_rate_are_refused(cheat):
 
     edit_lines(cheat, changed)
     assert f"training has lr {used} instead of" in errors(cheat)
+
+
+def test_validation_scores_edited_to_keep_the_rate_are_found_by_making_one_again(cheat):
+    def worse(one):
+        if one["run"]["options"]["seed"] == 1000:
+            one["done"]["validation"]["loss"] += 1.0
+        return one
+
+    edit_lines(cheat, worse)
+    assert errors(cheat, execute=False) == ""
+    assert "-s1000-" in errors(cheat, allow_code=True)
+
+
+def test_rows_of_a_tuning_run_that_are_left_out_are_named(cheat):
+    rows = pl.read_parquet(cheat / "rows.parquet")
+    rows.filter(~pl.col("run").str.contains("-s1000-")).write_parquet(cheat / "rows.parquet")
+    reseal_bundle(cheat)
+    assert "-s1000-" in errors(cheat, execute=False)
 
 
 def test_other_options_under_the_name_of_a_run_are_refused(cheat):
@@ -250,6 +324,16 @@ def test_code_that_changes_lengthwise_is_found_even_if_its_source_looks_harmless
         assert before.changes() == ["lengthwise.task.base.Task.answer_limit"]
     finally:
         lw.Task.answer_limit = original
+    assert before.changes() == []
+
+
+def test_a_method_that_hides_an_inherited_one_is_found():
+    before = Snapshot()
+    torch.Tensor.argmax = lambda self, *_: self
+    try:
+        assert "torch.Tensor.argmax" in before.changes()
+    finally:
+        del torch.Tensor.argmax
     assert before.changes() == []
 
 

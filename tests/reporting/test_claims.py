@@ -5,9 +5,9 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from lengthwise.folder import shipped_file_path
+from lengthwise.folder import last_commit_date, shipped_file_path
 from lengthwise.reporting.analysis_claims import attention_estimates, scratchpad_estimates
-from lengthwise.reporting.claims import Claim, Rule, StudyResults, judge_claim, last_commit_date, read_claims
+from lengthwise.reporting.claims import COMPUTED, Claim, Rule, StudyResults, judge_claim, read_claims
 from lengthwise.reporting.numbers import compute_numbers
 from lengthwise.spec import SpecError
 from lengthwise.statistics.estimate import Estimate
@@ -100,6 +100,35 @@ def test_below_six_tasks_an_interval_settles_nothing():
     assert judge_claim(claim(), HERE).word == "holds"
 
 
+def test_below_six_tasks_agreement_of_all_seeds_settles_nothing_either():
+    agreed = Estimate(1.0, 1.0, 1.0, None, 2, "tasks", "t", "words")
+    assert Rule(above=0).interval_verdict(agreed) == 0
+    assert Rule(above=0).interval_verdict(replace(agreed, recipe=COMPUTED)) == 1
+
+
+def test_a_claim_with_diverged_runs_is_not_settled():
+    lost = (pl.col("encoding") == "nope") & (pl.col("seed") > 0)
+    some = with_scores(lambda table: table.with_columns(diverged=pl.when(lost).then(5)))
+    found = judge_claim(claim(), some)
+    assert (found.word, found.ours) == ("not settled", "24 of its runs diverged, and the means leave them out")
+    assert judge_claim(claim(encodings=["t5"]), some).word == "holds"
+
+
+@pytest.mark.parametrize("against", [["sinusoidal"], []])
+def test_a_claim_is_judged_on_all_of_its_tasks_or_not_at_all(against):
+    lost = (pl.col("encoding") == "nope") & (pl.col("task") == TASKS[1])
+    some = with_scores(lambda table: table.with_columns(unseen=pl.when(lost).then(None).otherwise("unseen")))
+    found = judge_claim(claim(encodings=["nope", "t5"], against=against, above=-1), some)
+    assert found.word == "not tested here" and "sort" in found.ours
+
+
+def test_a_cell_that_was_not_run_is_not_one_that_did_not_learn():
+    none = (pl.col("encoding") == "t5") & (pl.col("task") == TASKS[1])
+    some = with_scores(lambda table: table.with_columns(learned=pl.when(none).then(None).otherwise("learned")))
+    found = judge_claim(claim(measure="learned", encodings=["nope", "t5"], against=[]), some)
+    assert (found.word, found.ours) == ("not tested here", "not run: T5 on sort")
+
+
 def test_a_claim_that_only_one_weighting_supports_depends_on_it():
     """Three of six tasks are copies: ahead on them alone, T5 is ahead by tasks, and not by families."""
     mixed = with_scores(
@@ -152,6 +181,9 @@ def test_a_claim_that_turns_at_another_setting_holds_at_this_one_only():
     turned = judge_claim(asked, {**HERE, "scale": StudyResults(found, replace(numbers, scores=flipped))})
     assert turned.word == "holds at this setting only" and "laptop:sigma=0.02" in turned.more[-1]
     assert judge_claim(asked, HERE).more[-1] == "other settings (scale): not run"
+    alone = replace(numbers, scores=numbers.scores.filter(pl.col("encoding") == "nope"))
+    empty = judge_claim(asked, {**HERE, "scale": StudyResults(found, alone)})
+    assert empty.more[-1] == "other settings (scale): nothing to compare"
 
 
 def test_claims_about_attention_are_judged_from_the_committed_analysis(tmp_path):

@@ -9,7 +9,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from lengthwise.reporting.numbers import compute_numbers
 from lengthwise.reporting.page import Page
+from lengthwise.reporting.tables import Tables
+from lengthwise.reporting.words import verdict
 from tests.reporting.made import FIVE, TASKS, evil, findings, study
 
 SCRIPT = "<script>window.planted = 1; fetch('http://127.0.0.1:9/x')</script><img src=x onerror='window.planted=1'>"
@@ -95,6 +98,32 @@ def test_one_task_has_medians_and_never_a_p():
 
 
 @pytest.mark.slow
+def with_accuracies(found, accuracies):
+    """The findings with another share of right answers; `accuracies` gets the columns of a row."""
+    right = (pl.col("examples") * accuracies).round().cast(pl.Int64)
+    rest = {name: pl.lit(0, pl.Int64) for name in ("early", "late", "cut")}
+    rows = found.rows.with_columns(correct=right, correct_content=right, wrong=pl.col("examples") - right, **rest)
+    return replace(found, rows=rows)
+
+
+def test_who_leads_is_decided_by_accuracy_and_not_by_who_learned():
+    rope = pl.col("encoding") == "rope"
+    shares = pl.when(rope).then(0.8).when("seen").then(1.0).otherwise(0.3)
+    found = with_accuracies(findings(study(TASKS[1:2], ["nope", "rope"], seeds=5)), shares)
+    told = verdict(found, compute_numbers(found))
+    assert "not learned by RoPE (0 of 5 seeds learned)" in told and "RoPE leads with 0.801" in told
+
+
+def test_the_column_of_what_was_learned_follows_the_rule_for_all_seeds():
+    """Three of five seeds are too few, although the median seed learned."""
+    found = with_accuracies(
+        findings(study(TASKS, ["nope", "rope"], seeds=5)),
+        pl.when(pl.col("seen") & (pl.col("seed") < 3)).then(1.0).otherwise(0.5),
+    )
+    lines = Tables(found).rank_table()
+    assert [line["learned"] for line in lines] == ["0 of 3", "0 of 3"]
+
+
 def test_one_seed_says_so():
     page = Page(findings(study(TASKS, seeds=1)))
     assert any("no seed interval" in line for line in page.warnings())

@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 
 from lengthwise.evaluation.rows import COLUMNS
+from lengthwise.spec import SpecError
 from lengthwise.statistics.learned import counts_by_length
 from lengthwise.statistics.reach import reach, run_scores
 
@@ -53,6 +54,14 @@ def test_a_line_says_what_the_reach_of_the_run_is():
         assert line["seen"] == seen or abs(line["seen"] - seen) < 1e-12
         kinds.add((wanted.length is None, wanted.beyond))
     assert kinds == {(True, False), (False, False), (False, True)}
+
+
+def test_the_reach_of_a_run_is_that_of_its_last_weights():
+    right = (pl.col("length") <= 12) & (pl.col("checkpoint") != "25%")
+    rows = made(1, 24, 3).with_columns(correct=pl.when(right).then("examples").otherwise(0))
+    assert reach(rows).length == reach(rows.filter(pl.col("checkpoint") == "last")).length == 12
+    with pytest.raises(SpecError, match="reach takes the rows of one run, and these are of 2"):
+        reach(made(2, 24, 1))
 
 
 @pytest.mark.slow

@@ -380,6 +380,42 @@ def test_a_blind_study_shows_seen_lengths_alone_until_its_last_run_has_ended(tmp
     assert study.rows(str(tmp_path)).height and study.report(store=str(tmp_path), write=False).verdict
 
 
+def test_a_blind_study_stays_closed_while_a_run_that_broke_down_can_be_done_again(tmp_path):
+    written, store = tmp_path / "blind.yaml", str(tmp_path / "store")
+    written.write_text(json.dumps({**tiny(seeds=1, blind=True).model_dump(exclude_defaults=True), "name": "tiny"}))
+    study = lw.Study.read(written)
+    study.run(store=store, executor="inline")
+    (lost,) = (item.key for item in study.items(store) if item.point.encoding == "alibi")
+    for path in Path(store).rglob(f"*{lost}*"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    Path(store, "failed").mkdir(exist_ok=True)
+    Path(store, "failed", f"{lost}.1").write_text(json.dumps({"why": "the process was killed twice"}))
+    for look in (lambda: study.report(store=store, write=False), lambda: study.rows(store)):
+        with pytest.raises(SpecError, match="blind until its last run has ended, and 1 are left"):
+            look()
+
+
+def test_a_tuning_run_that_diverged_is_a_result_of_a_bundle_too(tmp_path):
+    """Its runs count as done with the rate that the rule then chooses, nothing is dropped and nothing is done again."""
+    content = {**tiny(seeds=1).model_dump(exclude_defaults=True), "name": "tiny"}
+    content["lr"] = {"choose": [0.001, 1e30], "seeds": [1000]}
+    content["base"] = {**content["base"], "training": f"{content['base']['training']}:grad_clip=1e30"}
+    written, store, bundle = tmp_path / "tuned.yaml", str(tmp_path / "store"), tmp_path / "bundle"
+    written.write_text(json.dumps(content))
+    first = lw.Study.read(written)
+    first.run(store=store, executor="inline")
+    lw.export_bundle(store, bundle, study=str(written))
+    lines = Bundle(bundle).lines
+    assert len(lines) == 6 and len(Bundle(bundle).diverged) == 2
+    again, empty = lw.Study.read(written, with_bundle=bundle), str(tmp_path / "empty")
+    assert again.run(store=empty, executor="inline").tally.ended
+    assert not list(Path(empty).glob("runs/*"))
+    assert again.status(empty).runs.broken == 0 and again.rows(empty).height
+    Path(empty).mkdir(exist_ok=True)
+    lw.export_bundle(empty, tmp_path / "copy", study=str(written), with_bundle=bundle)
+    assert Bundle(tmp_path / "copy").lines == lines
+
+
 def test_a_part_of_a_blind_study_that_is_done_is_not_shown_before_the_rest(tmp_path):
     tasks = ["copy:variant=same:longest=3", "reverse:longest=3"]
     vary = {"task": tasks, "encoding": ["nope", "alibi"]}

@@ -209,7 +209,7 @@ def submit_entry(
         costs = {"extra_parameters": extra_parameters(entry), "training_time": round(times[-1].ratio or 1.0, 2)}
         _write_card(entry, first.model_copy(update=costs))
         tuned = [item.key for tried in planned.tuning.values() for item in tried]
-        kept.export(folder, [item.key for item in planned.items(kept.tuning_records(tuned))[0]], STUDY, tell)
+        kept.export(folder, [item.key for item in planned.items(kept.ended_records(tuned))[0]], STUDY, tell)
     return Submission(check_entry(folder, execute=False), sorted(folder.iterdir()))
 
 

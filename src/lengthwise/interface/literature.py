@@ -146,12 +146,11 @@ def claims(store: str = STORE, results: str | Path | None = None) -> Claims:
 
     >>> claims()
     """
-    from lengthwise.folder import shipped_file_path
+    from lengthwise.folder import last_commit_date, shipped_file_path
     from lengthwise.reporting.analysis_claims import attention_estimates, scratchpad_estimates
     from lengthwise.reporting.claims import (
         StudyResults,
         judge_claim,
-        last_commit_date,
         read_claims,
         read_theory_estimates,
     )

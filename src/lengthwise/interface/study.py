@@ -264,8 +264,8 @@ class Study:
                 planned = Planned(self.file, self.planned.tasks, map(canonical_encoding_text, self.add))
                 guard = rerun_some(self.before_adding, bundle, GUARDS, kept, executor=executor, **how)
                 guard.refuse_if_different(accept_differences)
-            given = None if bundle is None else bundle.summaries
-            tally = drive(planned, kept, executor=executor, bundle_summaries=given, retry=retry, **how)
+            given = None if bundle is None else bundle.ended_records
+            tally = drive(planned, kept, executor=executor, bundle_records=given, retry=retry, **how)
         return StudyResult(self, self.store, tally, guard)
 
     def _verify_added(self, tell: Say) -> None:
@@ -311,7 +311,7 @@ class Study:
 
     def _status(self, store: str | None) -> Status:
         bundle = self._bundle()
-        return status(self.planned, Store(store or self.store), None if bundle is None else bundle.summaries)
+        return status(self.planned, Store(store or self.store), None if bundle is None else bundle.ended_records)
 
     def finished_runs(
         self, store: str | None = None, encodings: str | None = None, say: Say | None = None
@@ -342,7 +342,7 @@ class Study:
     def _refuse_if_blind(self, store: str | None) -> None:
         """Refuse a blind study, or a part of one, while runs are left; added encodings need not do other tasks."""
         bundle = self._bundle(use_committed=True)
-        given = None if bundle is None else bundle.summaries
+        given = None if bundle is None else bundle.ended_records
         for planned in (self.planned, Planned(self.before_adding.study)) if self.file.blind else ():
             refuse_if_blind(self.file, status(planned, Store(store or self.store), given).left)
 

@@ -58,7 +58,7 @@ def _files(entry: Entry) -> Iterator[str]:
 def _runs(entry: Entry) -> Iterator[str]:
     """Yield runs that are missing, foreign or made with other options than the study and its rules give."""
     bundle = entry.bundle
-    items, waiting = entry.planned().items(bundle.tuning_records)
+    items, waiting = entry.planned().items(bundle.ended_records)
     expected = {item.key: item for item in items}
     foreign = {key: _why_foreign(line, items) for key, line in bundle.lines.items() if key not in expected}
     if foreign and len(foreign) == len(bundle.lines):
@@ -124,8 +124,8 @@ def _rows(entry: Entry) -> Iterator[str]:
     import polars as pl
 
     bundle, scored = entry.bundle, entry.bundle.rows.filter(scored_rows_filter())
-    items, _ = entry.planned().items(bundle.tuning_records)
-    done = [item for item in items if item.key in bundle.records and item.kind == "run"]
+    items, _ = entry.planned().items(bundle.ended_records)
+    done = [item for item in items if item.key in bundle.records]
     _, kinds = bundle.wrong_answers_and_outcomes()
     right = None
     if kinds.width:
@@ -175,7 +175,7 @@ def _asked(item: Item) -> dict[tuple[str, int], int]:
 def executed_mistakes(
     entry: Entry, tell: Say, store: str | Path | None = None, choice: int | None = None
 ) -> tuple[list[str], RerunComparison | None]:
-    """Load and verify the encoding, make one run of each task family again, and return what is wrong.
+    """Load and verify the encoding, make runs again (one of each task family, one tuning run), return what is wrong.
 
     Everything happens in this process, so that code which changes lengthwise is found. `choice` is the seed of the
     random choice of runs.
@@ -209,8 +209,8 @@ def _changed(names: list[str]) -> str:
 
 def _other_ids(entry: Entry) -> list[str]:
     """Return runs whose id, computed by loading the class, is not the one that its source gives."""
-    plain = {item.key for item in entry.planned().items(entry.bundle.tuning_records)[0]}
-    loaded = {item.key for item in entry.planned_with_code().items(entry.bundle.tuning_records)[0]}
+    plain = {item.key for item in entry.planned().items(entry.bundle.ended_records)[0]}
+    loaded = {item.key for item in entry.planned_with_code().items(entry.bundle.ended_records)[0]}
     return [f"{key} has another id when its class is loaded" for key in sorted(plain - loaded)[:3]]
 
 
@@ -238,14 +238,13 @@ def _size(plan: Plan) -> int:
 
 
 def _rerun(entry: Entry, tell: Say, store: str | Path | None, choice: int | None) -> RerunComparison:
-    """Make one run of each task family again, chosen at random, and compare its rows."""
+    """Make one run of each task family and one tuning run again, chosen at random, and compare their results."""
     chance = random.Random(choice) if choice is not None else random.SystemRandom()
     planned = entry.planned_with_code()
-    items = [item for item in planned.items(entry.bundle.tuning_records)[0] if item.key in entry.bundle.records]
+    items = [item for item in planned.items(entry.bundle.ended_records)[0] if item.key in entry.bundle.records]
     families: dict[str, list[Item]] = {}
     for item in items:
-        if item.kind == "run":
-            families.setdefault(task_family(item.point.task), []).append(item)
+        families.setdefault("tuning" if item.kind == "tuning" else task_family(item.point.task), []).append(item)
     chosen = [chance.choice(families[family]) for family in sorted(families)]
     if not chosen:
         raise SpecError("it has no run that could be made again")

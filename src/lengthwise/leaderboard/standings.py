@@ -89,10 +89,16 @@ _EXPLAINED = (
 
 def rank_entries(entries: Sequence[Entry]) -> Standings:
     """Rank entries by their mean exact match at unseen lengths."""
+    import polars as pl
+
     if not entries:
         raise SpecError("the leaderboard has no entries yet; lengthwise leaderboard submit ENCODING makes one")
     scores = score_table(*_rows_and_labels(entries))
-    means, ranks = mean_scores_over_tasks(scores, "unseen"), rank_statistics(scores)
+    # A run that diverged ranks last and scores 0: left out, it would be better than a run that learned nothing.
+    lost = pl.col("diverged").is_not_null()
+    as_zero = scores.with_columns(pl.when(lost).then(0.0).otherwise(pl.col("unseen", "noise_unseen")).name.keep())
+    means = mean_scores_over_tasks(as_zero.with_columns(diverged=pl.lit(None, pl.Int64)), "unseen")
+    ranks = rank_statistics(scores)
     found = []
     for entry in entries:
         own = scores.filter(scores["encoding"] == entry.name)
@@ -124,11 +130,13 @@ def _rows_and_labels(entries: Sequence[Entry]) -> tuple[pl.DataFrame, pl.DataFra
     """Return the rows of all entries, and the labels of their runs with the entry's name as the encoding."""
     import polars as pl
 
-    rows, labels = [], []
+    rows, labels, first = [], [], dict[str, str]()
     for entry in entries:
         bundle = entry.bundle
-        for item in entry.planned().items(bundle.tuning_records)[0]:
+        for item in entry.planned().items(bundle.ended_records)[0]:
             if item.kind == "run" and item.key in bundle.lines:
+                if first.setdefault(item.key, entry.name) != entry.name:
+                    raise SpecError(f"{first[item.key]} and {entry.name} are entries of the same encoding; keep one")
                 step = bundle.diverged.get(item.key, {}).get("step")
                 labels.append((item.key, item.point.task, entry.name, item.point.seed, step))
         rows.append(bundle.rows)

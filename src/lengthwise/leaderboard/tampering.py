@@ -35,9 +35,15 @@ class Snapshot:
         self._parts = dict(_parts())
 
     def changes(self) -> list[str]:
-        """Return the names that are not what they were."""
+        """Return the names that are not what they were, and what was added to classes."""
         now = dict(_parts())
-        return sorted(name for name, before in self._parts.items() if name not in now or not _same(before, now[name]))
+        changed = [name for name, before in self._parts.items() if name not in now or not _same(before, now[name])]
+        # A new method of a known class hides one that it inherits, e.g. Tensor.argmax.
+        new = [name for name in now.keys() - self._parts.keys() if isinstance(self._class_of(name), type)]
+        return sorted([*changed, *new])
+
+    def _class_of(self, name: str) -> object:
+        return self._parts.get(name.rpartition(".")[0], (None,))[0]
 
 
 def _same(before: tuple[Any, ...], now: tuple[Any, ...]) -> bool:

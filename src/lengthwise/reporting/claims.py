@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,6 @@ from lengthwise.statistics.aggregates import encoding_differences, mean_scores_o
 from lengthwise.statistics.estimate import Estimate
 from lengthwise.statistics.intervals import LEVEL, at_level
 from lengthwise.statistics.ranks import FIVE, mean_reciprocal_ranks
-from lengthwise.statistics.table import learned_cells
 from lengthwise.study.reading import load_yaml
 
 if TYPE_CHECKING:
@@ -39,6 +37,8 @@ Word = Literal[
 ]
 OPPOSITE = 0.05
 """The mean difference at another setting that counts as a change of sign, if all seeds agree."""
+COMPUTED = "the largest"
+"""The recipe of an estimate that is computed, so that other seeds would give the same."""
 _COLUMN = {"mean_unseen": "unseen"}
 
 
@@ -77,9 +77,11 @@ class Rule(BaseModel):
     def interval_verdict(self, estimate: Estimate) -> int:
         """Return 1 if the whole interval satisfies the rule, −1 if all of it violates the rule, else 0.
 
-        An interval without a known level settles nothing, unless the value is deterministic.
+        An interval without a known level settles nothing, unless the value is computed and not sampled.
         """
-        if estimate.low is None or estimate.high is None or (estimate.level is None and estimate.low < estimate.high):
+        if estimate.low is None or estimate.high is None:
+            return 0
+        if estimate.level is None and estimate.recipe != COMPUTED:
             return 0
         low, high = self._bounds()
         if estimate.low > low and estimate.high < high:
@@ -179,7 +181,7 @@ def claim_estimates(claim_rows: Mapping[str, list[dict[str, Any]]]) -> Measured:
 
 
 def _estimate(row: Mapping[str, Any]) -> Estimate:
-    recipe = "t" if row["level"] else "the largest"
+    recipe = "t" if row["level"] else COMPUTED
     values = (row[key] for key in ("value", "low", "high", "level", "n", "unit"))
     return Estimate(*values, recipe=recipe, words=f"other {row['unit']}")
 
@@ -207,16 +209,19 @@ def judge_claim(
         return ClaimVerdict(claim, "not tested here", tasks)
     if claim.measure == "learned":
         return _judge_learned(claim, here, tasks)
+    if lost := _diverged(claim, here, tasks):
+        return ClaimVerdict(claim, "not settled", f"{lost} of its runs diverged, and the means leave them out")
     estimates = _estimates(claim, here, tasks)
     if isinstance(estimates, str):
         return ClaimVerdict(claim, "not tested here", estimates)
     word, more = _word(claim.rule, estimates), [_on_learned_tasks(claim, here, tasks)]
     for name in claim.settings:
         other = (studies or {}).get(name)
-        changes = None if other is None else sign_changes(claim, here, other)
+        compared, changes = (0, []) if other is None else sign_changes(claim, here, other)
         if changes and word == "holds":
             word = "holds at this setting only"
-        told = "not run" if changes is None else "; ".join(changes) or "no sign changes"
+        told = "; ".join(changes) or "no sign changes" if compared else "nothing to compare"
+        told = "not run" if other is None else told
         more.append(f"other settings ({name}): {told}")
     return ClaimVerdict(claim, word, _said_all(estimates), more)
 
@@ -270,23 +275,29 @@ def _tasks(claim: Claim, found: Findings) -> list[str] | str:
 
 def _judge_learned(claim: Claim, here: StudyResults, tasks: Sequence[str]) -> ClaimVerdict:
     """Decide task by task whether every encoding learned the seen lengths."""
-    found, cells = here.findings, _learned(claim, here)
-    failed = [
-        f"{found.label(name)} on {found.short(task)}"
-        for (task, name), got in cells.items()
-        if task in tasks and not got
-    ]
-    many = sum(task in tasks for task, _ in cells)
+    found, cells = here.findings, {place: got for place, got in _learned(claim, here).items() if place[0] in tasks}
+    if unknown := [f"{found.label(name)} on {found.short(task)}" for (task, name), got in cells.items() if got is None]:
+        return ClaimVerdict(claim, "not tested here", f"not run: {', '.join(unknown)}")
+    failed = [f"{found.label(name)} on {found.short(task)}" for (task, name), got in cells.items() if not got]
+    many = len(cells)
     if failed:
         return ClaimVerdict(claim, "does not hold", f"not learned in {len(failed)} of {many}: {', '.join(failed)}")
     return ClaimVerdict(claim, "holds", f"learned in {many} of {many} pairs of task and encoding")
 
 
-def _learned(claim: Claim, here: StudyResults) -> dict[tuple[str, str], bool]:
-    """(task, encoding) → whether enough runs learned it, for the encodings of the claim."""
+def _learned(claim: Claim, here: StudyResults) -> dict[tuple[str, str], bool | None]:
+    """(task, encoding) → whether enough runs learned it, None if none was run, for the encodings of the claim."""
     about = {*claim.encodings, *claim.against}
-    cells = learned_cells(here.numbers.scores).select("task", "encoding", "learned").iter_rows()
-    return {(task, name): bool(learned) for task, name, learned in cells if name in about}
+    return {place: learned for place, learned in here.numbers.learned_by.items() if place[1] in about}
+
+
+def _diverged(claim: Claim, here: StudyResults, tasks: Sequence[str]) -> int:
+    """Count the diverged runs that means of the claim leave out; ranks do not, there they are last."""
+    if claim.measure != "mean_unseen":
+        return 0
+    scores = here.numbers.scores
+    about = scores["task"].is_in(list(tasks)) & scores["encoding"].is_in([*claim.encodings, *claim.against])
+    return int(scores.filter(about)["diverged"].count())
 
 
 def _on_learned_tasks(claim: Claim, here: StudyResults, tasks: Sequence[str]) -> str:
@@ -310,8 +321,13 @@ def _estimates(claim: Claim, here: StudyResults, tasks: Sequence[str]) -> list[W
     column, pairs = _COLUMN[claim.measure], claim.pairs
     if pairs:
         made = encoding_differences(table, column, pairs=pairs)
+        for pair in made:
+            if lacking := sorted(set(tasks) - set(pair.by_task)):
+                return f"{pair.one} and {pair.other} have no runs to compare on {here.findings.short(lacking[0])}"
         return [WeightedEstimates(f"{one.one} − {one.other}", one.seeds, one.families) for one in made]
     means = mean_scores_over_tasks(table, column, claim.encodings)
+    if left_out := next(iter(means.values())).left_out:
+        return f"some encoding has no runs on {here.findings.short(left_out[0])}"
     return [WeightedEstimates(name, means[name].seeds, means[name].families) for name in claim.encodings]
 
 
@@ -335,23 +351,24 @@ def _by_rank(claim: Claim, table: pl.DataFrame) -> list[WeightedEstimates] | str
     return found
 
 
-def sign_changes(claim: Claim, main: StudyResults, other: StudyResults) -> list[str]:
-    """Return where a difference has the opposite sign at another setting: a sentence for each.
+def sign_changes(claim: Claim, main: StudyResults, other: StudyResults) -> tuple[int, list[str]]:
+    """Return how many differences were compared, and a sentence for each that has the opposite sign at another setting.
 
     It has if on a task the main study has the claim's sign, and at another model or training of the other study every
     seed has the opposite sign and the mean difference is at least .05.
     """
     sign = -1 if claim.rule.below is not None else 1
     ours, theirs = _by_setting(main), _by_setting(other)
-    found = []
+    compared, found = 0, []
     for (task, model, training), values in theirs.items():
         reference = next((own for (name, *_), own in ours.items() if name == task), {})
         for one, ahead in claim.pairs if claim.about(task) else ():
             before, gaps = _gaps(reference, one, ahead, sign), _gaps(values, one, ahead, sign)
+            compared += bool(before and gaps)
             if before and gaps and sum(before) > 0 and max(gaps) < 0 and sum(gaps) / len(gaps) <= -OPPOSITE:
                 mean = f"{sign * sum(gaps) / len(gaps):+.2f}"
                 found.append(f"{one} − {ahead} is {mean} on {other.findings.short(task)} with {model}, {training}")
-    return found
+    return compared, found
 
 
 def _by_setting(here: StudyResults) -> dict[tuple[str, str, str], dict[tuple[str, int], float]]:
@@ -368,28 +385,3 @@ def _by_setting(here: StudyResults) -> dict[tuple[str, str, str], dict[tuple[str
 def _gaps(values: Mapping[tuple[str, int], float], one: str, other: str, sign: int) -> list[float]:
     seeds = sorted({seed for name, seed in values if name == one} & {seed for name, seed in values if name == other})
     return [sign * (values[one, seed] - values[other, seed]) for seed in seeds]
-
-
-_CHECKOUT = Path(__file__).resolve().parents[3]
-"""The folder of the checkout, if lengthwise is not installed."""
-
-
-def last_commit_date(path: Path) -> str | None:
-    """Return the day on which a file of lengthwise's own checkout was last committed; None for any other file.
-
-    git is not started in another folder: the configuration of a foreign repository can name programs to run.
-    """
-    if not path.exists() or not path.resolve().is_relative_to(_CHECKOUT):
-        return None
-    try:
-        done = subprocess.run(
-            ["git", "-c", "log.showSignature=false", "log", "-1", "--format=%cs", "--", path.name],
-            cwd=path.resolve().parent,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=False,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip() or None

@@ -209,8 +209,8 @@ def collect_findings(
     given = {} if bundle is None else bundle.summaries
     tuned = [item.key for tried in planned.tuning.values() for item in tried]
     summaries = {
-        **({} if bundle is None else bundle.tuning_records),
-        **({} if store is None else store.tuning_records(tuned)),
+        **({} if bundle is None else bundle.ended_records),
+        **({} if store is None else store.ended_records(tuned)),
         **given,
     }
     everything, waiting = planned.items(summaries)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from lengthwise.reporting.findings import Findings, run_label_table
@@ -28,7 +29,7 @@ from lengthwise.statistics.ranks import (
 )
 from lengthwise.statistics.reach import run_scores
 from lengthwise.statistics.sensitivity import AlternativeRanking, alternative_rankings, saturated_tasks
-from lengthwise.statistics.table import score_table, tasks_learned_by_all, trained_cells
+from lengthwise.statistics.table import learned_cells, score_table, tasks_learned_by_all, trained_cells
 from lengthwise.training.health import Diverged, is_on_plateau, loss_spikes
 
 if TYPE_CHECKING:
@@ -78,6 +79,12 @@ class Numbers:
     def value(self, task: str, encoding: str) -> float | None:
         """Return the median seed's accuracy at unseen lengths."""
         return self.cells[task, encoding].median.value if (task, encoding) in self.cells else None
+
+    @cached_property
+    def learned_by(self) -> dict[tuple[str, str], bool | None]:
+        """(task, encoding) → whether enough of its runs learned the seen lengths; None if none was run."""
+        cells = learned_cells(self.scores).select("task", "encoding", "learned")
+        return {(task, name): learned for task, name, learned in cells.iter_rows()}
 
     def encodings_best_first(self, findings: Findings) -> list[str]:
         """Return the encodings, best first: by the mean over tasks; on one task, learned ones first, by accuracy."""

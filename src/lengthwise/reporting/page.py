@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from lengthwise import __version__
 from lengthwise.display import Part
-from lengthwise.folder import Folder, shipped_file_path
+from lengthwise.folder import Folder, last_commit_date, shipped_file_path
 from lengthwise.reporting import figures, overview
 from lengthwise.reporting.agreement import agreement_sentences
 from lengthwise.reporting.bars import accuracy_bars
-from lengthwise.reporting.claims import StudyResults, judge_claim, last_commit_date, read_claims
+from lengthwise.reporting.claims import StudyResults, judge_claim, read_claims
 from lengthwise.reporting.comparisons import PAIRS, Line
 from lengthwise.reporting.drawing import Drawing
 from lengthwise.reporting.findings import Findings

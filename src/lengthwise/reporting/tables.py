@@ -128,7 +128,7 @@ class Tables(Comparisons):
                 if other == name
             )
             middle, beyond = factors[(len(factors) - 1) // 2] if factors else (-1.0, False)
-            learned = sum(factor > 0 for factor, _ in factors)
+            learned = sum(bool(here.learned_by.get((task, name))) for task in found.tasks)
             told = "not learned" if middle < 0 else f"{'≥ ' if beyond else ''}{middle:.2f}"
             rank = here.rank_statistics.mean_rank.get(name)
             line: Line = {

@@ -54,7 +54,7 @@ def _one_task(found: Findings, numbers: Numbers) -> str:
     trained, unit = found.trained[task]
     order = numbers.encodings_best_first(found)
     reached = [name for name in order if numbers.reach[task, name].median.length is not None]
-    failed = [name for name in order if name not in reached]
+    failed = [name for name in order if not numbers.learned_by.get((task, name))]
     if not reached:
         return (
             f"Nothing can be said about longer lengths: no encoding learned {found.short(task)} up to {trained} {unit} "
@@ -70,8 +70,8 @@ def _one_task(found: Findings, numbers: Numbers) -> str:
     )
     if failed:
         told += f"The trained lengths themselves were not learned by {_failed(found, numbers, task, failed)}. "
-    lead, other = order[0], order[1]
-    if (numbers.value(task, lead) or 0.0) <= (numbers.value(task, other) or 0.0):
+    lead, other = sorted(order, key=lambda name: -(numbers.value(task, name) or 0.0))[:2]
+    if (numbers.value(task, lead) or 0.0) == (numbers.value(task, other) or 0.0):
         both = f"{found.label(lead)} and {found.label(other)} both have {_cell(numbers, task, lead)}"
         return f"{told}At unseen lengths nobody leads: {both}."
     pair = _pair(found, task_difference(numbers.scores, task, lead, other))

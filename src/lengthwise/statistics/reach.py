@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lengthwise.spec import SpecError
 from lengthwise.statistics.learned import FROM_CHANCE, counts_by_length, learned_runs, scored_rows_filter
 
 if TYPE_CHECKING:
@@ -36,13 +37,20 @@ class Reach:
 
 
 def reach(rows: pl.DataFrame, threshold: float = THRESHOLD) -> Reach:
-    """Return the reach from the rows of one run and checkpoint, e.g. 24 if all unseen lengths to 24 hold but not 25.
+    """Return the reach from the rows of one run, e.g. 24 if all unseen lengths to 24 hold but not 25.
+
+    Of several checkpoints and evaluations it is that of the last weights, evaluated as trained.
 
     >>> import lengthwise as lw
     >>> print(reach(lw.load_run("copy-rope-s0").rows()))
     """
     import polars as pl
 
+    for name, wanted in (("checkpoint", "last"), ("evaluation", "as trained")):
+        if name in rows.columns and rows[name].n_unique() > 1:
+            rows = rows.filter(pl.col(name) == wanted)
+    if "run" in rows.columns and rows["run"].n_unique() > 1:
+        raise SpecError(f"reach takes the rows of one run, and these are of {rows['run'].n_unique()}")
     tested = rows.filter(pl.col("split") != "train").with_columns(pl.lit("").alias("run"))
     (line,) = _reaches(counts_by_length(tested), threshold).to_dicts()
     return Reach(line["reach"], bool(line["beyond"]) and line["reach"] is not None)

@@ -101,7 +101,7 @@ def rerun_store(store: Store) -> Store:
 
 def choose_runs_to_rerun(planned: Planned, bundle: Bundle, count: int = GUARDS) -> list[Item]:
     """Choose committed runs to rerun, deterministically, of different encodings and tasks where possible."""
-    items, _ = planned.items(bundle.tuning_records)
+    items, _ = planned.items(bundle.ended_records)
     # A run of a later stage would need the weights of another, which a bundle does not have.
     there = [item for item in items if item.kind == "run" and item.key in bundle.records and item.start_id is None]
     there.sort(key=lambda item: digest("guard", item.key))
@@ -129,7 +129,7 @@ class RerunComparison:
     equal: bool
     """Whether every row is bit-equal to the committed one."""
     apart: float
-    """The largest difference of a run's mean accuracy, over seen or unseen lengths."""
+    """The largest difference of a run's mean accuracy, over seen lengths, unseen lengths or the last validation."""
 
     @property
     def sentence(self) -> str:
@@ -176,13 +176,18 @@ def compare_reruns(items: list[Item], bundle: Bundle, store: Store) -> RerunComp
         raise SpecError(
             f"the committed run {missing[0]} could not be made again here, so nothing guards the comparison"
         )
-    # The committed rows may contain further lengths, from additional evaluations.
-    theirs = theirs.join(ours.select(order), on=order, how="semi", nulls_equal=True)
-    equal = ours.sort(order).equals(theirs.sort(order))
-    apart = 0.0
+    # The committed rows may contain further lengths, from additional evaluations; every subgroup of a length counts.
+    places = order[:-1]
+    theirs = theirs.join(ours.select(places).unique(), on=places, how="semi", nulls_equal=True)
+    equal, apart = ours.sort(order).equals(theirs.sort(order)), 0.0
+    summaries = store.summaries(keys)
     for key in keys:
         for seen in (True, False):
             apart = max(apart, abs(_mean(ours, key, seen) - _mean(theirs, key, seen)))
+        # A tuning run's validation chooses the learning rate, so it must come out as recorded too.
+        now, before = (one["validation"] for one in (summaries[key], bundle.records[key]["done"]))
+        equal = equal and now == before
+        apart = max(apart, abs(_share(now) - _share(before)))
     return RerunComparison(keys, equal, apart)
 
 
@@ -214,7 +219,7 @@ class ResultsCheck:
 
 def find_bundle_mistakes(planned: Planned, bundle: Bundle) -> list[str]:
     """Return what is wrong with a bundle: ids that do not follow from the options, foreign runs, missing rows."""
-    known = {item.key: item for item in planned.items(bundle.tuning_records)[0]}
+    known = {item.key: item for item in planned.items(bundle.ended_records)[0]}
     found, with_rows = [], set(bundle.rows["run"].unique().to_list())
     for key, record in bundle.records.items():
         if key not in known:
@@ -239,6 +244,10 @@ def _wrong_options(expected: Plan, record: Mapping[str, Any]) -> str:
         return "" if plan.id == expected.id == record["run"]["id"] else f"its options give the id {plan.id}"
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         return f"its options cannot be read: {type(error).__name__}: {error}"
+
+
+def _share(validation: Mapping[str, Any]) -> float:
+    return validation["correct"] / validation["examples"] if validation["examples"] else 0.0
 
 
 def _mean(rows: pl.DataFrame, key: str, seen: bool) -> float:

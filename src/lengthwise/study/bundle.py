@@ -201,7 +201,7 @@ class Bundle:
         return {key: record["done"] for key, record in self.records.items()}
 
     @property
-    def tuning_records(self) -> dict[str, dict[str, Any]]:
+    def ended_records(self) -> dict[str, dict[str, Any]]:
         """Key of each run → its done record, or that it diverged."""
         return {**self.summaries, **{key: {"diverged": told} for key, told in self.diverged.items()}}
 

@@ -11,7 +11,7 @@ from lengthwise.folder import Unavailable
 from lengthwise.run.lease import StaleLeaseDetector, heartbeat_seconds
 from lengthwise.spec import SpecError
 from lengthwise.study.executors import Executor
-from lengthwise.study.plan import Item, Planned, failed_before, runs_without_weights
+from lengthwise.study.plan import Item, Planned, done_and_diverged, failed_before, runs_without_weights
 from lengthwise.study.store import Store, StoreState
 from lengthwise.study.work import Outcome, job_of
 
@@ -88,8 +88,9 @@ class Driver:
     ) -> None:
         self.device = device
         self.planned, self.store, self.executor, self.tell = planned, store, executor, tell
-        self.given = dict(given or {})
-        """Summaries of runs that a bundle says are done."""
+        self._given_records = dict(given or {})
+        self.given, self._given_diverged = done_and_diverged(self._given_records)
+        """Records of runs that a bundle says are done, and why those that diverged did."""
         self.tally = Tally()
         self._expected = expected or {}
         self._retry, self._again = retry, set[str]()
@@ -181,10 +182,10 @@ class Driver:
     def _items(self, state: StoreState) -> tuple[list[Item], int]:
         """Return all known items and the number of waiting points; recomputed only when a tuning run has ended."""
         tuned = [item.key for tried in self.planned.tuning.values() for item in tried]
-        ended = state.done | state.failed.keys() | self.given.keys()
+        ended = state.done | state.failed.keys() | self._given_records.keys()
         ready = sum(key in ended for key in tuned)
         if self._known is None or self._known[0] != ready:
-            summaries = {**self.store.tuning_records(key for key in tuned if key in ended), **self.given}
+            summaries = self.store.ended_records(key for key in tuned if key in ended) | self._given_records
             items, waiting = self.planned.items(summaries)
             self._known = (ready, items, len(waiting))
         return self._known[1], self._known[2]
@@ -239,6 +240,8 @@ class Driver:
             if key in keys and key not in self._again and key not in self.tally.failed
         }
         self.tally.failed |= self.store.reasons(fresh)
+        lost = self._given_diverged
+        self.tally.failed |= {key: lost[key] for key in keys if key in lost and key not in state.done}
         for key in [key for key in self.tally.failed if key not in state.failed]:
             lease = state.leases.get(key)
             if key in state.done or (lease is not None and not self._watch.can_be_taken(dict(lease))):

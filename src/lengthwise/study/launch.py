@@ -97,16 +97,16 @@ def drive(
     workers: int | None = None,
     address: str | None = None,
     device: str = "auto",
-    bundle_summaries: Mapping[str, Mapping[str, Any]] | None = None,
+    bundle_records: Mapping[str, Mapping[str, Any]] | None = None,
     retry: bool = False,
     only_items: Sequence[Item] | None = None,
     on_progress: Callable[[str], None] = lambda words: None,
 ) -> Tally:
-    """Run what is missing and return the tally. `bundle_summaries` are of a bundle's runs, which count as done."""
-    bundle_summaries = bundle_summaries or {}
-    _mark_damaged(store, status(planned, store, bundle_summaries).done if only_items is None else only_items)
+    """Run what is missing and return the tally. `bundle_records` are of runs of a bundle, which are not done again."""
+    bundle_records = bundle_records or {}
+    _mark_damaged(store, status(planned, store, bundle_records).done if only_items is None else only_items)
     if only_items is None and not retry:
-        found = status(planned, store, bundle_summaries)
+        found = status(planned, store, bundle_records)
         there = Tally(found.total, {item.key for item in found.done}, found.failed, waiting=found.waiting)
         if there.ended:
             return there  # nothing is missing, so no executor is started
@@ -118,7 +118,7 @@ def drive(
     on_progress("timing a step")
     expected = _expected(planned, only_items)
     if only_items is not None:
-        planned, bundle_summaries = PlanSubset(planned, only_items), {}
+        planned, bundle_records = PlanSubset(planned, only_items), {}
     try:
         on_progress("starting" if address is None else f"joining {address}")
         made = _started_executor(executor, planned.study.resources, workers, address)
@@ -127,14 +127,14 @@ def drive(
                 planned,
                 store,
                 made,
-                given=bundle_summaries,
+                given=bundle_records,
                 retry=retry,
                 expected=expected,
                 device=device,
                 tell=on_progress,
             ).run()
     except KeyboardInterrupt:
-        found = status(planned, store, bundle_summaries)
+        found = status(planned, store, bundle_records)
         raise StudyStopped(len(found.done), found.total) from None
 
 

@@ -19,6 +19,7 @@ from lengthwise.spec import Spec, SpecError, digest, parse_specs
 from lengthwise.study.file import AXES, ORDER, FurtherEvaluation, LaterStage, StudyFile
 from lengthwise.task import TASKS
 from lengthwise.task.sets import lengths_of
+from lengthwise.training.health import Diverged
 
 Kind = Literal["tuning", "run", "evaluation"]
 TIE = 0.02
@@ -346,6 +347,15 @@ def runs_without_weights(items: Sequence[Item], done: Container[str], given: Con
         if item.kind == "run" and item.start_id is not None and not there and item.start_id not in done:
             found.add(item.start_id)
     return found
+
+
+def done_and_diverged(
+    ended_records: Mapping[str, Mapping[str, Any]],
+) -> tuple[dict[str, Mapping[str, Any]], dict[str, str]]:
+    """Split the records of a bundle's runs into those that are done, and why the others diverged."""
+    done = {key: record for key, record in ended_records.items() if "diverged" not in record}
+    lost = {key: record["diverged"] for key, record in ended_records.items() if "diverged" in record}
+    return done, {key: str(Diverged.read(told)) for key, told in lost.items()}
 
 
 def failed_before(items: Iterable[Item], failed: Mapping[str, str]) -> dict[str, str]:

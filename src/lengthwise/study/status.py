@@ -9,7 +9,14 @@ from typing import Any
 from lengthwise.run.owner import describe_owner, owner_is_dead
 from lengthwise.spec import SpecError
 from lengthwise.study.file import StudyFile
-from lengthwise.study.plan import Item, LearningRateChoice, Planned, failed_before, runs_without_weights
+from lengthwise.study.plan import (
+    Item,
+    LearningRateChoice,
+    Planned,
+    done_and_diverged,
+    failed_before,
+    runs_without_weights,
+)
 from lengthwise.study.store import Store
 
 
@@ -22,6 +29,8 @@ class Status:
     running: list[dict[str, Any]]
     """For each running item its key, owner, attempt and progress: step, steps, loss, seconds left."""
     failed: dict[str, str]
+    broken: int
+    """How many of the failed runs did not diverge, so that they may be done yet."""
     missing: list[Item]
     waiting: int
     """The number of points whose learning rate is not chosen yet."""
@@ -36,8 +45,8 @@ class Status:
 
     @property
     def left(self) -> int:
-        """How many runs are missing, running or not known yet."""
-        return len(self.missing) + len(self.running) + self.waiting
+        """How many runs have no result yet: they are missing, running, not known, or broke down."""
+        return len(self.missing) + len(self.running) + self.waiting + self.broken
 
     @property
     def ended(self) -> bool:
@@ -70,11 +79,11 @@ _SAMPLED = 64
 """About how many runs are sampled for their duration."""
 
 
-def status(planned: Planned, store: Store, bundle_summaries: Mapping[str, Mapping[str, Any]] | None = None) -> Status:
-    """Return the status of a study in a store; `bundle_summaries` are summaries of runs of a bundle."""
-    bundle_summaries = bundle_summaries or {}
+def status(planned: Planned, store: Store, bundle_records: Mapping[str, Mapping[str, Any]] | None = None) -> Status:
+    """Return the status of a study in a store; `bundle_records` are `Bundle.ended_records`, of its runs."""
+    bundle_summaries, bundle_diverged = done_and_diverged(bundle_records or {})
     tuned = [item.key for tried in planned.tuning.values() for item in tried]
-    summaries = {**store.tuning_records(tuned), **bundle_summaries}
+    summaries = {**store.ended_records(tuned), **(bundle_records or {})}
     items, waiting = planned.items(summaries)
     store.summaries(item.key for item in items)  # a damaged record counts as not done
     state = store.state(item.key for item in items)
@@ -83,9 +92,10 @@ def status(planned: Planned, store: Store, bundle_summaries: Mapping[str, Mappin
         item for item in items if item.key in state.done or (item.key in bundle_summaries and item.run_id not in again)
     ]
     there = {item.key for item in finished}
-    reasons = store.reasons(state.failed)
+    reasons = {**bundle_diverged, **store.reasons(state.failed)}
     failed = {item.key: reasons[item.key] for item in items if item.key in reasons and item.key not in there}
     failed |= {key: why for key, why in failed_before(items, failed).items() if key not in there}
+    for_good = failed_before(items, dict.fromkeys(diverged := {**bundle_diverged, **store.diverged(state.failed)}, ""))
     running = []
     for key, lease in state.leases.items():
         if lease.get("state") == "held" and not owner_is_dead(dict(lease)) and key not in there:
@@ -104,6 +114,7 @@ def status(planned: Planned, store: Store, bundle_summaries: Mapping[str, Mappin
         done=finished,
         running=running,
         failed=failed,
+        broken=len(failed.keys() - diverged.keys() - for_good.keys()),
         missing=missing,
         waiting=len(waiting),
         choices=list(planned.learning_rate_choices(summaries).values()),

@@ -162,7 +162,7 @@ class Store:
             key: {**told["diverged"], "attempt": told["attempt"]} for key, told in found.items() if "diverged" in told
         }
 
-    def tuning_records(self, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
+    def ended_records(self, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
         """Return the records of those tuning runs that are done, and of those that diverged."""
         wanted = list(keys)
         found = self.summaries(wanted)
@@ -333,7 +333,8 @@ class Store:
             raise SpecError(f"nothing of it is done in {self}; there is nothing to export")
         lines = []
         for key, told in sorted(diverged.items()):  # diverged runs are results too
-            lines.append(json.dumps({"key": key, "diverged": told, **self._record(key, told)}))
+            attempt = self.folder / "runs" / key / str(told["attempt"])  # no checksums are kept of what failed
+            lines.append(json.dumps({"key": key, "diverged": told, **attempt_record(attempt, attempt.read)}))
         for number, (key, summary) in enumerate(self.summaries(wanted).items()):
             if on_progress is not None and number % 20 == 0:
                 on_progress(f"exporting: {number} of {len(wanted)}")
