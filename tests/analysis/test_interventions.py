@@ -105,3 +105,11 @@ def test_recover_reads_runs_and_the_told_end_is_that_of_the_report(tmp_path):
         if row["condition"] == "stop" and not row["seen"]:
             assert row["correct"] == rows.filter(rows["length"] == row["length"])["correct_content"].sum()
     assert "Share of (seen" in str(found) and found.plain()["table"][0]["task"].startswith("copy")
+
+
+def test_a_run_with_its_own_temperature_is_refused(tmp_path):
+    """It would be replaced, so that nothing could be said of what a temperature recovers."""
+    model = "laptop:width=16:heads=2:head_width=8:layers=1:temperature=[constant:factor=4.0]"
+    run = lw.train("copy:variant=same:longest=3", "nope", model=model, steps=2, store=str(tmp_path), quiet=True)
+    with pytest.raises(SpecError, match="has its own temperature"):
+        lw.recover([run])

@@ -73,6 +73,16 @@ class SelectiveAcrossDocuments(SelectiveRope):
         return super().increments(type(pair)(**{**vars(pair), "documents_BK": None}))
 
 
+class BudgetUnsaid(Encoding):
+    """Scores grow with the number of tokens that a sequence may get, and `uses_budget` is not set."""
+
+    def prepare(self, query_positions_BQ, key_positions_BK, budget_B):
+        return 1 + budget_B[:, None, None, None] / 16
+
+    def rotate(self, q_BHQE, k_BHKE, state):
+        return q_BHQE * state.to(q_BHQE), k_BHKE
+
+
 class PopeSigned(PoPE):
     """Lengths that may be negative: softplus left out."""
 
@@ -153,6 +163,7 @@ ENCODINGS: list[tuple[str, type[Encoding], set[str]]] = [
     ("Wall with the key's own decay", WallFromOwn, {"F01"}),
     ("PaTH's reflections backwards", PathReversed, {"F01"}),
     ("a convolution across documents", SelectiveAcrossDocuments, {"T11"}),
+    ("a budget that is read and not declared", BudgetUnsaid, {"T11"}),
     ("PoPE without softplus", PopeSigned, {"F01"}),
     ("DAPE without its bias", DapeWithoutBias, {"F01"}),
 ]

@@ -131,6 +131,16 @@ def test_rows_of_one_budget_share_their_frequencies(monkeypatch):
     assert seen == [[32], [32, 31, 32]]
 
 
+def test_packed_documents_need_a_budget_where_frequencies_depend_on_it():
+    decoder = Decoder(preset("laptop", vocabulary=11, sigma=0.3), "rope:scaling=dynamic:trained=8").double().eval()
+    ids = torch.randint(0, 11, (1, 20), generator=torch.Generator().manual_seed(0))
+    with pytest.raises(SpecError, match="give it as budget"):
+        decoder(ids, documents=[[5, 15]])
+    packed = decoder(ids, documents=[[5, 15]], budget=20)[:, :5]
+    assert torch.allclose(packed, decoder(ids[:, :5], budget=20), atol=1e-12)
+    assert not torch.allclose(packed, decoder(ids[:, :5]), atol=1e-3), "the budget acts"
+
+
 def test_yarns_factor_is_on_cos_and_sin_and_the_given_one_wins():
     spec = "rope:scaling=yarn:factor=4:trained=16"
     assert frequencies(spec)[1] == pytest.approx(0.1 * math.log(4) + 1)

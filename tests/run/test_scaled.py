@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from lengthwise.evaluation import decoding
+from lengthwise.evaluation.cases import seen_cases
 from lengthwise.run import train
+from lengthwise.run.identity import Plan
 from lengthwise.spec import SpecError
 from tests.run.test_cli_runs import cli
 
@@ -103,3 +105,10 @@ def test_a_mixture_is_trained_by_its_list(tmp_path):
     assert mixed.id.startswith("copy-local+nope-s0-") and mixed.done
     again = mixed.evaluate([3], encoding="local:window=6,nope", examples=8)
     assert again.effective[0].startswith("layer 0: local window=6 ")
+
+
+@pytest.mark.parametrize("task", ["scan", "pcfg", "addition:longest=6:spaces=0.3:reversed=all", "copy:longest=4"])
+def test_no_seen_example_is_stretched(task):
+    """The longest prompt is not always that of the longest answer."""
+    plan = Plan.of(task, "rope")
+    assert plan.longest_budget() == max(case.budget for case in seen_cases(plan.task))

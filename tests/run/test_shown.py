@@ -97,3 +97,20 @@ def test_positions_that_generate_cannot_count_are_not_exported(place):
     with pytest.raises(SpecError, match="coupled positions, and generate counts"):
         export_model(decoder, task, build_positions("coupled").of(task), place / "no")
     assert not (place / "no").exists() and torch.is_tensor(decoder.embedding.weight)
+
+
+def test_a_scaling_that_depends_on_the_length_is_not_exported(place):
+    """`generate` allows another number of tokens than the run did, so its frequencies would be others."""
+    pytest.importorskip("transformers", reason="needs the extra hf")
+    from lengthwise.encoding.positions import Consecutive
+    from lengthwise.hf.export import export_model
+    from lengthwise.model import Decoder, preset
+    from lengthwise.task import build_task
+
+    task = build_task("copy:variant=same:longest=4")
+    for spec in ("rope:scaling=dynamic:trained=8", "rope:scaling=yarn:trained=64"):
+        decoder = Decoder(preset("laptop", vocabulary=len(task.vocabulary)), spec)
+        with pytest.raises(SpecError, match="only a scaling with a fixed factor"):
+            export_model(decoder, task, Consecutive(), place / "no")
+    decoder = Decoder(preset("laptop", vocabulary=len(task.vocabulary)), "rope:scaling=yarn:factor=4:trained=64")
+    assert export_model(decoder, task, Consecutive(), place / "fixed")

@@ -24,7 +24,7 @@ from lengthwise.study.plan import Planned
 from lengthwise.study.proof import check_only_encoding_differs
 from lengthwise.study.status import status
 from lengthwise.study.store import Store
-from lengthwise.study.work import Outcome, do_job
+from lengthwise.study.work import Outcome, _code, do_job
 from tests.damage import reseal_bundle
 from tests.study.conftest import lengthwise, tiny
 
@@ -359,6 +359,30 @@ def test_runs_do_not_wait_for_a_tuning_run_that_diverged(tmp_path):
     (choice,) = status(planned, store).choices
     assert store.diverged(item.key for item in choice.tried) and choice.lr == 1e-3
     assert tally.waiting == 0 and len(tally.done) == 2 and len(tally.failed) == 1
+
+
+def test_an_edited_temperature_is_another_evaluation(tmp_path):
+    """Its source is part of the key, so that rows of the old code are not reported as those of the new."""
+    own = tmp_path / "own.py"
+    source = """from lengthwise.model.temperature import AttentionTemperature
+
+
+class Root(AttentionTemperature):
+    def factor(self, n_BQ, x_BQD):
+        return (n_BQ ** POWER)[:, None, :, None]
+"""
+
+    def keys() -> set[str]:
+        planned = Planned(tiny(evaluations=[{"temperature": f"{own}:Root"}]))
+        items = [item for item in planned.items({})[0] if item.kind == "evaluation"]
+        assert all(own.read_bytes() in files.values() for item in items for files in _code(item).values())
+        assert all(_code(item) for item in items)
+        return {item.key for item in items}
+
+    own.write_text(source.replace("POWER", "0.5"))
+    before = keys()
+    own.write_text(source.replace("POWER", "0.25"))
+    assert before and not before & keys()
 
 
 # --- blind -----------------------------------------------------------------------------------------------------------

@@ -15,7 +15,8 @@ CURES = {
     "T08": "Override a hook so that positions matter; if the order of tokens alone decides, set ordinal = True.",
     "T09": "Raise past the last position, or raise `limit`; never clamp or wrap a position.",
     "T10": "Keep nothing from one call to the next; compute tables in the hook, from the positions.",
-    "T11": "Use the positions that are given: each packed document begins at 0.",
+    "T11": "Use the positions that are given: each packed document begins at 0. If you read budget_B, set "
+    "uses_budget = True.",
     "T12": "Check the frequencies theta^(−2f / turned), the sign of the key's angle, and which coordinates are a pair "
     "(interleaved or halves).",
     "T13": "Compute with positions as they come (fp32 or better) and with parameters in their precision, e.g. "

@@ -249,6 +249,15 @@ def check_packed_documents(subject: Subject) -> Iterator[CheckCase]:
             for i, (ids, places) in enumerate(rows):
                 case = f"document {i} of {lengths} tokens, {_name(dtype)}"
                 yield CheckCase(case, relative_error(got[i], subject.unbatched_logits(decoder, ids, places)), tolerance)
+    decoder, lengths = subject.decoder(torch.float64), [2, 3]
+    rows = [(subject.ids(n, n), subject.places(n, n)) for n in lengths if n in subject.sequence_lengths(n)]
+    if not subject.encoding.uses_budget and len(rows) == len(lengths):
+        row, places = (torch.cat(parts)[None] for parts in zip(*rows, strict=True))
+        got = decoder(row, documents=[lengths], positions_BT=None if subject.model_counts_positions else places)[0]
+        for (ids, at), part in zip(rows, got.split(lengths), strict=True):
+            alone = decoder(ids[None], positions_BT=at[None])[0]
+            case = f"document of {len(ids)} tokens, no budget given, and uses_budget = False"
+            yield CheckCase(case, relative_error(part, alone), TOLERANCE[torch.float64])
 
 
 @check("T25", "Positions are a pure function of the example: prefixes agree, and all are below the limit.")

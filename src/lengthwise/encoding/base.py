@@ -32,7 +32,7 @@ SEES_SCORES = ("score", "weigh", "read")
 BIAS_FORMS = ("columns", "by_distance", "bias")
 """Hooks that add a bias to the scores."""
 
-CLAIMS = ("relative", "limit", "prefix_stable", "static_keys", "shared", "ordinal", "complete")
+CLAIMS = ("relative", "limit", "prefix_stable", "static_keys", "uses_budget", "shared", "ordinal", "complete")
 """The properties that an encoding claims; `verify` tests them."""
 
 
@@ -122,6 +122,8 @@ class Encoding(nn.Module):
     """Appending tokens never changes earlier logits. If False, `budget_B` is the number of tokens so far."""
     static_keys: bool = True
     """The cache may hold rotated keys; otherwise it holds unrotated keys, and every step rotates all of them."""
+    uses_budget: bool = False
+    """The number of tokens that a sequence may get, `budget_B`, changes the logits; packed documents need a budget."""
     shared: bool = True
     """All layers that name this encoding share one instance; otherwise each layer has its own."""
     ordinal: bool = False

@@ -83,6 +83,7 @@ class Rope(Encoding):
             long=long,
             length=length,
         )
+        self.uses_budget = length == "budget" and self._scaling is not None and self._scaling.depends_on_length
         if length == "seen":
             self.prefix_stable = self.static_keys = False
 

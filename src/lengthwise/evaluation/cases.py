@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -119,6 +119,13 @@ def splits_and_lengths(task: Task, lengths: Sequence[int] | str | None = None) -
             raise SpecError(f"the original study has no {task.name} of length {length}; use protocol=ours")
         found.append((split if task.protocol == "ours" or split == seen else "test_unseen", length))
     return sorted(found, key=lambda pair: pair[1])
+
+
+def seen_cases(task: Task) -> Iterator[Case]:
+    """Yield the test examples of the trained lengths; the longest prompt need not be that of the longest answer."""
+    for split, length in [] if task.name == "text" else splits_and_lengths(task):
+        if length <= task.longest:
+            yield from evaluation_cases(task, split, length)
 
 
 def _ladder(first: int, last: int, factor: float, text: str) -> list[int]:

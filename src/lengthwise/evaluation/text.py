@@ -190,7 +190,9 @@ def row_losses(decoder: Decoder, task: Text, split: str, many: int) -> tuple[flo
         if block.hidden_BT is not None:
             given_BT, only_BT = torch.from_numpy(block.hidden_BT), loss_BT
         documents = block.documents if max(map(len, block.documents)) > 1 else None
-        logits_NV = decoder(given_BT.to(device), documents=documents, only_BT=only_BT.to(device)).float()
+        logits_NV = decoder(
+            given_BT.to(device), documents=documents, only_BT=only_BT.to(device), budget=given_BT.shape[1]
+        ).float()
         target_N = ids_BT[loss_BT].to(device)
         loss += float(F.cross_entropy(logits_NV, target_N, reduction="none").double().sum())
         right += int((logits_NV.argmax(-1) == target_N).sum())

@@ -26,6 +26,12 @@ def export_model(decoder: Decoder, task: Task, positions: object, to: str | Path
             f"the run has {type(positions).__name__.lower()} positions, and generate counts 0, 1, 2, ...; only runs "
             "with consecutive positions can be exported"
         )
+    if decoder.uses_budget:
+        raise SpecError(
+            "the run's frequencies depend on the number of tokens that a sequence may get, and generate allows another "
+            "number than the run did, so the model would answer differently; only a scaling with a fixed factor, e.g. "
+            "rope:scaling=yarn:factor=4:trained=64, can be exported"
+        )
     tokenizer = tokenizer_of(task)
     ends = {
         "bos_token_id": task.vocabulary.bos,

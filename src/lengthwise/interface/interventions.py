@@ -124,6 +124,10 @@ def recover(runs: Iterable[Run | str], *, store: str = STORE, say: Say | None = 
             tell(f"{number} of {len(opened)}: {run.id}")
             if str(run.plan.positions_spec) != "consecutive":
                 raise SpecError(f"run {run.id} has {run.plan.positions_spec} positions, which cannot be squeezed")
+            if run.plan.model.temperature != "constant":
+                raise SpecError(
+                    f"run {run.id} has its own temperature, which this would replace; give runs without one"
+                )
             tokens = run.max_training_sequence_length()
             warmer = run.decoder(temperature=f"log-n:trained={tokens}")
             found = intervention_rows(run.decoder().eval(), warmer.eval(), run.task, tokens)

@@ -211,6 +211,11 @@ class Decoder(nn.Module):
                 "documents cannot be packed under an encoding that reads the number of tokens so far: each would see "
                 "the others'; give them a row each"
             )
+        if documents is not None and budget is None and self.uses_budget:
+            raise SpecError(
+                "documents are packed, and the encoding depends on the number of tokens that a sequence may get: "
+                "give it as budget, at least as large as the row"
+            )
         keys = new if past is None else past.joined(new)
         attention_mask = AttentionMask(self.config.mask, new, keys)
         listening = Taps(taps, self.config.layers) if taps else None
@@ -336,6 +341,11 @@ class Decoder(nn.Module):
     def prefix_stable(self) -> bool:
         """Whether every encoding claims that later tokens never change earlier logits."""
         return all(part.prefix_stable for part in self._encodings())
+
+    @property
+    def uses_budget(self) -> bool:
+        """Whether the number of tokens that a sequence may get changes the logits."""
+        return any(part.uses_budget for part in self._encodings())
 
     def cache(self, budget: int | Tensor) -> Cache:
         """An empty cache for sequences that may get `budget` tokens, prompt and answer together."""

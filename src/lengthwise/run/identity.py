@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from lengthwise.encoding import ENCODINGS, POSITIONS, build_positions
 from lengthwise.encoding.positions import Consecutive, Positions
 from lengthwise.encoding.signature import canonical_encoding, encoding_class
-from lengthwise.evaluation.cases import splits_and_lengths
+from lengthwise.evaluation.cases import seen_cases, splits_and_lengths
 from lengthwise.loading import content, to_spec
 from lengthwise.model.config import DecoderConfig, preset
 from lengthwise.spec import Spec, SpecError, canonical, digest, options, parse_specs, resolve
@@ -124,7 +124,8 @@ class Plan:
     def longest_budget(self) -> int:
         """Return the token budget of (about) the longest trained sequence in evaluation; scaling begins beyond it."""
         answer = len(self.task.to_example(self.task.longest_answer_instance(self.task.longest)).target) + 1
-        return len(self.longest_training_ids()) - answer + self.task.answer_limit(self.task.longest)
+        prompt = len(self.longest_training_ids()) - answer
+        return max([prompt + self.task.answer_limit(self.task.longest), *(c.budget for c in seen_cases(self.task))])
 
     @property
     def caution(self) -> str:

@@ -16,6 +16,7 @@ from lengthwise.consent import refuse_code
 from lengthwise.device import place
 from lengthwise.display import Display, Part
 from lengthwise.encoding.positions import Positions
+from lengthwise.evaluation.cases import seen_cases
 from lengthwise.evaluation.result import AS_TRAINED, EvaluationResult, evaluate_decoder
 from lengthwise.evaluation.rows import frame_to_parquet, read_predictions, read_rows
 from lengthwise.folder import Folder, without_paths
@@ -272,7 +273,7 @@ class Run(Display):
 
     def max_training_sequence_length(self) -> int:
         """Return the input tokens of (about) the longest training sequence: all but the end token."""
-        return len(self.plan.longest_training_ids()) - 1
+        return max([len(self.plan.longest_training_ids()), *(len(case.ids) for case in seen_cases(self.task))]) - 1
 
     def evaluate(
         self,

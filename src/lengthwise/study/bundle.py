@@ -9,7 +9,7 @@ BUNDLE/kinds.parquet   which examples the last weights got right, without their 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,7 +20,7 @@ from lengthwise.checksums import FORMAT, Damaged, parsed, read_checked, read_sea
 from lengthwise.evaluation.rows import OUTCOME_KINDS, PREDICTIONS, read_predictions, read_rows
 from lengthwise.folder import Folder, publishable, without_paths
 from lengthwise.spec import SpecError, first_mistake
-from lengthwise.training.health import loss_spikes
+from lengthwise.training.health import Diverged, loss_spikes
 
 if TYPE_CHECKING:
     import polars as pl
@@ -159,6 +159,15 @@ def _published(record: dict[str, Any]) -> dict[str, Any]:
 
 
 _LOGGED = 20
+
+
+def done_and_diverged(
+    ended_records: Mapping[str, Mapping[str, Any]],
+) -> tuple[dict[str, Mapping[str, Any]], dict[str, str]]:
+    """Split the records of a bundle's runs into those that are done, and why the others diverged."""
+    done = {key: record for key, record in ended_records.items() if "diverged" not in record}
+    lost = {key: record["diverged"] for key, record in ended_records.items() if "diverged" in record}
+    return done, {key: str(Diverged.read(told)) for key, told in lost.items()}
 
 
 class Bundle:

@@ -10,8 +10,9 @@ from typing import Any
 from lengthwise.folder import Unavailable
 from lengthwise.run.lease import StaleLeaseDetector, heartbeat_seconds
 from lengthwise.spec import SpecError
+from lengthwise.study.bundle import done_and_diverged
 from lengthwise.study.executors import Executor
-from lengthwise.study.plan import Item, Planned, done_and_diverged, failed_before, runs_without_weights
+from lengthwise.study.plan import Item, Planned, failed_before, runs_without_weights
 from lengthwise.study.store import Store, StoreState
 from lengthwise.study.work import Outcome, job_of
 

@@ -14,12 +14,12 @@ from typing import Any, Literal
 
 from lengthwise.encoding import ENCODINGS, POSITIONS
 from lengthwise.encoding.signature import canonical_encoding
+from lengthwise.model.config import TEMPERATURES
 from lengthwise.run.identity import Plan, identity_part
 from lengthwise.spec import Spec, SpecError, digest, parse_specs
 from lengthwise.study.file import AXES, ORDER, FurtherEvaluation, LaterStage, StudyFile
 from lengthwise.task import TASKS
 from lengthwise.task.sets import lengths_of
-from lengthwise.training.health import Diverged
 
 Kind = Literal["tuning", "run", "evaluation"]
 TIE = 0.02
@@ -349,15 +349,6 @@ def runs_without_weights(items: Sequence[Item], done: Container[str], given: Con
     return found
 
 
-def done_and_diverged(
-    ended_records: Mapping[str, Mapping[str, Any]],
-) -> tuple[dict[str, Mapping[str, Any]], dict[str, str]]:
-    """Split the records of a bundle's runs into those that are done, and why the others diverged."""
-    done = {key: record for key, record in ended_records.items() if "diverged" not in record}
-    lost = {key: record["diverged"] for key, record in ended_records.items() if "diverged" in record}
-    return done, {key: str(Diverged.read(told)) for key, told in lost.items()}
-
-
 def failed_before(items: Iterable[Item], failed: Mapping[str, str]) -> dict[str, str]:
     """Return the runs of later stages that cannot be done because a run of an earlier one has failed, and why."""
     found: dict[str, str] = {}
@@ -400,9 +391,9 @@ def _mean(scores: Sequence[float | None]) -> float | None:
 
 
 def _mark(evaluation: FurtherEvaluation) -> int:
-    """Hash an evaluation: its fields, and the version or source of the encoding it uses at test time."""
-    parts = [
-        identity_part("encoding", ENCODINGS, canonical_encoding(spec))
-        for spec in parse_specs(evaluation.encoding or "")
-    ]
+    """Hash an evaluation: its fields, and the version or source of its encoding and temperature."""
+    encodings = parse_specs(evaluation.encoding or "")
+    parts = [identity_part("encoding", ENCODINGS, canonical_encoding(spec)) for spec in encodings]
+    if evaluation.temperature and (temperature := Spec.of(evaluation.temperature)).name not in TEMPERATURES:
+        parts.append(identity_part("temperature", TEMPERATURES, temperature))
     return digest(evaluation.model_dump(exclude_defaults=True), *parts, bits=32)

@@ -8,12 +8,12 @@ from typing import Any
 
 from lengthwise.run.owner import describe_owner, owner_is_dead
 from lengthwise.spec import SpecError
+from lengthwise.study.bundle import done_and_diverged
 from lengthwise.study.file import StudyFile
 from lengthwise.study.plan import (
     Item,
     LearningRateChoice,
     Planned,
-    done_and_diverged,
     failed_before,
     runs_without_weights,
 )

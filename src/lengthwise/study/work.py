@@ -19,9 +19,10 @@ from lengthwise.encoding import ENCODINGS
 from lengthwise.evaluation.cases import parse_lengths
 from lengthwise.folder import Folder, Unavailable, without_paths
 from lengthwise.loading import GIVEN, files_of
+from lengthwise.model.config import TEMPERATURES
 from lengthwise.run.identity import Plan
 from lengthwise.run.lease import Failed, Held, Lease, LeaseLost, StaleLeaseDetector
-from lengthwise.spec import SpecError, one_line, parse_specs, resolve
+from lengthwise.spec import Spec, SpecError, one_line, parse_specs, resolve
 from lengthwise.study.file import FurtherEvaluation, StudyFile
 from lengthwise.study.plan import Item
 
@@ -200,6 +201,10 @@ def _code(item: Item) -> dict[str, dict[str, bytes]]:
     for spec in parse_specs(item.evaluation.encoding or "") if item.evaluation is not None else []:
         if spec.name not in ENCODINGS:
             named.append((resolve("encoding", ENCODINGS, spec.name), spec))
+    if item.evaluation is not None and item.evaluation.temperature:
+        temperature = Spec.of(item.evaluation.temperature)
+        if temperature.name not in TEMPERATURES:
+            named.append((resolve("temperature", TEMPERATURES, temperature.name), temperature))
     for cls, spec in named:
         where = spec.name.rpartition(":")[0]
         if where.endswith(".py") or where == "__main__":

@@ -22,7 +22,8 @@ class Mqmtar(Task):
     Multi-query multi-token associative recall. `length` is the number of tokens before the first query; pairs of a key
     and a value, each `width` tokens of an alphabet of `letters`, fill the share `share` of them, and spaces the rest.
     Keys are distinct; values are uniform. `queries` keys are asked, each uniform, so that one may be asked twice. As in
-    the ASEntmax study, but for its spaces, which are spread more evenly there, and its dictionary of 10,000 words.
+    the ASEntmax study, but for its spaces, which are spread more evenly there, its dictionary of 10,000 words, and its
+    values, which are distinct there.
     """
 
     letters: int = 256

@@ -280,6 +280,7 @@ def total_loss(
         logits_NV = module(
             without_waiting(given_BT, device),
             documents=batch.documents if max(map(len, batch.documents)) > 1 else None,
+            budget=given_BT.shape[1],
             only_BT=batch.loss_BT if hidden else batch.loss_BT[:, 1:],
             **({} if taps is None else {"taps": taps}),
         )
