@@ -150,9 +150,8 @@ class Plan:
         ids = self.longest_training_ids()
         if isinstance(self.positions, Consecutive):
             return len(ids) - 2
-        prompt = ids[
-            : len(ids) - 1 - len(self.task.to_example(self.task.longest_answer_instance(self.task.longest)).target)
-        ]
+        target = self.task.to_example(self.task.longest_answer_instance(self.task.longest)).target
+        prompt = ids[: -len(target) - 1]
         places = self.positions.places(prompt, ids[len(prompt) :], 0, len(ids))
         return max(places[:-1]) if self.positions.limit is None else self.positions.limit - 1
 
