@@ -37,6 +37,18 @@ def test_help_is_quick_and_imports_no_torch(figure):
 
 
 @pytest.mark.slow
+def test_a_report_needs_neither_torch_nor_scipys_statistics(tmp_path):
+    """Each takes about as long to import as all the rest of a report."""
+    code = (
+        "import sys, lengthwise as lw; lw.Study.read('quickstart').report('page', store='none'); "
+        "sys.exit(' '.join({'torch', 'scipy.stats'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "page" / "index.html").stat().st_size > 10_000
+
+
+@pytest.mark.slow
 def test_every_verb_is_in_one_panel_and_no_help_is_cut():
     """In a terminal of 80 columns, each verb's first sentence fits; a verb that is in no panel would not be listed."""
     from typer.main import get_command

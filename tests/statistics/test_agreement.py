@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lengthwise.statistics.agreement import agreement
+from lengthwise.statistics.agreement import agreement, kendall, spearman
 
 NAMES = ["nope", "t5", "alibi", "rope", "sinusoidal"]
 TASKS = ["copy:variant=same", "copy:variant=random", "reverse", "sort", "summation", "parity", "scan", "addition"]
@@ -43,3 +43,16 @@ def test_means_alone_explain_what_is_pooled():
     found = agreement(table(lambda t, n: t / 10 + 0.02 * noise[t, n]), table(lambda t, n: t / 10 + 0.02 * noise[t, -n]))
     assert found.pooled > 0.9 and found.by_means > 0.9 and abs(found.tau.value) < 0.6
     assert agreement(theirs, {}).tau.value is None and agreement(theirs, {}).pooled is None
+
+
+@pytest.mark.slow
+def test_correlations_of_orders_are_those_of_scipy():
+    from scipy.stats import kendalltau, spearmanr
+
+    dice = np.random.default_rng(0)
+    for size in (2, 3, 5, 40):
+        for levels in (2, 4, 1000):  # few levels have many ties
+            one, other = dice.integers(0, levels, size) / 7, dice.integers(0, levels, size) / 7
+            if len({*one}) > 1 and len({*other}) > 1:
+                assert kendall(one, other) == pytest.approx(kendalltau(one, other, variant="b").statistic, abs=1e-12)
+                assert spearman(one, other) == pytest.approx(spearmanr(one, other).statistic, abs=1e-12)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lengthwise.display import Part
-from lengthwise.evaluation.result import AS_TRAINED
+from lengthwise.evaluation.outcomes import AS_TRAINED
 from lengthwise.folder import Folder
 from lengthwise.reporting.drawing import Drawing
 from lengthwise.reporting.findings import Findings

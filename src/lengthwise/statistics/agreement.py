@@ -7,7 +7,7 @@ so the pooled Spearman stands beside that of task and encoding means alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -43,8 +43,6 @@ class Agreement:
 
 def agreement(ours: Scores, published: Scores) -> Agreement:
     """Compare our scores with published ones, on the tasks and encodings that both have."""
-    from scipy.stats import kendalltau, spearmanr
-
     common = {task: [name for name in published[task] if name in ours[task]] for task in ours if task in published}
     common = {task: names for task, names in common.items() if len(names) > 1}
     taus, flat, clear, same = dict[str, float](), list[str](), 0, 0
@@ -53,7 +51,7 @@ def agreement(ours: Scores, published: Scores) -> Agreement:
         if len(set(mine)) == 1 or len(set(theirs)) == 1:
             flat.append(task)
         else:
-            taus[task] = float(kendalltau(mine, theirs, variant="b").statistic)
+            taus[task] = kendall(mine, theirs)
         for one, other in combinations(names, 2):
             gap = published[task][one] - published[task][other]
             if abs(gap) > CLEAR:
@@ -67,7 +65,24 @@ def agreement(ours: Scores, published: Scores) -> Agreement:
         names = {name for _, name in pairs}
         by_name = {name: np.mean([ours[task][own] for task, own in pairs if own == name]) for name in names}
         theirs = [published[task][name] for task, name in pairs]
-        pooled = float(spearmanr(values, theirs).statistic)
-        by_means = float(spearmanr([by_task[task] + by_name[name] for task, name in pairs], theirs).statistic)
+        pooled = spearman(values, theirs)
+        by_means = spearman([float(by_task[task] + by_name[name]) for task, name in pairs], theirs)
     tau = mean_over_families(taus, measure="Kendall's τ-b")
     return Agreement(taus, tuple(flat), tau, clear, same, pooled, by_means)
+
+
+# scipy.stats has both, and takes two seconds to import, as long as all the rest of a report.
+def kendall(one: Sequence[float], other: Sequence[float]) -> float:
+    """Return Kendall's τ-b of two lists; 1 if they have the same order."""
+    first, second = _signs(one), _signs(other)
+    return float((first * second).sum() / np.sqrt((first**2).sum() * (second**2).sum()))
+
+
+def spearman(one: Sequence[float], other: Sequence[float]) -> float:
+    """Return Spearman's ρ: the correlation of the ranks, where equal values share the mean of theirs."""
+    return float(np.corrcoef(_signs(one).sum(1), _signs(other).sum(1))[0, 1])
+
+
+def _signs(values: Sequence[float]) -> np.ndarray:
+    """Return for each pair of values whether the first is larger (1), equal (0) or smaller (−1); rows add up to ranks."""
+    return np.sign(np.subtract.outer(values, values))
