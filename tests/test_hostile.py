@@ -51,7 +51,7 @@ USE = {
         ),
         "check": lambda home: str(_study(home).check(home / "bundle")),
         "merge": lambda home: lw.export_bundle(
-            str(home / "store"), home / "out" / "merged", with_bundle=home / "bundle"
+            str(home / "store"), home / "out" / "merged", with_bundles=[home / "bundle"]
         ),
         "repair": lambda home: lw.fsck(str(home / "bundle"), repair=True),
     },

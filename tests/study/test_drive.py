@@ -436,7 +436,7 @@ def test_a_tuning_run_that_diverged_is_a_result_of_a_bundle_too(tmp_path):
     assert not list(Path(empty).glob("runs/*"))
     assert again.status(empty).runs.broken == 0 and again.rows(empty).height
     Path(empty).mkdir(exist_ok=True)
-    lw.export_bundle(empty, tmp_path / "copy", study=str(written), with_bundle=bundle)
+    lw.export_bundle(empty, tmp_path / "copy", study=str(written), with_bundles=[bundle])
     assert Bundle(tmp_path / "copy").lines == lines
 
 
@@ -507,7 +507,7 @@ def test_without_its_store_a_study_goes_on_from_a_bundle(undisturbed, tmp_path):
     fresh = Store(tmp_path / "fresh")
     tally = Driver(planned, fresh, InProcess(), given=bundle.summaries).run()
     assert tally.here == 2 and len(tally.done) == 4
-    assert fresh.export(tmp_path / "whole", keys, "tiny", bundle=bundle) == 4
+    assert fresh.export(tmp_path / "whole", keys, "tiny", bundles=[bundle]) == 4
     whole = Bundle(tmp_path / "whole")
     assert set(whole.records) == set(keys) and whole.rows.sort(ORDER).equals(rows_of(apart, keys))
     apart.export(tmp_path / "apart", keys, "tiny")
@@ -515,6 +515,13 @@ def test_without_its_store_a_study_goes_on_from_a_bundle(undisturbed, tmp_path):
         whole.wrong_answers_and_outcomes(), Bundle(tmp_path / "apart").wrong_answers_and_outcomes(), strict=True
     ):
         assert mine.sort(mine.columns).equals(theirs.sort(theirs.columns))
+    halves = [tmp_path / "one", tmp_path / "other"]
+    for half, some in zip(halves, (keys[:3], keys[2:]), strict=True):  # one run is in both
+        apart.export(half, some, "tiny")
+    assert Store(tmp_path / "none").export(tmp_path / "merged", keys, "tiny", bundles=[*map(Bundle, halves)]) == 4
+    merged = Bundle(tmp_path / "merged")
+    assert merged.records == Bundle(tmp_path / "apart").records
+    assert merged.rows.sort(ORDER).equals(rows_of(apart, keys))
 
 
 @pytest.mark.slow

@@ -243,7 +243,7 @@ def export(
     store: Annotated[str, typer.Argument(help="the store")],
     to: Annotated[Path, typer.Option("--to", help="the folder of the bundle")],
     of: Annotated[str | None, typer.Option("--study", help="only what this study needs")] = None,
-    with_: Annotated[Path | None, typer.Option("--with", help="a bundle whose other runs are written too")] = None,
+    with_: Annotated[list[Path] | None, typer.Option("--with", help="a bundle to write too; may repeat")] = None,
     allow_code: AllowCode = False,
     as_json: Json = False,
 ) -> None:
@@ -251,7 +251,7 @@ def export(
 
     It also has up to 20 wrong answers of each row.
     """
-    show(lw.export_bundle(store, to, study=of, with_bundle=with_, allow_code=allow_code), as_json)
+    show(lw.export_bundle(store, to, study=of, with_bundles=with_ or (), allow_code=allow_code), as_json)
 
 
 @study.command()

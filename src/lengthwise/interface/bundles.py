@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,27 +97,30 @@ def export_bundle(
     to: str | Path,
     *,
     study: str | None = None,
-    with_bundle: str | Path | None = None,
+    with_bundles: Sequence[str | Path] = (),
     allow_code: bool = False,
     say: Say | None = None,
 ) -> WrittenFiles:
     """Write a bundle: rows and run descriptions, without weights, of a store or of one study in it.
 
-    `with_bundle` is a bundle whose other runs are written too.
+    `with_bundles` are bundles whose other runs are written too, e.g. what other machines have done.
 
     >>> export_bundle("lengthwise-store", "bundle")
     """
     from lengthwise.study.bundle import Bundle
+    from lengthwise.study.status import status
     from lengthwise.study.store import Store
 
     kept, keys, name = Store(store), None, None
+    bundles = [Bundle(one) for one in with_bundles]
     if not kept.folder.exists():
         raise SpecError(f"there is no store {store!r}; give the folder that --store named")
     if study is not None:
-        asked = Study.read(study, with_bundle=with_bundle, allow_code=allow_code)
-        keys, name = [item.key for item in asked.items(store)], asked.name
+        asked = Study.read(study, allow_code=allow_code)
+        ended = {key: record for bundle in reversed(bundles) for key, record in bundle.ended_records.items()}
+        keys, name = [item.key for item in status(asked.planned, kept, ended).items], asked.name
     with progress(say) as tell:
-        many = kept.export(to, keys, name, tell, None if with_bundle is None else Bundle(with_bundle))
+        many = kept.export(to, keys, name, tell, bundles)
     return WrittenFiles(f"{many:,} runs in {to}; study run --with {to} takes them as done", runs=many, folder=str(to))
 
 

@@ -81,9 +81,10 @@ class Standings(Display):
 
 
 _EXPLAINED = (
-    "unseen: mean exact match over unseen lengths and tasks, with an interval for other seeds, whose level is not known "
-    "below six tasks; mean rank: among these entries in each (task, seed), ties share; learned: runs that learned the "
-    "seen lengths; parameters and time of a training step (256 tokens, the author's machine) are relative to NoPE."
+    "unseen: mean exact match over unseen lengths and tasks, with an interval for other seeds, whose level is not "
+    "known below six tasks; mean rank: among these entries in each (task, seed), ties share; learned: runs that "
+    "learned the seen lengths; parameters and time of a training step (256 tokens, the author's machine) are relative "
+    "to NoPE."
 )
 
 

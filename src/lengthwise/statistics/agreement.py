@@ -84,5 +84,5 @@ def spearman(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def _signs(values: Sequence[float]) -> np.ndarray:
-    """Return for each pair of values whether the first is larger (1), equal (0) or smaller (−1); rows add up to ranks."""
+    """Return for each pair of values whether the first is larger (1), equal (0) or smaller (−1)."""
     return np.sign(np.subtract.outer(values, values))

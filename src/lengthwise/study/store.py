@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -316,11 +316,11 @@ class Store:
         keys: Iterable[str] | None = None,
         study: str | None = None,
         on_progress: Callable[[str], None] | None = None,
-        bundle: Bundle | None = None,
+        bundles: Sequence[Bundle] = (),
     ) -> int:
         """Write a bundle of finished runs (rows, run.json, some wrong answers; no weights). Return their number.
 
-        Runs of the bundle `bundle` that are not done here are written too.
+        Runs of `bundles` that are not done here are written too; a run is taken from the first that has it.
         """
         import polars as pl
 
@@ -329,7 +329,8 @@ class Store:
         self.check(state.done)
         answers = [[table] for table in self.wrong_answers_and_outcomes(sorted(state.done))]
         wanted, diverged = sorted(state.done - self.damaged.keys()), self.diverged(state.failed)
-        if not wanted and (bundle is None or not {*bundle.lines} & (keys if keys is not None else {*bundle.lines})):
+        given = {key for bundle in bundles for key in bundle.lines}
+        if not wanted and not (given if keys is None else given & keys):
             raise SpecError(f"nothing of it is done in {self}; there is nothing to export")
         lines = []
         for key, told in sorted(diverged.items()):  # diverged runs are results too
@@ -341,15 +342,18 @@ class Store:
             record = {"key": key, "done": summary, **self._record(key, summary)}
             lines.append(json.dumps(check_record(record, f"{self}/runs/{key}")))
         target, rows, many = Folder(to), self.rows(wanted, on_progress), len(wanted)
-        if bundle is not None:
-            ours = {*wanted, *diverged}
-            theirs = {key: line for key, line in bundle.lines.items() if key not in ours and (not keys or key in keys)}
+        ours = {*wanted, *diverged}
+        for bundle in bundles:
+            theirs = {
+                key: line for key, line in bundle.lines.items() if key not in ours and (keys is None or key in keys)
+            }
+            ours |= {*theirs}
             lines += map(json.dumps, theirs.values())
             many += sum("done" in line for line in theirs.values())
             rows = pl.concat([rows, bundle.rows.filter(pl.col("run").is_in({key.partition("~")[0] for key in theirs}))])
-            rows = rows.unique(KEYS, keep="first", maintain_order=True)
             for tables, more in zip(answers, bundle.wrong_answers_and_outcomes(), strict=True):
                 tables += [more.filter(pl.col("run").is_in(list(theirs)))] if more.width else []
+        rows = rows.unique(KEYS, keep="first", maintain_order=True) if bundles else rows
         files = {"rows.parquet": frame_to_parquet(rows), "runs.jsonl": ("\n".join(lines) + "\n").encode()}
         for name, tables in zip(("wrong.parquet", "kinds.parquet"), answers, strict=True):
             files[name] = frame_to_parquet(pl.concat(tables))
