@@ -100,7 +100,7 @@ def leaderboard() -> str:
     )
 
 
-EXPLORED = ("quickstart", "frequencies", "frequencies-lengths", "glance", "attention")
+EXPLORED = ("laptop-quick", "quickstart", "frequencies", "frequencies-lengths", "glance", "attention")
 """The studies whose rows the interactive page shows; none of them is blind any more."""
 FIRST_SHOWN = ("nope", "t5", "alibi", "rope", "sinusoidal")
 """The encodings that it shows at first, where a study has them."""

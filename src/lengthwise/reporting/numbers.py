@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Trouble:
-    """A run whose training went wrong, and how."""
+    """A run whose training went wrong, and how; a spike of the loss alone is one that learned all the same."""
 
     task: str
     encoding: str
@@ -154,7 +154,7 @@ def compute_numbers(findings: Findings) -> Numbers:
 
 
 def _health(found: Findings, table: pl.DataFrame) -> list[Trouble]:
-    """List the runs whose training went wrong: diverged, stuck on a plateau, spiked, or not learned."""
+    """List the runs that diverged, stayed on a plateau or did not learn, and those that learned with loss spikes."""
     learned: dict[str, bool | None] = dict(table.select("run", "learned").iter_rows())
     told = []
     for item in found.ended_runs:
@@ -165,14 +165,16 @@ def _health(found: Findings, table: pl.DataFrame) -> list[Trouble]:
         record = found.records.get(item.key, {})
         log = record.get("log") or []
         jumps = record.get("spikes", loss_spikes(log))
-        if learned.get(item.key) is False and is_on_plateau(log):
-            told.append(Trouble(*where, "plateau", f"the loss never left its plateau (last {log[-1][1]:.3g})"))
-        elif learned.get(item.key) is False:
-            last = f" (last loss {log[-1][1]:.3g})" if log else ""
-            told.append(Trouble(*where, "not learned", f"ended without having learned the seen lengths{last}"))
-        if jumps:
-            steps = ", ".join(f"{step:,}" for step in jumps[:6]) + (", ..." if len(jumps) > 6 else "")
-            told.append(Trouble(*where, "spike", f"the loss spiked at step {steps}"))
+        steps = ", ".join(f"{step:,}" for step in jumps[:6]) + (", ..." if len(jumps) > 6 else "")
+        spiked = f"the loss spiked at step {steps}" if jumps else ""
+        if learned.get(item.key) is not False:
+            told += [Trouble(*where, "spike", spiked)] if jumps else []
+            continue
+        stuck = is_on_plateau(log)
+        last = f" (last loss {log[-1][1]:.3g})" if log else ""
+        detail = "the loss never left its plateau" if stuck else "ended without having learned the seen lengths"
+        parts = [detail + last, spiked] if jumps else [detail + last]
+        told.append(Trouble(*where, "plateau" if stuck else "not learned", "; ".join(parts)))
     return told
 
 

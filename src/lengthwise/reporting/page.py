@@ -72,6 +72,8 @@ class Page(Tables):
             yield from (Part(""), Part(self.difference_table()), Part(self.difference_table_caption(), "dim"))
         if troubles := self.training_problem_table():
             yield from (Part(""), Part(troubles))
+        if spikes := self.spike_text():
+            yield from (Part(""), Part(spikes))
         for task in self.found.tasks if len(self.found.tasks) <= 3 else []:
             yield from (Part(""), Part(task, "bold"), Part(self.task_summary_table(task)))
 
@@ -193,6 +195,7 @@ class Page(Tables):
             failure_words="All seeds together; the dashed line ends what was trained. " + _told_failures(found),
             training=made.get("training"),
             troubles=self.training_problem_table(),
+            spikes=self.spike_text(),
             names=self.name_table(),
             proof=self._proof(),
             proof_holds=found.proof is None or found.proof.holds,

@@ -92,8 +92,10 @@ class Tables(Comparisons):
 
     def training_problem_table(self) -> list[Line]:
         """Return the runs whose training went wrong, and how; learning without extrapolating is not listed here."""
-        order = ("diverged", "plateau", "not learned", "spike")
-        listed = sorted(self.numbers.health, key=lambda run: order.index(run.kind))
+        order = ("diverged", "plateau", "not learned")
+        listed = sorted(
+            (run for run in self.numbers.health if run.kind in order), key=lambda run: order.index(run.kind)
+        )
         return [
             {
                 "encoding": self.found.label(run.encoding),
@@ -103,6 +105,12 @@ class Tables(Comparisons):
             }
             for run in listed
         ]
+
+    def spike_text(self) -> str:
+        """How many of the runs that learned had loss spikes; empty if none had."""
+        spiked = sum(run.kind == "spike" for run in self.numbers.health)
+        learned = len(self.found.ended_runs) - (len(self.numbers.health) - spiked)
+        return f"In {spiked} of {learned} runs that learned, the loss spiked at least once." if spiked else ""
 
     def name_table(self) -> list[Line]:
         """Return the spec of each label in the figures and tables; empty if they are all equal."""
