@@ -251,7 +251,7 @@ def attention_sentences() -> list[str]:
         f"D(NoPE, T5) − D(NoPE, NoPE′) is {gap(COPY, 't5')} on copy and {gap(REVERSE, 't5')} on reverse",
         f"({', '.join(near)})",
         f"on reverse ALiBi is nearest ({alibi}), T5 comes after it ({t5}), and RoPE is farther ({rope})",
-        f"at seen lengths by nothing ({gap(REVERSE, 'alibi', seen=True)})",
+        f"at seen lengths it is not ({gap(REVERSE, 'alibi', seen=True)})",
         f"ALiBi is at {value(COPY, 'floor', 'alibi')} before training and {value(COPY, 'record', 'alibi')} after",
         f"(reverse: NoPE from itself {value(REVERSE, 'record', 'nope')}, of a possible .693)",
         f"copy {short(seen_of(COPY, 't5'))} (T5) to {short(seen_of(COPY, 'nope'))} (NoPE)",
