@@ -254,7 +254,7 @@ LOCKSTEP = SCRIPT.replace(
 ).replace('float(heads.mean_LH("entropy").mean())', 'apart.mean_over_layers("true", "matching")')
 
 
-@pytest.mark.slow
+@pytest.mark.evidence
 def test_two_models_of_4096_tokens_are_compared_in_less_than_a_gigabyte(figure):
     run = subprocess.run(
         [sys.executable, "-c", LOCKSTEP, "t5", "4096", "32"], capture_output=True, text=True, check=True
@@ -265,7 +265,7 @@ def test_two_models_of_4096_tokens_are_compared_in_less_than_a_gigabyte(figure):
     assert peak < 1000
 
 
-@pytest.mark.slow
+@pytest.mark.evidence
 def test_the_measurement_sees_what_blocks_save():
     """All queries in one block: the statistics need several T × T of four heads."""
     peaks = [

@@ -158,7 +158,7 @@ def test_processes_write_the_same_bytes(texts, corpus, tmp_path):
     assert made.new_shards > 2 and files_of(tmp_path / "out") == files_of(corpus)
 
 
-@pytest.mark.slow
+@pytest.mark.evidence  # with a killed worker it is a slow test
 def test_ray_data_writes_the_same_bytes(texts, corpus, tmp_path):
     pytest.importorskip("ray.data")
     made = prepare(str(texts), str(tmp_path / "out"), workers=2, ray=True, say=quiet, **HOW)

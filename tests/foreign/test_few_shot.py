@@ -284,8 +284,9 @@ def test_what_cannot_be_asked_is_refused():
 SMALL = "laptop:width=32:heads=2:feed_forward_width=64:layers=2"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("encoding", ["rope", "alibi"])
+@pytest.mark.parametrize(
+    "encoding", [pytest.param("rope", marks=pytest.mark.slow), pytest.param("alibi", marks=pytest.mark.evidence)]
+)
 def test_an_exported_run_gets_the_rows_that_the_run_has(encoding, tmp_path, figure):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

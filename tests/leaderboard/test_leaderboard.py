@@ -1,13 +1,17 @@
 """The leaderboard: an honest entry passes, and each way of cheating that we could think of is refused."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import polars as pl
 import pytest
 import torch
 import yaml
+from filelock import FileLock
 
 import lengthwise as lw
 from lengthwise.leaderboard import checks, entry, source
@@ -23,20 +27,35 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def board(tmp_path_factory):
     """A folder with two honest entries, NoPE and one made from a template, and the study that they ran."""
-    home = tmp_path_factory.mktemp("board")
+    base, home = tmp_path_factory.getbasetemp(), tmp_path_factory.mktemp("board") / "here"
+    # Its runs are made once: the workers of xdist have folders side by side.
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "board"
+    with pytest.MonkeyPatch.context() as patch:
+        with FileLock(f"{shared}.lock"):
+            if not shared.exists():
+                _make_entries(base / "board-begun", patch)
+                (base / "board-begun").rename(shared)
+        shutil.copytree(shared, home)
+        _use_study(home, patch)
+        yield home
+
+
+def _use_study(home: Path, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("lengthwise.interface.leaderboard.STUDY", str(home / "study.yaml"))
+    patch.setattr("lengthwise.leaderboard.entry.STUDY", str(home / "study.yaml"))
+
+
+def _make_entries(home: Path, patch: pytest.MonkeyPatch) -> None:
+    home.mkdir()
     (home / "study.yaml").write_text(yaml.safe_dump(STUDY))
     lw.write_template("encoding", "mine", home)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lengthwise.interface.leaderboard.STUDY", str(home / "study.yaml"))
-        patch.setattr("lengthwise.leaderboard.entry.STUDY", str(home / "study.yaml"))
-        where = {"root": home / "leaderboard", "store": str(home / "store"), "executor": "inline"}
-        made = [
-            lw.submit_entry(what, authors="A. Student", **where)
-            for what in ("nope", f"{home / 'mine.py'}:Mine:slope=2.0")
-        ]
-        assert [one.check.errors for one in made] == [[], []]
-        assert "git add" in str(made[1])
-        yield home
+    _use_study(home, patch)
+    where = {"root": home / "leaderboard", "store": str(home / "store"), "executor": "inline"}
+    made = [
+        lw.submit_entry(what, authors="A. Student", **where) for what in ("nope", f"{home / 'mine.py'}:Mine:slope=2.0")
+    ]
+    assert [one.check.errors for one in made] == [[], []]
+    assert "git add" in str(made[1])
 
 
 @pytest.fixture
@@ -346,10 +365,20 @@ def test_the_executed_check_reports_changed_functions(cheat, monkeypatch):
     assert "its code changes lengthwise.task.base.Task.answer_limit" in errors(cheat, allow_code=True)
 
 
-def test_normal_use_changes_nothing_that_is_noted(board):
-    before = Snapshot()
-    lw.train("copy:variant=same:longest=3", "alibi", training="laptop:steps=2", store=str(board / "other"))
-    assert before.changes() == []
+NORMAL = """
+import lengthwise as lw
+from lengthwise.leaderboard.tampering import Snapshot
+
+before = Snapshot()
+lw.train("copy:variant=same:longest=3", "alibi", training="laptop:steps=2", store="other")
+print(before.changes())
+"""
+
+
+def test_normal_use_changes_nothing_that_is_noted(tmp_path):
+    """In a fresh process, where PyTorch has not yet put its own hooks into classes."""
+    ended = subprocess.run([sys.executable, "-c", NORMAL], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0 and ended.stdout.splitlines()[-1] == "[]", ended.stdout + ended.stderr
 
 
 def test_a_wrong_number_of_parameters_is_refused(cheat):

@@ -169,7 +169,8 @@ def test_the_body_of_the_cuda_suite_runs(encoding):
 
 
 COMPILED = [
-    pytest.param(name, marks=pytest.mark.evidence if name == "nope" else pytest.mark.slow) for name in ("nope", *BIASED)
+    pytest.param(name, marks=pytest.mark.evidence if name in ("nope", "t5") else pytest.mark.slow)
+    for name in ("nope", *BIASED)
 ]
 
 

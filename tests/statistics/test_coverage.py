@@ -79,7 +79,7 @@ def test_aggregates_hold_the_truth_over_seeds_and_examples(drawn, means, figure)
         assert n == 3 or name.startswith("all ") or without <= 0.98, (name, n)
 
 
-@pytest.mark.slow
+@pytest.mark.evidence
 def test_a_bootstrap_of_the_same_aggregates_fails(means, figure):
     """Of seeds, then examples: with few seeds, percentiles of resampled seeds are too narrow."""
     dice, mix = np.random.default_rng(2), MIXTURES["one after the other"]
@@ -169,7 +169,7 @@ def test_a_cell_holds_the_median_seed_on_the_same_test_set(figure):
     figure(f"at worst {100 * worst:+.1f} points from the level that is printed")
 
 
-@pytest.mark.slow
+@pytest.mark.evidence
 def test_what_is_usually_printed_fails_on_cells(means, figure):
     """Each against its own truth, the mean over seeds and examples, at five seeds and 95 %."""
     dice, table = np.random.default_rng(4), {}

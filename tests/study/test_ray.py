@@ -326,7 +326,7 @@ def test_a_stopped_driver_saves_what_is_running(tmp_path, sent):
         command.end()
 
 
-@pytest.mark.slow
+@pytest.mark.evidence  # test_chaos_small compares the same rows
 def test_a_study_on_ray_has_the_rows_of_one_without(tmp_path, written):
     path = written(resources={"cpus": 0.5, "threads": 1})
     planned, apart = Planned(tiny()), Store(tmp_path / "inline")
