@@ -29,6 +29,7 @@ from lengthwise.study.bundle import Bundle
 from lengthwise.study.file import StudyFile
 from lengthwise.study.plan import Planned
 from lengthwise.task import TASKS
+from tests.conformance.mutants import MUTANTS
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -211,12 +212,27 @@ def defaults() -> str:
     return table(["task", "its setting", *map(label_of, CORE), "CPU-seconds, slowest"], lines)
 
 
+QUICK = ("nope", "t5", "alibi", "rope", "sinusoidal")
+
+
+def quick_table() -> str:
+    numbers, found = page("laptop-quick").numbers, page("laptop-quick").found
+    lines = []
+    for task in found.tasks:
+        cells = [numbers.cells[task, name].median for name in QUICK]
+        at = f"{found.short(task)}, L = {found.trained[task][0]}{' (chance .5)' if task.startswith('parity') else ''}"
+        lines.append([at, *(f"{short(c.value)} [{short(c.low)}, {short(c.high)}]" for c in cells)])
+    head = "exact match, L+1 to 2L: median seed [smallest, largest]"
+    return table([head, *(label_of(name) for name in QUICK)], lines)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "defaults": defaults,
     "probe layers": probe_layers,
     "probe changes": probe_changes,
     "attention copy": attention_table(COPY),
     "attention reverse": attention_table(REVERSE),
+    "quick tasks": quick_table,
 }
 
 
@@ -258,7 +274,24 @@ def attention_sentences() -> list[str]:
     ]
 
 
+def quick_means() -> tuple[str, ...]:
+    means = page("laptop-quick").numbers.means
+    return tuple(short(means[name].seeds.value) for name in ("nope", "alibi", "t5", "sinusoidal", "rope"))
+
+
+def quick_sentences() -> list[str]:
+    nope, alibi, t5, sinusoidal, rope = quick_means()
+    return [f"mean exact match is {nope}, that of ALiBi {alibi}, T5 {t5}, sinusoids {sinusoidal} and RoPE {rope}"]
+
+
+def choose_sentences() -> list[str]:
+    nope, alibi, t5, sinusoidal, rope = quick_means()
+    words = "exact match from one to two training lengths"
+    return [f"NoPE has {nope} {words}, ALiBi {alibi}, T5 {t5}, sinusoids {sinusoidal}, RoPE {rope}"]
+
+
 def readme_sentences() -> list[str]:
+    nope, alibi, t5, sinusoidal, rope = quick_means()
     reach = page("quickstart").numbers.reach
     task = page("quickstart").found.tasks[0]
     found = page("quickstart").found
@@ -269,6 +302,8 @@ def readme_sentences() -> list[str]:
         f"{len(ENCODINGS)} encodings, {len(POSITIONS)} kinds of positions",
         f"a conformance kit of {checks} checks",
         f"{checks} checks: padding on either side",
+        f"plants {len(MUTANTS)} ",
+        f"is {nope} for NoPE, {alibi} for ALiBi, {t5} for T5, {sinusoidal} for sinusoids and {rope} for RoPE",
     ]
 
 
@@ -276,6 +311,8 @@ SENTENCES: dict[str, Callable[[], list[str]]] = {
     "docs/understand/probes.md": probe_sentences,
     "docs/understand/attention.md": attention_sentences,
     "docs/reference/encodings.md": lambda: [glance_seen()],
+    "docs/results/laptop-quick.md": quick_sentences,
+    "docs/how-to/choose-an-encoding.md": choose_sentences,
     "README.md": readme_sentences,
 }
 PAGES = sorted({*SENTENCES, *(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))})

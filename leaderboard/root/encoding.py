@@ -1,4 +1,4 @@
-"""ALiBi with the root of the distance: far tokens are told apart less, and nothing is cut off."""
+"""ALiBi with the square root of the distance in place of the distance."""
 
 from torch import Tensor, arange
 

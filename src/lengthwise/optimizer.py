@@ -23,7 +23,7 @@ class AdamW(torch.optim.AdamW):
     zero_grad = _plain(torch.optim.Optimizer.zero_grad)
     state_dict = _plain(torch.optim.Optimizer.state_dict)
     load_state_dict = _plain(torch.optim.Optimizer.load_state_dict)
-    # PyTorch puts this hook for its profiler into the class when the first optimizer is made. Here it is there from the
-    # beginning: the leaderboard takes a changed function for a fraud.
+    # PyTorch wraps `step` for its profiler when the first optimizer of a class is made. Here it is wrapped at once:
+    # the check of the leaderboard refuses an entry if a function changes while it runs.
     step = torch.optim.Optimizer.profile_hook_step(torch.no_grad()(_plain(torch.optim.AdamW.step)))
     vars(step)["hooked"] = True

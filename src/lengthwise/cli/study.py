@@ -243,7 +243,7 @@ def export(
     store: Annotated[str, typer.Argument(help="the store")],
     to: Annotated[Path, typer.Option("--to", help="the folder of the bundle")],
     of: Annotated[str | None, typer.Option("--study", help="only what this study needs")] = None,
-    with_: Annotated[list[Path] | None, typer.Option("--with", help="a bundle to write too; may repeat")] = None,
+    with_: Annotated[list[Path] | None, typer.Option("--with", help="add a bundle's runs; may repeat")] = None,
     allow_code: AllowCode = False,
     as_json: Json = False,
 ) -> None:

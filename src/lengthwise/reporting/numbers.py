@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Trouble:
-    """A run whose training went wrong, and how; a spike of the loss alone is one that learned all the same."""
+    """A run whose training went wrong, and how. Kind `spike`: it learned, but its loss jumped up on the way."""
 
     task: str
     encoding: str
@@ -168,13 +168,13 @@ def _health(found: Findings, table: pl.DataFrame) -> list[Trouble]:
         steps = ", ".join(f"{step:,}" for step in jumps[:6]) + (", ..." if len(jumps) > 6 else "")
         spiked = f"the loss spiked at step {steps}" if jumps else ""
         if learned.get(item.key) is not False:
-            told += [Trouble(*where, "spike", spiked)] if jumps else []
+            if jumps:
+                told.append(Trouble(*where, "spike", spiked))
             continue
         stuck = is_on_plateau(log)
-        last = f" (last loss {log[-1][1]:.3g})" if log else ""
         detail = "the loss never left its plateau" if stuck else "ended without having learned the seen lengths"
-        parts = [detail + last, spiked] if jumps else [detail + last]
-        told.append(Trouble(*where, "plateau" if stuck else "not learned", "; ".join(parts)))
+        detail += f" (last loss {log[-1][1]:.3g})" if log else ""
+        told.append(Trouble(*where, "plateau" if stuck else "not learned", "; ".join(filter(None, (detail, spiked)))))
     return told
 
 
