@@ -8,6 +8,7 @@ import pytest
 
 from lengthwise.evaluation.rows import rows_to_frame
 from lengthwise.reporting.contexts import ContextPage, Curve
+from lengthwise.study.plan import LearningRateChoice
 
 DOCUMENTS = 40
 
@@ -56,14 +57,15 @@ class Study:
 class Found:
     """What a page asks of the findings."""
 
-    study, encodings, tasks, trained, choices, diverged = Study(), ["nope", "rope"], ["text"], {"text": [128]}, [], {}
+    study, tasks, trained, choices, diverged = Study(), ["text"], {"text": [128]}, [], {}
+    encodings = ("nope", "rope", "rope,nope", "nope layers=2", "rope layers=2")
     planned, items, ended_runs = 2, (1, 2), []
 
     def __init__(self, rows):
         self.rows = rows
 
     def label(self, encoding):
-        return {"nope": "NoPE", "rope": "RoPE"}[encoding]
+        return encoding.replace("nope", "NoPE").replace("rope", "RoPE").replace(",", ", ")
 
     def short(self, task):
         return task
@@ -80,17 +82,15 @@ def page(losses, left_out=()):
         if (encoding, context, seed) not in left_out
     ]
     frame = rows_to_frame(rows)
-    made = ContextPage(
+    return ContextPage(
         Found(
             frame.with_columns(
                 pl.lit("text").alias("task"),
-                pl.col("run").str.head(4).alias("encoding"),
+                pl.col("run").str.head(-1).alias("encoding"),
                 pl.col("run").str.tail(1).cast(pl.Int64).alias("seed"),
             )
         )
     )
-    made.__dict__["_usual_model"] = "nano"
-    return made
 
 
 LOSSES = {("nope", "as trained", context): loss for context, loss in ((16, 5.0), (128, 4.9), (512, 4.9))}
@@ -120,3 +120,35 @@ def test_a_loss_that_is_not_finite_is_shown_and_breaks_the_curve(tmp_path):
 def test_a_context_without_all_seeds_is_left_out():
     found = page(LOSSES, left_out={("rope", 512, 1)})
     assert found.curves[1].contexts == [16, 128] and found.curves[0].contexts == [16, 128, 512]
+
+
+def test_an_encoding_per_layer_is_a_trained_model_and_its_name_is_not_mistaken_for_two():
+    mixed = {("rope,nope", "as trained", context): loss for context, loss in ((16, 5.0), (128, 4.0), (512, 6.0))}
+    changed = {("rope", "temperature=log-n", context): 4.0 for context in (16, 128, 512)}
+    found = page({**LOSSES, **mixed, **changed})
+    assert "RoPE; RoPE, NoPE: does not hold beyond it, breaks from 512." in found.verdict
+    figure = found.main_figure().figure()
+    shown = {axes.get_title(): [line.get_text() for line in axes.get_legend().get_texts()] for axes in figure.axes}
+    assert shown == {"as trained": ["NoPE", "RoPE", "RoPE, NoPE"], "changed at test time": ["RoPE, temperature log-n"]}
+
+
+def test_models_are_compared_over_the_same_documents_with_the_first_of_their_size():
+    small = {(f"{name} layers=2", "as trained", 128): loss for name, loss in (("nope", 5.5), ("rope", 5.4))}
+    changed = {("rope", "temperature=log-n", context): 4.3 for context in (128, 512)}
+    lines = page({**LOSSES, **small, **changed}).comparison_table()
+    assert [(line["model"], line["minus"]) for line in lines] == [
+        *(("RoPE", "NoPE"), ("RoPE, temperature log-n", "RoPE"), ("RoPE layers=2", "NoPE layers=2"))
+    ]
+    assert lines[0]["128"].startswith("-0.900 [") and lines[0]["512"].startswith("+1.100 [")
+    assert lines[1]["16"] == "-" and lines[1]["128"].startswith("+0.300 [") and lines[1]["512"].startswith("-1.700 [")
+
+
+def test_a_learning_rate_at_the_edge_is_flagged():
+    found = page(LOSSES)
+    rates, rest = (0.001, 0.002, 0.004), ("consecutive", "nano", "nano")
+    found.found.choices = [
+        LearningRateChoice("nope", "text", rest, (), rates, scores)
+        for scores in ((-3.6, -3.5, -3.6), (-3.6, -3.5, -3.4))
+    ]
+    assert "1 of 2 learning rates lie at the edge of what was tried." in found.warnings()
+    assert [line[""] for line in found.learning_rate_table()] == ["", "at the edge"]

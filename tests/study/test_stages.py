@@ -209,6 +209,40 @@ def test_stages_that_differ_only_in_what_they_started_from_have_different_names(
     assert len(set(names.values())) == 4
 
 
+def test_a_name_says_only_what_varies_within_a_task():
+    linked = [
+        {"task": task, "encoding": "nape", "model": f"laptop:layers={layers}:heads=8:head_width=8{option}"}
+        for task, layers in (("sort:longest=8", 2), ("reverse:longest=8", 3))
+        for option in ("", ":normaliser=entmax")
+    ]
+    study = StudyFile.of({"name": "n", "question": "?", "base": {"training": TRAINING}, "linked": linked, "seeds": [0]})
+    names = encoding_label_by_run(Planned(study).items({})[0])
+    assert list(names.values()) == ["nape", "nape normaliser=entmax"] * 2
+    positions = {"encoding": ["rope"], "positions": ["consecutive", "randomized:limit=64"]}
+    names = encoding_label_by_run(staged(vary=positions, then=[]).items({})[0])
+    assert list(names.values()) == ["rope consecutive", "rope randomized:limit=64"]
+
+
+def test_seen_lengths_count_a_diverged_run_as_not_learned(tmp_path):
+    base = {key: value for key, value in STAGES["base"].items() if key != "training"}
+    vary = {"encoding": ["rope"], "training": [TRAINING, f"{TRAINING}:lr=1e30:grad_clip=1e30"]}
+    assert len(driven(staged(base=base, vary=vary, then=[]), tmp_path).failed) == 1
+    study = written(tmp_path, base=base, vary=vary, then=[])
+    (line,) = study.status(str(tmp_path), learned=True).learned
+    assert set(line) == {"task", "rope", "rope grad_clip=1e+30:lr=1e+30"}
+    assert line["rope grad_clip=1e+30:lr=1e+30"] == "diverged, 0 of 1 learned"
+
+
+def test_evaluations_of_a_diverged_run_do_not_keep_a_blind_study_closed(tmp_path):
+    base = {**STAGES["base"], "training": f"{TRAINING}:lr=1e30:grad_clip=1e30"}
+    changes = {"blind": True, "base": base, "then": [], "evaluations": [{"of": "rope", "temperature": "log-n"}]}
+    planned = staged(**changes)
+    assert status(planned, Store(tmp_path)).left == 3
+    driven(planned, tmp_path)
+    found = status(planned, Store(tmp_path))
+    assert found.left == 0 and found.ended and len(found.ended_items) == 2
+
+
 def test_a_blind_study_opens_when_what_follows_a_diverged_run_cannot_be_done(tmp_path):
     planned = staged(blind=True, base={**STAGES["base"], "training": f"{TRAINING}:lr=1e30:grad_clip=1e30"})
     tally = driven(planned, tmp_path)

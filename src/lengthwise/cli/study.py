@@ -162,7 +162,7 @@ def run(
     else:
         print_parts(made.page.short_parts(console().width))
         if learning_rate_table := made.page.learning_rate_table():
-            say("learning rates, chosen at seen lengths with a seed that no run uses:", "bold")
+            say("learning rates, chosen at seen lengths with other seeds:", "bold")
             print_table(learning_rate_table)
         say(f"page: {made.path}")
         show(ended)

@@ -306,7 +306,7 @@ class Study:
         if learned:
             from lengthwise.reporting.findings import learned_table  # reads rows, which a status does not need
 
-            lines = learned_table(found.done, Store(where), self._bundle())
+            lines = learned_table(found.ended_items, Store(where), self._bundle())
         return StudyStatus(self.name, where, found, self.counted(), self._guard_status(store), lines)
 
     def _status(self, store: str | None) -> Status:

@@ -8,7 +8,6 @@ tokens. Each by a 95 % interval over documents, each of which is compared with i
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -59,6 +58,13 @@ class Curve:
     trained: int
     losses_CSD: Mapping[int, np.ndarray]
     """Context → the mean loss of each document (columns) under each seed (rows)."""
+    evaluation: str = AS_TRAINED
+    """What was changed at test time."""
+
+    @property
+    def changed(self) -> bool:
+        """Whether the model was changed at test time."""
+        return self.evaluation != AS_TRAINED
 
     @property
     def contexts(self) -> list[int]:
@@ -75,14 +81,7 @@ class Curve:
 
     def difference(self, context: int, other: int) -> Difference:
         """The loss at one context minus that at another, over documents."""
-        if not np.isfinite(self.losses_CSD[context]).all():
-            return Difference(inf, inf, inf)  # a loss that is not finite is above every other
-        if not np.isfinite(self.losses_CSD[other]).all():
-            return Difference(-inf, -inf, -inf)
-        gaps_D = self.losses_CSD[context].mean(0) - self.losses_CSD[other].mean(0)
-        value, many = float(gaps_D.mean()), len(gaps_D)
-        half = float(t_quantile(many - 1, 0.95)) * float(gaps_D.std(ddof=1)) / sqrt(many)
-        return Difference(value, value - half, value + half)
+        return paired_difference(self.losses_CSD[context], self.losses_CSD[other])
 
     @cached_property
     def gain(self) -> Difference | None:
@@ -141,6 +140,18 @@ class Curve:
         return f"{told}, {'does not break' if self.breaks_from is None else f'breaks from {self.breaks_from:,}'}"
 
 
+def paired_difference(one_SD: np.ndarray, other_SD: np.ndarray) -> Difference:
+    """Return the mean of one table of losses minus that of another, over the same documents."""
+    if not np.isfinite(one_SD).all():
+        return Difference(inf, inf, inf)  # a loss that is not finite is above every other
+    if not np.isfinite(other_SD).all():
+        return Difference(-inf, -inf, -inf)
+    gaps_D = one_SD.mean(0) - other_SD.mean(0)
+    value, many = float(gaps_D.mean()), len(gaps_D)
+    half = float(t_quantile(many - 1, 0.95)) * float(gaps_D.std(ddof=1)) / sqrt(many)
+    return Difference(value, value - half, value + half)
+
+
 class ContextPage:
     """The report page of a study of language models: `ContextPage(found).write("report")`."""
 
@@ -169,13 +180,8 @@ class ContextPage:
                 table = own.with_columns((pl.col("loss") / pl.col("targets")).alias("mean")).sort("seed", "subgroup")
                 losses[int(context)] = table["mean"].to_numpy().reshape(own["seed"].n_unique(), -1)
         changed = "" if evaluation == AS_TRAINED else f", {evaluation.replace('=', ' ', 1)}"
-        label = self.found.label(encoding).removesuffix(f" {self._usual_model}") + changed
-        return Curve(task, encoding.removesuffix(f" {self._usual_model}"), label, self.found.trained[task][0], losses)
-
-    @cached_property
-    def _usual_model(self) -> str:
-        """The model of most runs, which labels need not name."""
-        return Counter(item.point.model for item in self.found.ended_runs).most_common(1)[0][0]
+        label = self.found.label(encoding) + changed
+        return Curve(task, encoding, label, self.found.trained[task][0], losses, evaluation)
 
     @property
     def verdict(self) -> str:
@@ -187,7 +193,7 @@ class ContextPage:
                 told.setdefault(words, []).append(curve.label)
         if not told:
             return "In-context losses only."
-        return " ".join(f"{', '.join(names)}: {words}." for words, names in told.items())
+        return " ".join(f"{'; '.join(names)}: {words}." for words, names in told.items())
 
     def warnings(self) -> list[str]:
         """What is missing."""
@@ -197,6 +203,9 @@ class ContextPage:
         lost = {
             f"{curve.label}: the loss at {one:,} tokens is not finite." for curve in self.curves for one in curve.lost
         }
+        edge = sum(choice.lr is not None and choice.lr_at_edge for choice in self.found.choices)
+        if edge:
+            told.append(f"{edge} of {len(self.found.choices)} learning rates lie at the edge of what was tried.")
         return told + sorted(lost)
 
     def loss_table(self) -> list[dict[str, Any]]:
@@ -231,6 +240,29 @@ class ContextPage:
             if curve.beyond and curve.trained in curve.losses_CSD
         ]
 
+    def comparison_table(self) -> list[dict[str, Any]]:
+        """The loss of each model minus that of its reference at the same context, with intervals over documents.
+
+        A model changed at test time is compared with itself as trained, others with the study's first of their size.
+        """
+        lines = []
+        for curve in self.curves:
+            other = self._reference(curve)
+            shared = [] if other is None else [one for one in curve.contexts if one in other.losses_CSD]
+            if other is not None and shared:
+                gaps = {one: str(paired_difference(curve.losses_CSD[one], other.losses_CSD[one])) for one in shared}
+                lines.append(({"task": self._task(curve), "model": curve.label, "minus": other.label}, gaps))
+        contexts = sorted({one for _, gaps in lines for one in gaps})
+        return [line | {str(one): gaps.get(one, "-") for one in contexts} for line, gaps in lines]
+
+    def _reference(self, curve: Curve) -> Curve | None:
+        own = [one for one in self._of(curve.task) if not one.changed]
+        if curve.changed:
+            return next((one for one in own if one.encoding == curve.encoding), None)
+        alike = [one for one in own if one.encoding.partition(" ")[2] == curve.encoding.partition(" ")[2]]  # the model
+        first = (own if len(alike) == 1 else alike)[0]
+        return None if first is curve else first
+
     def learning_rate_table(self) -> list[dict[str, Any]]:
         """The validation loss with each learning rate, and the one that the rule chose."""
         return [_rate_line(choice) for choice in self.found.choices]
@@ -240,7 +272,12 @@ class ContextPage:
 
     def named_tables(self) -> dict[str, list[dict[str, Any]]]:
         """All tables by their names."""
-        return {"losses": self.loss_table(), "verdicts": self.verdict_table(), "changes": self.change_table()}
+        return {
+            "losses": self.loss_table(),
+            "verdicts": self.verdict_table(),
+            "changes": self.change_table(),
+            "comparisons": self.comparison_table(),
+        }
 
     def short_parts(self, width: int = 80) -> Iterator[Part]:
         """The verdict and the losses."""
@@ -292,6 +329,7 @@ class ContextPage:
             "Loss by context, nats per token": [Part(self.loss_table())],
             "What the rules say": [Part(self.verdict_table()), *rules],
             "Beyond the trained context": [Part(self.change_table())],
+            "Beside another model, nats": [Part(self.comparison_table())],
             "Learning rates": [Part(self.learning_rate_table())],
             "Known deviations": [Part(one) for one in study.deviations],
             "Make it again": again,
@@ -324,18 +362,21 @@ def _shown(loss: float) -> float | str:
 
 def _rate_line(choice: LearningRateChoice) -> dict[str, Any]:
     scores = {f"{lr:g}": score and round(-score, 4) for lr, score in zip(choice.rates, choice.scores, strict=True)}
-    return {"encoding": choice.encoding, "task": choice.group, "model": choice.rest[1], **scores, "chosen": choice.lr}
+    return {"encoding": choice.encoding, "task": choice.group, "model": choice.rest[1], **scores} | {
+        "chosen": choice.lr,
+        "": "at the edge" if choice.lr is not None and choice.lr_at_edge else "",
+    }
 
 
 def _painted(curves: Sequence[Curve], trained: int, width: float) -> Figure:
     import matplotlib.pyplot as plt
 
-    changed = sorted({", " in curve.label for curve in curves})
+    changed = sorted({curve.changed for curve in curves})
     figure, panels = plt.subplots(
         1, len(changed), figsize=(width, 0.5 * width), layout="constrained", sharey=True, squeeze=False
     )
     for axes, which in zip(panels[0], changed, strict=True):
-        shown = [curve for curve in curves if (", " in curve.label) == which]
+        shown = [curve for curve in curves if curve.changed == which]
         looks = (("-", "o"), ("--", "s"), (":", "^"), ("-.", "v"), ((0, (5, 1)), "D"))
         for number, curve in enumerate(shown):
             line, dot = looks[number % len(looks)] if which else (dash(curve.encoding), marker(curve.encoding))

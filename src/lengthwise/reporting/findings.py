@@ -151,23 +151,38 @@ def short_task_name(task: str) -> str:
 
 
 def encoding_label_by_run(items: Sequence[Item]) -> dict[str, str]:
-    """Return run → its encoding, and its positions, model or training if these vary within a task and stage too."""
-    tasks = {(item.point.task, item.point.stage) for item in items}
-    axes = [
-        axis
-        for axis in ("positions", "model", "training")
-        if len({(item.point.task, item.point.stage, getattr(item.point, axis)) for item in items}) > len(tasks)
-    ]
-    names = {
-        item.key: " ".join([_through_stages(item.point), *(getattr(item.point, axis) for axis in axes)])
-        for item in items
-    }
+    """Return run → its encoding, and what varies of positions, model and training within a task and stage.
+
+    e.g. `nape normaliser=entmax` in a study whose models have two layers for one task and three for another.
+    """
+    varying = {axis: _what_varies(items, axis) for axis in ("positions", "model", "training")}
+    names = {}
+    for item in items:
+        parts = [_through_stages(item.point)]
+        for axis, (name, options) in varying.items():
+            spec = Spec.of(getattr(item.point, axis))
+            shown = Spec(spec.name, tuple(one for one in spec.options if one[0] in options))
+            parts.append(str(shown) if name else str(shown).removeprefix(spec.name).removeprefix(":"))
+        names[item.key] = " ".join(filter(None, parts))
     shared = Counter((item.point.task, item.point.seed, names[item.key]) for item in items)
     for item in items:  # stages that differ only in what they started from
         if shared[item.point.task, item.point.seed, names[item.key]] > 1 and item.point.start is not None:
             first = item.point.chain[0]
             names[item.key] += f" after {first.positions} {first.model} {first.training}"
     return names
+
+
+def _what_varies(items: Sequence[Item], axis: str) -> tuple[bool, set[str]]:
+    """Return whether the name of an axis varies within a task and stage, and which of its options do."""
+    groups: dict[tuple[str, int], set[Spec]] = {}
+    for item in items:
+        groups.setdefault((item.point.task, item.point.stage), set()).add(Spec.of(getattr(item.point, axis)))
+    name, options = False, set[str]()
+    for specs in groups.values():
+        name = name or len({spec.name for spec in specs}) > 1
+        given = [set(spec.options) for spec in specs]
+        options |= {key for key, _ in set.union(*given) - set.intersection(*given)}
+    return name, options
 
 
 def _encodings_by_stage(point: GridPoint) -> list[str]:
@@ -291,18 +306,23 @@ def rows_of(
 def learned_table(items: Sequence[Item], store: Store, bundle: Bundle | None) -> list[dict[str, str]]:
     """Return a line per task: each encoding's mean accuracy at seen lengths, and how many of its runs learned.
 
-    Unseen lengths are not looked at. e.g. `{"task": "sort", "nope": ".998, 3 of 3 learned"}`.
+    `items` are those that ended: a run that diverged has not learned. Unseen lengths are not looked at.
+    e.g. `{"task": "sort", "nope": ".998, 3 of 3 learned"}`.
     """
     import polars as pl
 
     runs = [item for item in items if item.kind == "run"]
-    scores = score_table(rows_of(runs, store, bundle).filter("seen"), run_label_table(runs))
+    keys = {item.key for item in runs}
+    lost = {key: told for key, told in ({} if bundle is None else bundle.diverged).items() if key in keys}
+    lost |= store.diverged(list(keys))
+    scores = score_table(rows_of(runs, store, bundle).filter("seen"), run_label_table(runs, lost))
     cells = scores.group_by("task", "encoding", maintain_order=True).agg(
         pl.col("seen").mean(), pl.col("learned").sum().alias("runs"), pl.col("learned").count().alias("all")
     )
     lines: dict[str, dict[str, str]] = {item.point.task: {"task": item.point.task} for item in runs}
     for task, encoding, mean, learned, many in cells.iter_rows():
-        lines[task][encoding] = f"{mean:.3f}, {learned} of {many} learned" if many else "-"
+        score = "diverged" if mean is None else f"{mean:.3f}"
+        lines[task][encoding] = f"{score}, {learned} of {many} learned" if many else "-"
     return list(lines.values())
 
 

@@ -122,6 +122,9 @@ class Tables(Comparisons):
         if self.single_task:
             return self._one_task()
         found, here = self.found, self.numbers
+        planned: dict[str, set[str]] = {}
+        for item in found.wanted or found.items:
+            planned.setdefault(found.names[item.key], set()).add(item.point.task)
         lines = []
         for name in self.encodings_best_first():
             one = here.means[name]
@@ -148,7 +151,7 @@ class Tables(Comparisons):
                 "middle half": _value(here.rank_statistics.interquartile.get(name)),
                 "seen": format_number(sum(known) / len(known) if known else None),
                 "reach ÷ L": told,
-                "learned": f"{learned} of {len(found.tasks)}",
+                "learned": f"{learned} of {len(planned[name])}",
             }
             if any(mean.missing for mean in here.means.values()):
                 line["missing"] = len(one.missing)

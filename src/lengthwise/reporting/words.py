@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from lengthwise.reporting.findings import Findings
     from lengthwise.reporting.numbers import Numbers
     from lengthwise.statistics.estimate import Estimate
+    from lengthwise.study.plan import Item
 
 
 SHOWN = 6
@@ -178,15 +179,17 @@ def _seeds(found: Findings) -> str:
 
 def describe_protocol(findings: Findings) -> str:
     """Describe the experimental protocol, as in a paper."""
-    item = findings.items[0]
-    plan = item.plan
-    model, training = plan.model, plan.training
-    layers = sorted({one.plan.model.layers for one in findings.items})
-    steps = sorted({one.plan.training.steps for one in findings.items})
-    rates = sorted({one.plan.training.lr for one in findings.items})
-    batches = sorted({one.plan.training.batch_size for one in findings.items})
-    widths = sorted({one.plan.model.width for one in findings.items})
-    heads = sorted({one.plan.model.heads for one in findings.items})
+    stages: dict[int, list[Item]] = {}
+    for item in findings.items:
+        stages.setdefault(item.point.stage, []).append(item)
+    first = [item.plan for item in stages[min(stages)]]
+    model, training = first[0].model, first[0].training
+    layers = sorted({one.model.layers for one in first})
+    steps = sorted({one.training.steps for one in first})
+    rates = sorted({one.training.lr for one in first})
+    batches = sorted({one.training.batch_size for one in first})
+    widths = sorted({one.model.width for one in first})
+    heads = sorted({one.model.heads for one in first})
     tested = {int(row) for row in findings.cells["examples"].to_list()}
     counted = "one task" if len(findings.tasks) == 1 else f"{len(findings.tasks)} tasks"
     told = (
@@ -196,10 +199,16 @@ def describe_protocol(findings: Findings) -> str:
         f"{training.schedule} schedule), with {_seeds(findings)} each. All encodings of a seed begin with the same "
         "shared weights and see the same batches in the same order. "
     )
+    for stage, after in sorted(stages.items())[1:]:
+        told += (
+            f"In stage {stage}, weights of the stage before were trained on for "
+            f"{_range(sorted({one.plan.training.steps for one in after}))} steps "
+            f"(peak rate {_range(sorted({one.plan.training.lr for one in after}))}). "
+        )
     if findings.study.lr is not None:
         told += (
             f"The rate was chosen per encoding and group of tasks from {_range(sorted(findings.study.lr.choose))} at "
-            "seen lengths, with half the steps and a seed that no run uses. "
+            "seen lengths, with half the steps and seeds that no compared run has. "
         )
     return told + (
         f"The score is exact match by greedy decoding of the last weights on up to {max(tested)} held-out examples of "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,8 @@ class Status:
     running: list[dict[str, Any]]
     """For each running item its key, owner, attempt and progress: step, steps, loss, seconds left."""
     failed: dict[str, str]
+    diverged: Collection[str]
+    """Those of the failed runs whose loss diverged, which is their result."""
     broken: int
     """How many of the failed runs did not diverge, so that they may be done yet."""
     missing: list[Item]
@@ -52,6 +54,12 @@ class Status:
     def ended(self) -> bool:
         """Whether nothing runs, waits or is missing."""
         return not (self.running or self.missing or self.waiting)
+
+    @property
+    def ended_items(self) -> list[Item]:
+        """The items that are done or diverged."""
+        ended = {item.key for item in self.done} | set(self.diverged)
+        return [item for item in self.items if item.key in ended]
 
     @property
     def all_done(self) -> bool:
@@ -102,7 +110,12 @@ def status(planned: Planned, store: Store, bundle_records: Mapping[str, Mapping[
             told = lease.get("progress", {})
             running.append({"run": key, "who": describe_owner(dict(lease)), "attempt": lease["attempt"], **told})
     busy = {one["run"] for one in running}
-    missing = [item for item in items if item.key not in there and item.key not in failed and item.key not in busy]
+    never = diverged.keys() | for_good.keys()  # evaluations of these runs cannot be done either
+    missing = [
+        item
+        for item in items
+        if item.key not in there | failed.keys() | busy and not (item.kind == "evaluation" and item.run_id in never)
+    ]
     sample = [item.key for item in finished if item.kind == "run" and item.key in state.done]
     times = sorted(
         told["seconds"]
@@ -114,6 +127,7 @@ def status(planned: Planned, store: Store, bundle_records: Mapping[str, Mapping[
         done=finished,
         running=running,
         failed=failed,
+        diverged=failed.keys() & diverged.keys(),
         broken=len(failed.keys() - diverged.keys() - for_good.keys()),
         missing=missing,
         waiting=len(waiting),
