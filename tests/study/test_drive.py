@@ -395,9 +395,9 @@ def test_a_blind_study_shows_seen_lengths_alone_until_its_last_run_has_ended(tmp
     content = {**tiny(seeds=2, blind=True).model_dump(exclude_defaults=True), "name": "tiny"}
     written.write_text(json.dumps(content))
     study = lw.Study.read(written)
-    for look in (lambda: study.report(store=str(tmp_path), write=False), lambda: study.rows(str(tmp_path))):
+    for look in (lambda where: study.report(store=where, write=False), study.rows, study.finished_runs):
         with pytest.raises(SpecError, match=r"blind until its last run has ended, and 2 are left.*--learned"):
-            look()
+            look(str(tmp_path))
     lines = study.status(str(tmp_path), learned=True).learned
     assert len(lines) == 1 and set(lines[0]) == {"task", "nope", "alibi"} and lines[0]["nope"].endswith("of 1 learned")
     study.run(store=str(tmp_path), executor="inline")

@@ -317,6 +317,7 @@ class Study:
         self, store: str | None = None, encodings: str | None = None, say: Say | None = None
     ) -> list[str]:
         """Return the ids of the runs that are finished in a store; `encodings` selects some, e.g. `nope,t5`."""
+        self._refuse_if_blind(store)  # they are asked for to be analyzed or probed, at unseen lengths too
         found = self._status(store)
         only = None if encodings is None else {str(canonical_encoding(spec)) for spec in parse_specs(encodings)}
         done = {item.key for item in found.done}
