@@ -88,6 +88,11 @@ def test_one_run_given_twice_is_one_seed_and_other_streams_are_no_seed(run):
     table = compare([run, other]).table
     assert table["seeds"].to_list() == [1, 1]
     assert any(name.startswith("RoPE") and "order=7" in name for name in table["encoding"])
+    model = f"{OPTIONS['model']}:temperature=[log-n:trained=16]"
+    warm = train(TASK, "rope", store=store, **{**OPTIONS, "model": model})
+    assert set(compare([run, warm]).table["encoding"]) == {
+        *("RoPE temperature=constant", "RoPE temperature=[log-n:trained=16]")
+    }
 
 
 def test_other_symbols_are_refused(run):

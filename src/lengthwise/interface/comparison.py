@@ -20,7 +20,7 @@ from lengthwise.progress import Say
 from lengthwise.reporting.findings import Findings, run_label_table
 from lengthwise.reporting.page import Page
 from lengthwise.run.lease import STORE
-from lengthwise.spec import Spec, SpecError, format_value, parse_specs, suggests
+from lengthwise.spec import Spec, SpecError, Value, parse_specs, suggests
 from lengthwise.study.bundle import attempt_record, outcome_kinds, sample_wrong_answers
 from lengthwise.study.file import StudyFile
 from lengthwise.study.plan import GridPoint, Item
@@ -226,18 +226,19 @@ def _items(runs: Sequence[Run]) -> list[Item]:
     made = []
     for run in runs:
         plan = run.plan
-        axes = {axis: _differing(run, runs, axis) for axis in ("model", "training", "start", "streams")}
-        rest = ":".join(part for part in (axes.pop("start"), axes.pop("streams")) if part)
-        positions = str(plan.positions_spec)
-        axes["training"] = ":".join(part for part in (axes["training"], rest) if part)
+        positions, model = str(plan.positions_spec), _differing(run, runs, "model")
+        training = _differing(run, runs, "training", "start", "streams")
         encoding = ",".join(map(str, plan.encoding_specs))
-        point = GridPoint(str(plan.task_spec), encoding, positions, axes["model"], axes["training"], plan.seed)
+        point = GridPoint(str(plan.task_spec), encoding, positions, model, training, plan.seed)
         made.append(Item(run.id, "run", point, plan))
     return made
 
 
-def _differing(run: Run, runs: Sequence[Run], part: str) -> str:
-    """Return the options of one part in which a run differs from any other, e.g. `layers=3`."""
-    here, others = run.plan.options()[part], [other.plan.options()[part] for other in runs]
-    differs = {key: value for key, value in here.items() if any(other.get(key) != value for other in others)}
-    return ":".join(f"{key}={format_value(value)}" for key, value in differs.items())
+def _differing(run: Run, runs: Sequence[Run], *parts: str) -> str:
+    """Return the options of these parts in which a run differs from any other, e.g. `model:layers=3`."""
+    found: dict[str, Value] = {}
+    for part in parts:
+        here, others = run.plan.options()[part], [other.plan.options()[part] for other in runs]
+        found |= {key: value for key, value in here.items() if any(other.get(key) != value for other in others)}
+    named = {key: (value,) if isinstance(value, str) and ":" in value else value for key, value in found.items()}
+    return str(Spec(parts[0], tuple(named.items())))
