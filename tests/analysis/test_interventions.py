@@ -14,6 +14,7 @@ from lengthwise.analysis.interventions import (
 )
 from lengthwise.interface.interventions import Recovered
 from lengthwise.model import Decoder, preset
+from lengthwise.model.taps import Recorder
 from lengthwise.spec import SpecError
 from lengthwise.task import build_task
 
@@ -94,6 +95,44 @@ def test_a_planted_cause_is_named_and_a_costly_one_is_not_interpreted():
     assert planted(0.2, entropy=0.9, cost=0.03)["entropy"] == "costs at seen lengths"
     assert planted(0.95)["stop"] == "nothing lost"
     assert planted(0.2, stop=0.25, entropy=0.25)["stop + entropy"].startswith("0.50")
+
+
+def test_a_seed_that_lost_nothing_does_not_hide_what_the_others_lost():
+    rows = []
+    for seed, unseen in enumerate((1.0, 0.3, 0.2)):
+        for condition in CONDITIONS:
+            for length, seen in ((4, True), (8, False)):
+                right = 1.0 if seen or "stop" in condition else unseen
+                rows.append({"task": "sort", "encoding": "nope", "seed": seed, "length": length, "seen": seen,
+                             "condition": condition, "examples": 1000, "correct": round(1000 * right)})  # fmt: skip
+    line = Recovered(rows).table[0]
+    assert line["unseen"] == 0.5 and line["stop"].startswith("1.00") and line["accounts for the loss"] == "stop"
+    assert line["squeeze"].startswith("0.00")
+
+
+@torch.no_grad()
+def test_the_entropy_of_all_scores_is_undone_also_of_a_bias():
+    """ALiBi's scores, bias included, times the factor of each query."""
+    plain, ids_BT = decoder_of("alibi", layers=1), torch.arange(3, 13)[None]
+    warm = decoder_of("alibi", layers=1, temperature="log-n:trained=4:bias=true")
+    scores, weights = Recorder(), Recorder()
+    plain(ids_BT, taps={"layers.0.weights": scores})
+    warm(ids_BT, taps={"layers.0.weights": weights})
+    factor_Q = (torch.arange(1, 11).double().log() / torch.tensor(4.0).double().log()).clamp(min=1)
+    wanted = torch.softmax(scores["layers.0.weights"].log() * factor_Q[:, None], -1)  # softmax drops constants of a row
+    assert torch.allclose(weights["layers.0.weights"], wanted, atol=1e-9)
+
+
+@torch.no_grad()
+def test_whole_distances_stay_whole_when_they_are_squeezed():
+    """13/22 in fp32 times 22 is a little below 13, and T5 rounds down."""
+    decoder, seen = decoder_of("t5"), []
+    part = decoder.encodings[0]
+    plain = part.checked_by_distance
+    part.checked_by_distance = lambda distances, *rest: seen.append(distances) or plain(distances, *rest)
+    with squeezed_positions(decoder, 13 / 22):
+        part.checked_by_distance(torch.arange(23.0))
+    assert float(seen[0][22]) == 13.0
 
 
 @pytest.mark.slow

@@ -184,7 +184,9 @@ def test_a_bias_is_never_computed_up_to_a_constant_where_constants_matter(figure
     assert abs(mass["exact"] - mass["columns"]) > 0.1
 
 
-@pytest.mark.parametrize("name", ["ssmax", "asentmax", "inkling:floor=3", "log-n:trained=4"])
+@pytest.mark.parametrize(
+    "name", ["ssmax", "asentmax", "inkling:floor=3", "log-n:trained=4", "log-n:trained=4:bias=true"]
+)
 @pytest.mark.parametrize("encoding", ["nope", "nape", "inkling", "alibi"])
 @torch.no_grad()
 def test_n_counts_the_tokens_of_the_querys_own_document(name, encoding):

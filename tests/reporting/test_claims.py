@@ -7,7 +7,7 @@ import pytest
 
 from lengthwise.folder import last_commit_date, shipped_file_path
 from lengthwise.reporting.analysis_claims import attention_estimates, scratchpad_estimates
-from lengthwise.reporting.claims import COMPUTED, Claim, Rule, StudyResults, judge_claim, read_claims
+from lengthwise.reporting.claims import COMPUTED, Claim, Rule, StudyResults, judge_claim, read_claims, sign_changes
 from lengthwise.reporting.numbers import compute_numbers
 from lengthwise.spec import SpecError
 from lengthwise.statistics.estimate import Estimate
@@ -180,10 +180,34 @@ def test_a_claim_that_turns_at_another_setting_holds_at_this_one_only():
     flipped = numbers.scores.with_columns(unseen=1 - pl.col("unseen"))
     turned = judge_claim(asked, {**HERE, "scale": StudyResults(found, replace(numbers, scores=flipped))})
     assert turned.word == "holds at this setting only" and "laptop:sigma=0.02" in turned.more[-1]
-    assert judge_claim(asked, HERE).more[-1] == "other settings (scale): not run"
+    assert (
+        judge_claim(asked, HERE).more[-1] == "other settings (scale): not here; lengthwise claims judges by all studies"
+    )
+    incomplete = flipped.filter((pl.col("seed") < 2) | (pl.col("encoding") == "nope"))
+    part = judge_claim(asked, {**HERE, "scale": StudyResults(found, replace(numbers, scores=incomplete))})
+    assert part.word == "holds"  # a planned seed may come out differently yet
     alone = replace(numbers, scores=numbers.scores.filter(pl.col("encoding") == "nope"))
     empty = judge_claim(asked, {**HERE, "scale": StudyResults(found, alone)})
     assert empty.more[-1] == "other settings (scale): nothing to compare"
+
+
+def test_runs_of_the_main_study_are_no_other_setting():
+    """Seeds 0 to 2 alone are against the claim, and they are also runs of the other study."""
+    scores = HERE["made"].numbers.scores
+    early = (pl.col("seed") < 3) & (pl.col("task") == TASKS[0]) & (pl.col("encoding") == "nope")
+    against = pl.when(early).then(0.0).otherwise(pl.col("unseen")).alias("unseen")
+    lower = pl.when(early).then(0.0).otherwise(1.0)
+    made = scores.with_columns(pl.when(pl.col("task") == TASKS[0]).then(lower).otherwise(against).alias("unseen"))
+    made = made.with_columns(pl.when(pl.col("encoding") == "sinusoidal").then(0.1).otherwise("unseen").alias("unseen"))
+    main = StudyResults(FOUND, replace(HERE["made"].numbers, scores=made))
+    items = [item for item in FOUND.items if item.point.seed < 3 and item.point.task == TASKS[0]]
+    other = StudyResults(replace(FOUND, items=items, wanted=items), main.numbers)
+    assert sign_changes(claim(), main, other) == (0, [])
+    renamed = [replace(item, key=f"{item.key}-other") for item in items]
+    moved = made.with_columns((pl.col("run") + "-other").alias("run"))
+    apart = StudyResults(replace(FOUND, items=renamed, wanted=renamed), replace(main.numbers, scores=moved))
+    compared, found = sign_changes(claim(), main, apart)
+    assert compared == 1 and len(found) == 1
 
 
 def test_claims_about_attention_are_judged_from_the_committed_analysis(tmp_path):
@@ -236,7 +260,7 @@ def pads() -> StudyResults:
     [
         (0.5, 0.2, "holds", "does not hold"),
         (0.2, 0.5, "does not hold", "holds"),
-        (0.09, 0.01, "not tested here", "not tested here"),
+        (0.09, 0.01, "at the floor", "at the floor"),
     ],
 )
 def test_scratchpads_are_compared_encoding_by_encoding_unless_all_are_at_the_floor(pads, full, none, addition, parity):
@@ -245,11 +269,11 @@ def test_scratchpads_are_compared_encoding_by_encoding_unless_all_are_at_the_flo
         (full if "scratchpad=full" in task else 0.0 if "scratchpad=minimal" in task else none) + 0.001 * (seed % 3)
         for task, seed in scores.select("task", "seed").iter_rows()
     ]
-    planted = StudyResults(
-        pads.findings, replace(pads.numbers, scores=scores.with_columns(pl.Series("unseen", made) * 1.0))
-    )
+    above, parity_task = pl.Series("corrected", made) * 1.0, pl.col("task").str.contains("parity")
+    scores = scores.with_columns(above, pl.when(parity_task).then(0.5 + above / 2).otherwise(above).alias("unseen"))
+    planted = StudyResults(pads.findings, replace(pads.numbers, scores=scores))
     estimates = scratchpad_estimates(planted, listed)
     assert [judge_claim(one, {}, estimates).word for one in listed] == [addition, parity]
-    assert all(len(found) == 3 for found in estimates.values())
+    assert all(len(found) == (3 if addition != "at the floor" else 0) for found in estimates.values())
     lacking = replace(pads.numbers, scores=planted.numbers.scores.filter(~pl.col("task").str.contains("full")))
     assert not scratchpad_estimates(StudyResults(pads.findings, lacking), listed)

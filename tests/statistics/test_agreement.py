@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
+from lengthwise.publication.accuracy import UNSEEN
+from lengthwise.reporting.agreement import paired_values
+from lengthwise.reporting.numbers import compute_numbers
 from lengthwise.statistics.agreement import agreement, kendall, spearman
+from lengthwise.study.file import StudyFile
+from lengthwise.study.plan import Planned
+from tests.reporting.made import findings
 
 NAMES = ["nope", "t5", "alibi", "rope", "sinusoidal"]
 TASKS = ["copy:variant=same", "copy:variant=random", "reverse", "sort", "summation", "parity", "scan", "addition"]
@@ -56,3 +62,20 @@ def test_correlations_of_orders_are_those_of_scipy():
             if len({*one}) > 1 and len({*other}) > 1:
                 assert kendall(one, other) == pytest.approx(kendalltau(one, other, variant="b").statistic, abs=1e-12)
                 assert spearman(one, other) == pytest.approx(spearmanr(one, other).statistic, abs=1e-12)
+
+
+def test_rotary_is_compared_on_each_task_by_its_own_head_width():
+    """The laptop's RoPE is the published Rotary in heads of 16, and not on addition, whose heads are 32 wide."""
+    study = StudyFile.read("laptop")
+    planned = Planned(study)
+    items = [
+        item
+        for item in planned.runs_at_preset_lr(planned.points)
+        if item.point.seed < 12 and item.point.task.startswith(("copy:longest=16", "addition"))
+    ]
+    found = findings(study, items)
+    ours, published = paired_values(found, compute_numbers(found))
+    (copying,) = [task for task in ours if task.startswith("copy")]
+    (addition,) = [task for task in ours if task.startswith("addition")]
+    assert "rope" in ours[copying] and "rope" not in ours[addition] and len(ours[addition]) == 4
+    assert published[copying]["rope"] == UNSEEN["copy:variant=same"]["rope:fraction=0.25:interleaved=true"]

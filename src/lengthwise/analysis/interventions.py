@@ -1,11 +1,13 @@
 """Three ways to fail beyond the trained lengths, each undone at test time on trained weights.
 
 stop     the end token is forbidden before the true end of the answer, and forced there: is it only when to stop?
-entropy  scores are multiplied by log n / log n(trained), for n tokens so far: is attention spread too thin?
+entropy  scores, with an encoding's bias, are multiplied by log n / log n(trained) at the n-th token beyond the trained
+         ones: is attention spread too thin?
 squeeze  positions are multiplied so that the longest sequence ends where the longest trained one did: are positions
          that were never seen to blame? T5's distances are rounded down; for NoPE nothing changes (the control).
 
-Nothing is trained. An intervention that costs more than .02 at seen lengths is not interpreted.
+Nothing is trained. An intervention that costs more than .02 at seen lengths is not interpreted; these three change
+nothing there but the end, by construction.
 """
 
 from __future__ import annotations
@@ -36,6 +38,11 @@ _POSITIONED = ("checked_embed", "checked_bias", "checked_by_distance", "checked_
 """The methods of an encoding that are given positions or distances."""
 
 
+def _times(positions: Any, factor: float) -> Any:  # noqa: ANN401
+    """Return positions times the factor, without the error of fp32: T5 rounds down, and 13 must not become 12."""
+    return (positions * factor).round(decimals=4)
+
+
 @contextmanager
 def squeezed_positions(decoder: Decoder, factor: float) -> Iterator[None]:
     """Let every encoding see positions and distances multiplied by `factor`."""
@@ -47,7 +54,9 @@ def squeezed_positions(decoder: Decoder, factor: float) -> Iterator[None]:
         def call(*arguments: Any) -> Any:  # noqa: ANN401
             if inside[0]:
                 return method(*arguments)
-            changed = [one * factor if first <= number < first + 2 else one for number, one in enumerate(arguments)]
+            changed = [
+                _times(one, factor) if first <= number < first + 2 else one for number, one in enumerate(arguments)
+            ]
             inside[0] = True
             try:
                 return method(*changed)

@@ -59,27 +59,36 @@ class Recovered(Display):
         return lines
 
     def _share(self, task: str, encoding: str, seeds: Sequence[int], condition: str) -> Estimate | str:
-        """The recovered share over seeds, or why there is none."""
-        shares = {}
-        for seed in seeds:
-            seen, unseen = (self.score(task, encoding, seed, "", side) for side in (True, False))
-            changed_seen, changed = (self.score(task, encoding, seed, condition, side) for side in (True, False))
-            if seen - unseen < LOST:
-                return "nothing lost"
-            if isnan(changed_seen) or isnan(changed):
-                return "not measured"
-            if changed_seen < seen - COSTS:
-                return "costs at seen lengths"
-            shares[seed, seed] = (changed - unseen) / (seen - unseen)
-        return mean_over_seed_pairs(shares)
+        """The mean gain over the mean loss, or why there is none; a seed may have lost nothing."""
+        scores = [
+            [self.score(task, encoding, seed, which, side) for which in ("", condition) for side in (True, False)]
+            for seed in seeds
+        ]
+        seen, unseen, changed_seen, changed = (sum(column) / len(seeds) for column in zip(*scores, strict=True))
+        lost, gained = seen - unseen, changed - unseen
+        if lost < LOST:
+            return "nothing lost"
+        if isnan(changed_seen) or isnan(changed):
+            return "not measured"
+        if changed_seen < seen - COSTS:
+            return "costs at seen lengths"
+        # A ratio of means, to first order: each seed adds what its gain is beyond its loss's share.
+        share = gained / lost
+        return mean_over_seed_pairs(
+            {
+                (seed, seed): share + (now - before - share * (known - before)) / lost
+                for seed, (known, before, _, now) in zip(seeds, scores, strict=True)
+            }
+        )
 
     def display_parts(self, width: int = 80) -> Iterator[Part]:
         """The table, and what its columns are."""
         yield Part(self.table)
         yield Part(
             "Share of (seen − unseen) that comes back, with the interval over seeds. stop: told where to stop; "
-            "entropy: scores times log n / log n trained; squeeze: positions squeezed into the trained range. A cause "
-            f"accounts for the loss if alone it recovers {HALF:.0%}, interval above {AT_LEAST:.0%}.",
+            "entropy: scores times log n / log n trained beyond the trained length; squeeze: positions squeezed into "
+            "the trained range. None of them changes what the model reads at trained lengths. A cause accounts for the "
+            f"loss if alone it recovers {HALF:.0%}, interval above {AT_LEAST:.0%}.",
             "dim",
         )
 
@@ -129,9 +138,11 @@ def recover(runs: Iterable[Run | str], *, store: str = STORE, say: Say | None = 
                     f"run {run.id} has its own temperature, which this would replace; give runs without one"
                 )
             tokens = run.max_training_sequence_length()
-            warmer = run.decoder(temperature=f"log-n:trained={tokens}")
-            found = intervention_rows(run.decoder().eval(), warmer.eval(), run.task, tokens)
             name = ",".join(map(str, run.plan.encoding_specs))
             marks = {"task": str(run.plan.task_spec), "encoding": name, "seed": run.plan.seed}
+            if any(row.items() >= marks.items() for row in rows):
+                raise SpecError(f"two runs have the same task, encoding and seed, one is {run.id}; give one of them")
+            warmer = run.decoder(temperature=f"log-n:trained={tokens}:bias=true")
+            found = intervention_rows(run.decoder().eval(), warmer.eval(), run.task, tokens)
             rows += [{**marks, **row} for row in found]
     return Recovered(rows)

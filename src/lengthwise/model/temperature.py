@@ -92,14 +92,15 @@ class Constant(AttentionTemperature):
 class LogN(AttentionTemperature):
     """max(1, ln n / ln trained) at the n-th token, so that attention over more keys stays as sharp as in training.
 
-    With `trained=16`, token 16 has factor 1 and token 256 has factor 2. Chiang and Cholak 2022, arXiv:2202.12172.
+    With `trained=16`, token 16 has factor 1 and token 256 has factor 2. With `bias` it multiplies the encoding's bias
+    too. Chiang and Cholak 2022, arXiv:2202.12172.
     """
 
-    def __init__(self, geometry: Geometry, *, trained: int, layers: Layers = "all") -> None:
+    def __init__(self, geometry: Geometry, *, trained: int, bias: bool = False, layers: Layers = "all") -> None:
         super().__init__(geometry)
         if trained < 2:
             raise SpecError(f"log-n needs the training length in tokens, at least 2, not trained={trained}")
-        self.trained, self.layers = trained, layers
+        self.trained, self.scales_bias, self.layers = trained, bias, layers
 
     def factor(self, n_BQ: Tensor, x_BQD: Tensor) -> Tensor | float:
         return (n_BQ.log() / math.log(self.trained)).clamp(min=1)[:, None, :, None]

@@ -19,9 +19,9 @@ def paired_values(found: Findings, numbers: Numbers) -> tuple[Values, Values]:
     ours, published = Values(), Values()
     for task in found.tasks:
         theirs = UNSEEN.get(published_task(task) or "", {})
-        for name in found.encodings:
-            known = published_encoding(name, found.head_width(name))
-            value = numbers.cells[task, name].mean.value if (task, name) in numbers.cells else None
+        for name in (name for name in found.encodings if (task, name) in numbers.cells):
+            known = published_encoding(name, found.head_width(task, name))
+            value = numbers.cells[task, name].mean.value
             if known in theirs and value is not None:
                 ours.setdefault(task, {})[name] = value
                 published.setdefault(task, {})[name] = theirs[known]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lengthwise.evaluation.rows import frame_from_parquet
-from lengthwise.reporting.claims import Claim, StudyResults
+from lengthwise.reporting.claims import FLOOR, Claim, StudyResults
 from lengthwise.reporting.divergences import divergence_by_seed_pair, mean_over_lengths, tasks_of
 from lengthwise.spec import Spec
 from lengthwise.statistics.estimate import Estimate
@@ -20,33 +20,37 @@ FAR, NEAR = 0.875, 0.125
 """A key is far if it lies at least this share of the way back to the first token, and near if less than the second."""
 
 
-FLOOR = 0.1
-"""Where no mean over seeds at unseen lengths exceeds this, scratchpads cannot be compared."""
-
-
 def scratchpad_estimates(results: StudyResults, claims: Sequence[Claim]) -> dict[str, list[tuple[str, Estimate]]]:
     """Return the estimates of C5 and C5-others: accuracy at unseen lengths with a full scratchpad minus with none.
 
-    A claim whose tasks are at the floor, or without two seeds of both, has none.
+    A claim whose tasks are at the floor has an empty list; one without two seeds of both is left out.
     """
+    import polars as pl
+
     values: dict[tuple[str, str, str], dict[tuple[int, int], float]] = {}
-    for task, name, seed, value in results.numbers.scores.select("task", "encoding", "seed", "unseen").iter_rows():
+    above: dict[tuple[str, str, str], list[float]] = {}
+    scores = results.numbers.scores.select(
+        *("task", "encoding", "seed", "unseen"), pl.coalesce("corrected", "unseen").alias("above")
+    )
+    for task, name, seed, value, beyond in scores.iter_rows():
         pad = str(dict(Spec.of(task).options).get("scratchpad", "none"))
         if value is not None:
             values.setdefault((Spec.of(task).name, pad, name), {})[seed, seed] = value
+            above.setdefault((Spec.of(task).name, pad, name), []).append(beyond)
     found: dict[str, list[tuple[str, Estimate]]] = {}
     for claim in claims:
         if claim.id not in {"C5", "C5-others"} or not isinstance(claim.tasks, list):
-            continue
-        cells = {key: own for key, own in values.items() if key[0] in claim.tasks and key[2] in claim.encodings}
-        if max((sum(own.values()) / len(own) for own in cells.values()), default=0.0) <= FLOOR:
             continue
         sides = [
             (f"{task}: {name}, full − none", values.get((task, "full", name), {}), values.get((task, "none", name), {}))
             for task in claim.tasks
             for name in claim.encodings
         ]
-        if all(len(set(full) & set(none)) > 1 for _, full, none in sides):
+        if not all(len(set(full) & set(none)) > 1 for _, full, none in sides):
+            continue
+        cells = [own for (task, _, name), own in above.items() if task in claim.tasks and name in claim.encodings]
+        found[claim.id] = []
+        if max(sum(own) / len(own) for own in cells) > FLOOR:
             found[claim.id] = [(told, difference_over_pairs(full, none, "unseen")) for told, full, none in sides]
     return found
 

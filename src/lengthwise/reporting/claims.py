@@ -33,10 +33,13 @@ Word = Literal[
     "depends on the weighting",
     "does not hold",
     "not settled",
+    "at the floor",
     "not tested here",
 ]
 OPPOSITE = 0.05
 """The mean difference at another setting that counts as a change of sign, if all seeds agree."""
+FLOOR = 0.1
+"""Where no mean over seeds at unseen lengths is further above chance than this, scratchpads cannot be compared."""
 COMPUTED = "the largest"
 """The recipe of an estimate that is computed, so that other seeds would give the same."""
 _COLUMN = {"mean_unseen": "unseen"}
@@ -197,7 +200,9 @@ def judge_claim(
         return ClaimVerdict(claim, "not tested here", claim.rule.not_tested)
     if claim.measure == "analysis":
         known = (measured_estimates or {}).get(claim.id)
-        if not known:
+        if known == []:
+            return ClaimVerdict(claim, "at the floor", f"no mean at unseen lengths is more than {FLOOR:g} above chance")
+        if known is None:
             return ClaimVerdict(claim, "not tested here", claim.quantity or "another command measures it")
         made = [WeightedEstimates(name, one, one) for name, one in known]
         return ClaimVerdict(claim, _word(claim.rule, made), _said_all(made))
@@ -221,7 +226,7 @@ def judge_claim(
         if changes and word == "holds":
             word = "holds at this setting only"
         told = "; ".join(changes) or "no sign changes" if compared else "nothing to compare"
-        told = "not run" if other is None else told
+        told = "not here; lengthwise claims judges by all studies" if other is None else told
         more.append(f"other settings ({name}): {told}")
     return ClaimVerdict(claim, word, _said_all(estimates), more)
 
@@ -351,37 +356,45 @@ def _by_rank(claim: Claim, table: pl.DataFrame) -> list[WeightedEstimates] | str
     return found
 
 
+_Values = Mapping[tuple[str, int], tuple[str, float]]
+"""(Encoding, seed) → the run and its mean accuracy at unseen lengths."""
+
+
 def sign_changes(claim: Claim, main: StudyResults, other: StudyResults) -> tuple[int, list[str]]:
     """Return how many differences were compared, and a sentence for each that has the opposite sign at another setting.
 
     It has if on a task the main study has the claim's sign, and at another model or training of the other study every
-    seed has the opposite sign and the mean difference is at least .05.
+    planned seed has the opposite sign and the mean difference is at least .05. Runs of both are no other setting.
     """
     sign = -1 if claim.rule.below is not None else 1
-    ours, theirs = _by_setting(main), _by_setting(other)
-    compared, found = 0, []
-    for (task, model, training), values in theirs.items():
+    ours, compared, found = _by_setting(main), 0, list[str]()
+    many = len({item.point.seed for item in other.findings.wanted or other.findings.items})
+    for (task, model, training), values in _by_setting(other).items():
         reference = next((own for (name, *_), own in ours.items() if name == task), {})
         for one, ahead in claim.pairs if claim.about(task) else ():
+            pair = {key: told for key, told in values.items() if key[0] in {one, ahead}}
+            if pair.items() <= reference.items():
+                continue
             before, gaps = _gaps(reference, one, ahead, sign), _gaps(values, one, ahead, sign)
             compared += bool(before and gaps)
-            if before and gaps and sum(before) > 0 and max(gaps) < 0 and sum(gaps) / len(gaps) <= -OPPOSITE:
+            opposite = len(gaps) == many and max(gaps) < 0 and sum(gaps) / len(gaps) <= -OPPOSITE
+            if opposite and sum(before) > 0:
                 mean = f"{sign * sum(gaps) / len(gaps):+.2f}"
                 found.append(f"{one} − {ahead} is {mean} on {other.findings.short(task)} with {model}, {training}")
     return compared, found
 
 
-def _by_setting(here: StudyResults) -> dict[tuple[str, str, str], dict[tuple[str, int], float]]:
-    """(task, model, training) → (encoding, seed) → mean accuracy at unseen lengths."""
+def _by_setting(here: StudyResults) -> Mapping[tuple[str, str, str], _Values]:
+    """(task, model, training) → the runs there."""
     points = {item.key: item.point for item in here.findings.items}
-    found: dict[tuple[str, str, str], dict[tuple[str, int], float]] = {}
+    found: dict[tuple[str, str, str], dict[tuple[str, int], tuple[str, float]]] = {}
     for run, value in here.numbers.scores.select("run", "unseen").iter_rows():
         if run in points and value is not None and points[run].start is None:
             point = points[run]
-            found.setdefault((point.task, point.model, point.training), {})[point.encoding, point.seed] = value
+            found.setdefault((point.task, point.model, point.training), {})[point.encoding, point.seed] = run, value
     return found
 
 
-def _gaps(values: Mapping[tuple[str, int], float], one: str, other: str, sign: int) -> list[float]:
+def _gaps(values: _Values, one: str, other: str, sign: int) -> list[float]:
     seeds = sorted({seed for name, seed in values if name == one} & {seed for name, seed in values if name == other})
-    return [sign * (values[one, seed] - values[other, seed]) for seed in seeds]
+    return [sign * (values[one, seed][1] - values[other, seed][1]) for seed in seeds]

@@ -105,13 +105,14 @@ class Findings:
         """Return the label of an encoding of the report."""
         return self.labels.get(name, name)
 
-    def head_width(self, name: str) -> int:
-        """Return the width of a head in the runs of an encoding of the report."""
-        return self._head_widths[name]
+    def head_width(self, task: str, name: str) -> int:
+        """Return the width of a head in the runs of an encoding of the report on a task."""
+        return self._head_widths[task, name]
 
     @cached_property
-    def _head_widths(self) -> dict[str, int]:
-        return {self.names[item.key]: item.plan.model.head_width for item in self.wanted or self.items}
+    def _head_widths(self) -> dict[tuple[str, str], int]:
+        runs = self.wanted or self.items
+        return {(item.point.task, self.names[item.key]): item.plan.model.head_width for item in runs}
 
     def short(self, task: str) -> str:
         """Return a task's short name, or its full name if the short one is ambiguous: `copy same`, `sort multi`."""

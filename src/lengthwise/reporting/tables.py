@@ -239,9 +239,9 @@ class Tables(Comparisons):
         for task in self.found.tasks:
             theirs = UNSEEN.get(published_task(task) or "", {})
             line: Line = {"task": self.found.short(task)}
-            for name in self.found.encodings:
-                known = published_encoding(name, self.found.head_width(name))
-                if known is not None and known in theirs and (task, name) in self.numbers.cells:
+            for name in (name for name in self.found.encodings if (task, name) in self.numbers.cells):
+                known = published_encoding(name, self.found.head_width(task, name))
+                if known is not None and known in theirs:
                     ours = self.numbers.cells[task, name].mean.value
                     line[self.found.label(name)] = f"{format_number(theirs[known], 2)} / {format_number(ours, 2)}"
             if len(line) > 1:
