@@ -99,16 +99,18 @@ def test_output_that_goes_nowhere_is_no_traceback(redirection, code, told):
 
 
 @pytest.mark.slow
-def test_ctrl_c_while_an_object_is_cleaned_up_still_stops():
-    """Python prints and then ignores an exception there, so that the command would go on."""
-    code = """
+@pytest.mark.parametrize("method", ["__del__", "__set_name__"])
+def test_ctrl_c_where_python_hides_it_still_stops(method):
+    """It prints and then ignores an exception in one method, and wraps it in another one in the other."""
+    code = f"""
 import time
 import lengthwise.cli as cli
-class Cleaned:
-    def __del__(self):
+class Interrupted:
+    def {method}(self, *arguments):
         raise KeyboardInterrupt
 def app():
-    one = Cleaned()
+    one = Interrupted()
+    made = type("Made", (), dict(one=one)) if {method == "__set_name__"} else None
     del one
     time.sleep(20)
 cli.app = app

@@ -55,7 +55,9 @@ def main() -> None:
         _drop_output()
         print(f"lengthwise: error: the output cannot be written: {error.strerror}", file=sys.stderr)
         sys.exit(1)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not isinstance(error.__cause__, KeyboardInterrupt):
+            raise  # Python 3.11 wraps Ctrl-C in one while a class is made
         print("lengthwise: stopped", file=sys.stderr)
         sys.exit(130)
 

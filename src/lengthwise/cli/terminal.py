@@ -113,14 +113,13 @@ def escape(text: str) -> str:
 
 
 def console(stderr: bool = False) -> Console:
-    """Where to print: rich is imported only when something is. `:one:` in a spec stays what it is, no emoji."""
+    """Where to print, 160 columns wide for a pipe; `:one:` in a spec is no emoji. Rich is imported when it is needed."""
     from rich.console import Console
 
     class Screen(Console):
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError  # rich's own would exit with code 1
 
-    # A pipe has no width of its own.
     fixed = None if stderr or sys.stdout.isatty() or "COLUMNS" in os.environ else 160
     return Screen(stderr=stderr, width=fixed, emoji=False)
 
