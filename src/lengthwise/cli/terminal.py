@@ -113,7 +113,7 @@ def escape(text: str) -> str:
 
 
 def console(stderr: bool = False) -> Console:
-    """Where to print, 160 columns wide for a pipe; `:one:` in a spec is no emoji. Rich is imported when it is needed."""
+    """Where to print, 160 columns wide for a pipe; `:one:` in a spec is no emoji. Rich is imported when needed."""
     from rich.console import Console
 
     class Screen(Console):
