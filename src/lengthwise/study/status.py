@@ -111,10 +111,9 @@ def status(planned: Planned, store: Store, bundle_records: Mapping[str, Mapping[
             running.append({"run": key, "who": describe_owner(dict(lease)), "attempt": lease["attempt"], **told})
     busy = {one["run"] for one in running}
     never = diverged.keys() | for_good.keys()  # evaluations of these runs cannot be done either
+    known = there | failed.keys() | busy
     missing = [
-        item
-        for item in items
-        if item.key not in there | failed.keys() | busy and not (item.kind == "evaluation" and item.run_id in never)
+        item for item in items if item.key not in known and not (item.kind == "evaluation" and item.run_id in never)
     ]
     sample = [item.key for item in finished if item.kind == "run" and item.key in state.done]
     times = sorted(
