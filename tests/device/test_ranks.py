@@ -29,7 +29,8 @@ with Accelerator(), distributed_processes(device=choose_device(KIND).device) as 
     made = loop("rope", device=KIND, team=team, steps=6)
     told = [(one.loss, one.norm) for one in made]
     if team.first:
-        print(json.dumps(told))
+        print(json.dumps(told), flush=True)
+os._exit(0)
 """
 
 

@@ -36,8 +36,8 @@ def main() -> None:
     except SystemExit as left:
         if words := getattr(left, "words", ""):  # a run that was stopped says how far it is
             print(words, file=sys.stderr)
-            if "ray" in sys.modules:
-                _exit_without_destructors(int(str(left.code)))
+        if "RANK" in os.environ or (words and "ray" in sys.modules):
+            _exit_without_destructors(int(str(left.code or 0)))
         raise
     except SpecError as error:
         for line in str(error).splitlines() or [""]:
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def _exit_without_destructors(code: int) -> None:
-    """Exit at once: the destructors of Ray's C++ code abort the process if Ray was interrupted while it started."""
+    """Exit at once: the destructors of Ray, and of Gloo after DDP (PyTorch's issue 190489), may abort the process."""
     atexit._run_exitfuncs()  # these stop Ray's servers
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
