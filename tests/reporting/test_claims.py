@@ -181,7 +181,7 @@ def test_a_claim_that_turns_at_another_setting_holds_at_this_one_only():
     turned = judge_claim(asked, {**HERE, "scale": StudyResults(found, replace(numbers, scores=flipped))})
     assert turned.word == "holds at this setting only" and "laptop:sigma=0.02" in turned.more[-1]
     assert (
-        judge_claim(asked, HERE).more[-1] == "other settings (scale): not here; lengthwise claims judges by all studies"
+        judge_claim(asked, HERE).more[-1] == "other settings (scale): not judged on this page; type lengthwise claims"
     )
     incomplete = flipped.filter((pl.col("seed") < 2) | (pl.col("encoding") == "nope"))
     part = judge_claim(asked, {**HERE, "scale": StudyResults(found, replace(numbers, scores=incomplete))})

@@ -18,6 +18,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from lengthwise.encoding.base import Encoding
 from lengthwise.evaluation.cases import evaluation_cases, splits_and_lengths
@@ -38,7 +39,7 @@ _POSITIONED = ("checked_embed", "checked_bias", "checked_by_distance", "checked_
 """The methods of an encoding that are given positions or distances."""
 
 
-def _times(positions: Any, factor: float) -> Any:  # noqa: ANN401
+def _squeezed(positions: Tensor, factor: float) -> Tensor:
     """Return positions times the factor, without the error of fp32: T5 rounds down, and 13 must not become 12."""
     return (positions * factor).round(decimals=4)
 
@@ -55,7 +56,7 @@ def squeezed_positions(decoder: Decoder, factor: float) -> Iterator[None]:
             if inside[0]:
                 return method(*arguments)
             changed = [
-                _times(one, factor) if first <= number < first + 2 else one for number, one in enumerate(arguments)
+                _squeezed(one, factor) if first <= number < first + 2 else one for number, one in enumerate(arguments)
             ]
             inside[0] = True
             try:

@@ -225,9 +225,9 @@ def judge_claim(
         compared, changes = (0, []) if other is None else sign_changes(claim, here, other)
         if changes and word == "holds":
             word = "holds at this setting only"
-        told = "; ".join(changes) or "no sign changes" if compared else "nothing to compare"
-        told = "not here; lengthwise claims judges by all studies" if other is None else told
-        more.append(f"other settings ({name}): {told}")
+        found = "; ".join(changes) or "no sign changes" if compared else "nothing to compare"
+        found = "not judged on this page; type lengthwise claims" if other is None else found
+        more.append(f"other settings ({name}): {found}")
     return ClaimVerdict(claim, word, _said_all(estimates), more)
 
 

@@ -245,8 +245,7 @@ def collect_findings(
     mine = [item.key for item in runs if item.key in here]
     theirs = [item.key for item in runs if item.key not in here and item.key in given]
     keys = [item.key for item in runs]
-    diverged = {} if bundle is None else {key: told for key, told in bundle.diverged.items() if key in set(keys)}
-    diverged |= {} if store is None else store.diverged(keys)
+    diverged = _diverged(keys, store, bundle)
     ended = {*mine, *theirs, *diverged, *failed_before(runs, dict.fromkeys(diverged, "diverged"))}
     left = len(runs) + len(waiting) - len(ended)
     refuse_if_blind(planned.study, left)
@@ -313,10 +312,8 @@ def learned_table(items: Sequence[Item], store: Store, bundle: Bundle | None) ->
     import polars as pl
 
     runs = [item for item in items if item.kind == "run"]
-    keys = {item.key for item in runs}
-    lost = {key: told for key, told in ({} if bundle is None else bundle.diverged).items() if key in keys}
-    lost |= store.diverged(list(keys))
-    scores = score_table(rows_of(runs, store, bundle).filter("seen"), run_label_table(runs, lost))
+    diverged = _diverged([item.key for item in runs], store, bundle)
+    scores = score_table(rows_of(runs, store, bundle).filter("seen"), run_label_table(runs, diverged))
     cells = scores.group_by("task", "encoding", maintain_order=True).agg(
         pl.col("seen").mean(), pl.col("learned").sum().alias("runs"), pl.col("learned").count().alias("all")
     )
@@ -325,6 +322,13 @@ def learned_table(items: Sequence[Item], store: Store, bundle: Bundle | None) ->
         score = "diverged" if mean is None else f"{mean:.3f}"
         lines[task][encoding] = f"{score}, {learned} of {many} learned" if many else "-"
     return list(lines.values())
+
+
+def _diverged(keys: Sequence[str], store: Store | None, bundle: Bundle | None) -> dict[str, Mapping[str, Any]]:
+    """Return the runs of `keys` that diverged in the store or the bundle, and what was recorded of each."""
+    of_bundle = {} if bundle is None else bundle.diverged
+    of_store = {} if store is None else store.diverged(keys)
+    return {**{key: of_bundle[key] for key in keys if key in of_bundle}, **of_store}
 
 
 def _with_labels(rows: pl.DataFrame, items: Sequence[Item], finished: set[str]) -> pl.DataFrame:
