@@ -24,6 +24,7 @@ from lengthwise.reporting.divergences import (
 )
 from lengthwise.reporting.findings import collect_findings
 from lengthwise.reporting.page import Page
+from lengthwise.statistics.aggregates import task_difference
 from lengthwise.statistics.learned import scored_rows_filter
 from lengthwise.study.bundle import Bundle
 from lengthwise.study.file import StudyFile
@@ -226,7 +227,23 @@ def quick_table() -> str:
     return table([head, *(label_of(name) for name in QUICK)], lines)
 
 
+def choose_table() -> str:
+    """Per task the encodings whose difference from the best is not settled, with their reach, and those left behind."""
+    numbers, found = page("laptop-quick").numbers, page("laptop-quick").found
+    lines = []
+    for task in found.tasks:
+        order = sorted(QUICK, key=lambda name: -(numbers.value(task, name) or 0.0))
+        behind = [one for one in order[1:] if task_difference(numbers.scores, task, order[0], one).settled]
+        near = [f"{label_of(one)} ({numbers.reach[task, one].median})" for one in order if one not in behind]
+        further = ", ".join(label_of(one) for one in behind) or "none"
+        lines.append([f"{found.short(task)}, L = {found.trained[task][0]}", ", ".join(near), further])
+    return table(
+        ["task", "best, and not told apart from it (length at .9 exact match)", "settled behind the best"], lines
+    )
+
+
 TABLES: dict[str, Callable[[], str]] = {
+    "choose": choose_table,
     "defaults": defaults,
     "probe layers": probe_layers,
     "probe changes": probe_changes,
