@@ -18,6 +18,7 @@ def drawings():
         figures.answer_kinds_drawing(FOUND, TASKS[2]),
         overview.accuracy_heat_map(FOUND, LEARNED),
         overview.reach_drawing(FOUND),
+        overview.length_maps_drawing(FOUND, FOUND.encodings),
         overview.rank_share_drawing(FOUND, {"nope": [0.75, 0.25], "t5": [0.25, 0.75]}),
     ]
 
@@ -42,6 +43,21 @@ def test_what_the_curve_shows_are_the_counts_of_the_rows():
     assert (data["accuracy"] - data["correct"] / data["examples"]).abs().max() == 0
     last = FOUND.rows.filter((pl.col("checkpoint") == "last") & (pl.col("task") == TASKS[0]))
     assert data["correct"].sum() == last["correct"].sum()
+
+
+def test_the_map_of_each_task_has_a_row_per_encoding_and_the_line_after_the_trained_length():
+    drawing = overview.length_maps_drawing(FOUND, FOUND.encodings)
+    panels = [axes for axes in drawing.figure().axes if axes.images and axes.get_title(loc="left")]
+    titles = [axes.get_title(loc="left") for axes in panels]
+    assert titles == ["copy same", "sort", "parity (chance 0.5)"]
+    for axes, task in zip(panels, FOUND.tasks, strict=True):
+        own = drawing.data.filter(pl.col("task") == task)
+        lengths = own["length"].unique().sort().to_list()
+        for row, name in enumerate(FOUND.encodings):
+            expected = own.filter(pl.col("encoding") == name).sort("length")["accuracy"].to_list()
+            assert axes.images[0].get_array()[row].tolist() == expected
+        (line,) = axes.lines
+        assert line.get_xdata()[0] == lengths.index(FOUND.trained[task][0]) + 0.5
 
 
 def test_latex_has_every_number_and_escapes_names(tmp_path):

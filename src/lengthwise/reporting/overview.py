@@ -10,6 +10,7 @@ from lengthwise.reporting.drawing import ON_DARK, ON_LIGHT, Drawing
 from lengthwise.reporting.figures import MANY, legend_column_count
 from lengthwise.reporting.palette import colour
 from lengthwise.statistics.cells import summarize_reaches as order_of
+from lengthwise.statistics.learned import FROM_CHANCE
 from lengthwise.statistics.reach import Reach, run_scores
 
 if TYPE_CHECKING:
@@ -163,6 +164,58 @@ def accuracy_heat_map(findings: Findings, learned_cells: pl.DataFrame) -> Drawin
         return figure
 
     return Drawing("heat", "Median accuracy at unseen lengths for each task and encoding.", data, paint, True)
+
+
+def length_maps_drawing(findings: Findings, encodings_best_first: Sequence[str]) -> Drawing:
+    """Draw a map of the median seed's exact match for each task, encoding by length, with a line at the trained one."""
+    import polars as pl
+
+    data = (
+        findings.cells.group_by("task", "encoding", "length")
+        .agg(pl.col("accuracy").median(), pl.col("chance").max(), pl.len().alias("seeds"))
+        .sort("task", "encoding", "length")
+    )
+    maps = {str(task): own for (task,), own in data.partition_by("task", as_dict=True).items()}
+    tasks = [task for task in findings.tasks if task in maps]
+
+    def paint(width: float) -> Figure:
+        import matplotlib.pyplot as plt
+
+        columns = min(len(tasks), 3 if len(tasks) > 4 else 2)
+        rows, names = math.ceil(len(tasks) / columns), list(encodings_best_first)
+        figure, panels = plt.subplots(
+            rows,
+            columns,
+            figsize=(width, rows * (0.16 * len(names) + 0.52) + 0.1),
+            layout="constrained",
+            squeeze=False,
+            sharey=True,
+        )
+        for axes in panels.flat[len(tasks) :]:
+            axes.set_visible(False)
+        for axes, task in zip(panels.flat, tasks, strict=False):
+            cells = maps[task].select("encoding", "length", "accuracy").iter_rows()
+            values = {(name, length): value for name, length, value in cells}
+            chance = max((one for one in maps[task]["chance"].to_list() if one is not None), default=0.0)
+            lengths, (trained, _) = sorted({length for _, length in values}), findings.trained[task]
+            grid = [[values.get((name, length), math.nan) for length in lengths] for name in names]
+            image = axes.imshow(grid, cmap="viridis", vmin=0, vmax=1, aspect="auto")
+            axes.axvline(sum(length <= trained for length in lengths) - 0.5, color="white", linewidth=2)
+            shown = {lengths[0], trained, 2 * trained, lengths[-1]}
+            marks = [(at, length) for at, length in enumerate(lengths) if length in shown]
+            axes.set_xticks([at for at, _ in marks], [str(length) for _, length in marks], fontsize="small")
+            title = findings.short(task) + (f" (chance {chance:.2g})" if chance > FROM_CHANCE else "")
+            axes.set_title(title, fontsize="small", loc="left", pad=2)
+            axes.set_yticks(range(len(names)), [findings.label(name) for name in names], fontsize="small")
+            axes.tick_params(length=0)
+            axes.spines[:].set_visible(False)
+        figure.supxlabel("length; the white line ends what was trained", fontsize="small")
+        figure.colorbar(image, ax=panels, label="exact match", fraction=0.02, pad=0.01)
+        return figure
+
+    leader = findings.label(encodings_best_first[0])
+    words = f"Exact match on {len(tasks)} tasks, encoding by length; {leader} has the highest mean at unseen lengths."
+    return Drawing("lengths", words, data, paint, True)
 
 
 def rank_share_drawing(findings: Findings, rank_shares: Mapping[str, Sequence[float]]) -> Drawing:

@@ -113,6 +113,7 @@ class Page(Tables):
         if len(found.tasks) > 1:
             cells = learned_cells(self.numbers.scores)
             made = [
+                overview.length_maps_drawing(found, self.encodings_best_first()),
                 overview.accuracy_heat_map(found, cells),
                 overview.rank_share_drawing(found, self._rank_shares()),
                 overview.reach_drawing(found),
