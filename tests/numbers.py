@@ -227,6 +227,26 @@ def quick_table() -> str:
     return table([head, *(label_of(name) for name in QUICK)], lines)
 
 
+def drope_table() -> str:
+    """Seen and unseen exact match of NoPE, RoPE, and RoPE dropped after training with 300 and with 1,250 more steps."""
+    arms = {
+        "NoPE": ("drope", "nope"),
+        "RoPE": ("drope", "rope"),
+        "dropped, 300 steps": ("drope", "rope → nope stage 1"),
+        "dropped, 1,250 steps": ("drope-longer", "rope → nope stage 1"),
+    }
+    lines = []
+    for task in page("drope").found.tasks:
+        found = page("drope").found
+        for words, column in (("seen", "seen"), ("L+1 to 2L", "unseen")):
+            cells = []
+            for study, name in arms.values():
+                kept = (pl.col("task") == task) & (pl.col("encoding") == name)
+                cells.append(middle(page(study).numbers.scores.filter(kept)[column].to_list(), spread=True))
+            lines.append([f"{found.short(task)}, L = {found.trained[task][0]}, {words}", *cells])
+    return table(["exact match: median seed [smallest–largest]", *arms], lines)
+
+
 def choose_table() -> str:
     """Per task the encodings whose difference from the best is not settled, with their reach, and those left behind."""
     numbers, found = page("laptop-quick").numbers, page("laptop-quick").found
@@ -244,6 +264,7 @@ def choose_table() -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "choose": choose_table,
+    "drope": drope_table,
     "defaults": defaults,
     "probe layers": probe_layers,
     "probe changes": probe_changes,
@@ -304,7 +325,13 @@ def quick_sentences() -> list[str]:
 def choose_sentences() -> list[str]:
     nope, alibi, t5, sinusoidal, rope = quick_means()
     words = "exact match from one to two training lengths"
-    return [f"NoPE has {nope} {words}, ALiBi {alibi}, T5 {t5}, sinusoids {sinusoidal}, RoPE {rope}"]
+    scores = page("drope-longer").numbers.scores.filter(pl.col("task").str.starts_with("sort"))
+    names = ("rope → nope stage 1", "rope", "nope")
+    dropped, rotated, none = (middle(scores.filter(encoding=name)["unseen"].to_list()) for name in names)
+    return [
+        f"NoPE has {nope} {words}, ALiBi {alibi}, T5 {t5}, sinusoids {sinusoidal}, RoPE {rope}",
+        f"({dropped} exact match; RoPE {rotated}, NoPE {none})",
+    ]
 
 
 def readme_sentences() -> list[str]:

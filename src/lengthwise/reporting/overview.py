@@ -181,7 +181,7 @@ def length_maps_drawing(findings: Findings, encodings_best_first: Sequence[str])
     def paint(width: float) -> Figure:
         import matplotlib.pyplot as plt
 
-        columns = min(len(tasks), 3 if len(tasks) > 4 else 2)
+        columns = 2 if len(tasks) in {2, 4} else 3
         rows, names = math.ceil(len(tasks) / columns), list(encodings_best_first)
         figure, panels = plt.subplots(
             rows,
