@@ -10,7 +10,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-LIMIT, LARGEST = 10**6, 25 * 10**5
+LIMIT, LARGEST = 5 * 10**5, 25 * 10**5
 """Bytes of tables from which on a folder of `results/` is shipped without wrong answers, or not at all."""
 WRONG, LEFT_OUT = "wrong.parquet", "left-out.txt"
 """The wrong answers of a bundle, and the file that tells which of its files are not shipped."""

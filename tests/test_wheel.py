@@ -25,7 +25,7 @@ def hook():
 
 
 def test_results_are_shipped_by_their_size(tmp_path):
-    for name, rows, wrong in (("small", 500_000, 499_000), ("middle", 999_000, 9_000_000), ("large", 2_600_000, 0)):
+    for name, rows, wrong in (("small", 250_000, 249_000), ("middle", 499_000, 9_000_000), ("large", 2_600_000, 0)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "rows.parquet").write_bytes(b"0" * rows)
         (tmp_path / name / "wrong.parquet").write_bytes(b"0" * wrong)
