@@ -209,7 +209,7 @@ def length_maps_drawing(findings: Findings, encodings_best_first: Sequence[str])
             axes.set_yticks(range(len(names)), [findings.label(name) for name in names], fontsize="small")
             axes.tick_params(length=0)
             axes.spines[:].set_visible(False)
-        figure.supxlabel("length; the white line ends what was trained", fontsize="small")
+        figure.supxlabel("length; each cell is the median seed; the white line ends what was trained", fontsize="small")
         figure.colorbar(image, ax=panels, label="exact match", fraction=0.02, pad=0.01)
         return figure
 
