@@ -16,13 +16,14 @@ import polars as pl
 from lengthwise.conformance import CHECKS
 from lengthwise.encoding import ENCODINGS, POSITIONS
 from lengthwise.encoding.labels import label_of
+from lengthwise.interface.interventions import Recovered
 from lengthwise.reporting.divergences import (
     differences_from_reference,
     estimate_divergence,
     mean_over_lengths,
     published_divergence,
 )
-from lengthwise.reporting.findings import collect_findings
+from lengthwise.reporting.findings import collect_findings, short_task_name
 from lengthwise.reporting.page import Page
 from lengthwise.statistics.aggregates import task_difference
 from lengthwise.statistics.learned import scored_rows_filter
@@ -247,6 +248,27 @@ def drope_table() -> str:
     return table(["exact match: median seed [smallest–largest]", *arms], lines)
 
 
+@cache
+def causes() -> Recovered:
+    return Recovered(pl.read_parquet(RESULTS / "causes" / "rows.parquet").to_dicts())
+
+
+def causes_table() -> str:
+    """What undoing each cause of failure recovers of what is lost beyond the trained lengths."""
+    undone = {"stop": "stop told", "entropy": "attention sharpened", "squeeze": "positions squeezed"}
+    head = ["task", "encoding", "L+1 to 2L", *undone.values(), "all three", "accounts for the loss"]
+    lines = []
+    for line in sorted(causes().table, key=lambda line: line["task"]):
+        told = [line[name] for name in (*undone, " + ".join(undone))]
+        cells = [re.sub(r"-?\d\.\d\d", lambda found: short(float(found[0])), one) for one in told]
+        why = re.sub("|".join(undone), lambda found: undone[found[0]], line["accounts for the loss"])
+        if "nothing lost" in told:
+            cells, why = ["–"] * len(told), "nothing lost"
+        name = {"copy": "copy random"}.get(short_task_name(line["task"]), short_task_name(line["task"]))
+        lines.append([name, line["encoding"], short(line["unseen"]), *cells, why.replace("none alone", "none")])
+    return table(head, lines)
+
+
 def choose_table() -> str:
     """Per task the encodings whose difference from the best is not settled, with their reach, and those left behind."""
     numbers, found = page("laptop-quick").numbers, page("laptop-quick").found
@@ -263,6 +285,7 @@ def choose_table() -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
+    "causes": causes_table,
     "choose": choose_table,
     "drope": drope_table,
     "defaults": defaults,
@@ -322,6 +345,25 @@ def quick_sentences() -> list[str]:
     return [f"mean exact match is {nope}, that of ALiBi {alibi}, T5 {t5}, sinusoids {sinusoidal} and RoPE {rope}"]
 
 
+def undone(task: str, encoding: str, condition: str) -> str:
+    """Mean exact match over unseen lengths and seeds under a condition of `recover`."""
+    seeds = sorted({row["seed"] for row in causes().rows if (row["task"], row["encoding"]) == (task, encoding)})
+    return short(sum(causes().score(task, encoding, seed, condition, False) for seed in seeds) / len(seeds))
+
+
+def causes_sentences() -> list[str]:
+    sort, same = "sort:longest=8", "copy:longest=16:variant=same"
+    rows = pl.DataFrame(causes().rows).filter(pl.col("encoding") == "nope", ~pl.col("seen"))
+    plain, squeezed = (rows.filter(condition=name).drop("condition") for name in ("", "squeeze"))
+    pairs = plain.join(squeezed, on=["task", "seed", "length", "examples", "correct"])
+    assert len(pairs) == len(plain) == len(squeezed)
+    return [
+        f"({undone(sort, 'sinusoidal', '')} to {undone(sort, 'sinusoidal', 'squeeze')} exact match)",
+        f"({undone(same, 't5', '')} to {undone(same, 't5', 'squeeze')})",
+        f"all {len(pairs)} pairs of counts are equal",
+    ]
+
+
 def choose_sentences() -> list[str]:
     nope, alibi, t5, sinusoidal, rope = quick_means()
     words = "exact match from one to two training lengths"
@@ -330,6 +372,10 @@ def choose_sentences() -> list[str]:
     dropped, rotated, none = (middle(scores.filter(encoding=name)["unseen"].to_list()) for name in names)
     return [
         f"NoPE has {nope} {words}, ALiBi {alibi}, T5 {t5}, sinusoids {sinusoidal}, RoPE {rope}",
+        *(
+            f"with {words} {undone('sort:longest=8', name, '')} becomes {undone('sort:longest=8', name, 'squeeze')}"
+            for name, words in (("sinusoidal", "sinusoids"), ("rope", "RoPE"))
+        ),
         f"({dropped} exact match; RoPE {rotated}, NoPE {none})",
     ]
 
@@ -356,6 +402,7 @@ SENTENCES: dict[str, Callable[[], list[str]]] = {
     "docs/understand/attention.md": attention_sentences,
     "docs/reference/encodings.md": lambda: [glance_seen()],
     "docs/results/laptop-quick.md": quick_sentences,
+    "docs/results/causes.md": causes_sentences,
     "docs/how-to/choose-an-encoding.md": choose_sentences,
     "README.md": readme_sentences,
 }
