@@ -254,18 +254,19 @@ def causes() -> Recovered:
 
 
 def causes_table() -> str:
-    """What undoing each cause of failure recovers of what is lost beyond the trained lengths."""
+    """What undoing each cause of failure recovers of the loss beyond the trained lengths; bold: accounts for it."""
     undone = {"stop": "stop told", "entropy": "attention sharpened", "squeeze": "positions squeezed"}
-    head = ["task", "encoding", "L+1 to 2L", *undone.values(), "all three", "accounts for the loss"]
+    head = ["task", "encoding", "L+1 to 2L", *undone.values(), "all three"]
     lines = []
     for line in sorted(causes().table, key=lambda line: line["task"]):
-        told = [line[name] for name in (*undone, " + ".join(undone))]
-        cells = [re.sub(r"-?\d\.\d\d", lambda found: short(float(found[0])), one) for one in told]
-        why = re.sub("|".join(undone), lambda found: undone[found[0]], line["accounts for the loss"])
-        if "nothing lost" in told:
-            cells, why = ["–"] * len(told), "nothing lost"
-        name = {"copy": "copy random"}.get(short_task_name(line["task"]), short_task_name(line["task"]))
-        lines.append([name, line["encoding"], short(line["unseen"]), *cells, why.replace("none alone", "none")])
+        cells = []
+        for name in (*undone, " + ".join(undone)):
+            cell = re.sub(r"-?\d\.\d\d", lambda found: short(float(found[0]) + 0.0), line[name])
+            value, _, interval = cell.partition(" [")
+            bold = f"**{value}** [{interval}" if name in line["accounts for the loss"].split(", ") else cell
+            cells.append("nothing lost" if cell == "nothing lost" else bold)
+        task = {"copy": "copy random"}.get(short_task_name(line["task"]), short_task_name(line["task"]))
+        lines.append([task, line["encoding"], short(line["unseen"]), *cells])
     return table(head, lines)
 
 
