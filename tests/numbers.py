@@ -23,7 +23,7 @@ from lengthwise.reporting.divergences import (
     mean_over_lengths,
     published_divergence,
 )
-from lengthwise.reporting.findings import collect_findings, short_task_name
+from lengthwise.reporting.findings import Findings, collect_findings, short_task_name
 from lengthwise.reporting.page import Page
 from lengthwise.statistics.aggregates import task_difference
 from lengthwise.statistics.learned import scored_rows_filter
@@ -217,12 +217,17 @@ def defaults() -> str:
 QUICK = ("nope", "t5", "alibi", "rope", "sinusoidal")
 
 
+def with_length(found: Findings, task: str) -> str:
+    """`sort, L = 8`"""
+    return f"{found.short(task)}, L = {found.trained[task][0]}"
+
+
 def quick_table() -> str:
     numbers, found = page("laptop-quick").numbers, page("laptop-quick").found
     lines = []
     for task in found.tasks:
         cells = [numbers.cells[task, name].median for name in QUICK]
-        at = f"{found.short(task)}, L = {found.trained[task][0]}{' (chance .5)' if task.startswith('parity') else ''}"
+        at = f"{with_length(found, task)}{' (chance .5)' if task.startswith('parity') else ''}"
         lines.append([at, *(f"{short(c.value)} [{short(c.low)}, {short(c.high)}]" for c in cells)])
     head = "exact match, L+1 to 2L: median seed [smallest, largest]"
     return table([head, *(label_of(name) for name in QUICK)], lines)
@@ -236,16 +241,37 @@ def drope_table() -> str:
         "dropped, 300 steps": ("drope", "rope → nope stage 1"),
         "dropped, 1,250 steps": ("drope-longer", "rope → nope stage 1"),
     }
-    lines = []
-    for task in page("drope").found.tasks:
-        found = page("drope").found
+    lines, found = [], page("drope").found
+    for task in found.tasks:
         for words, column in (("seen", "seen"), ("L+1 to 2L", "unseen")):
             cells = []
             for study, name in arms.values():
                 kept = (pl.col("task") == task) & (pl.col("encoding") == name)
                 cells.append(middle(page(study).numbers.scores.filter(kept)[column].to_list(), spread=True))
-            lines.append([f"{found.short(task)}, L = {found.trained[task][0]}, {words}", *cells])
+            lines.append([f"{with_length(found, task)}, {words}", *cells])
     return table(["exact match: median seed [smallest–largest]", *arms], lines)
+
+
+def drope_verdicts() -> str:
+    """D1 to D4 by the rule of the study files: for all three seeds, for none, or not settled."""
+
+    def judged(study: str, task: str, measure: str) -> str:
+        own = page(study).numbers.scores.filter(task=task)
+        arms = ("nope", "rope", "rope → nope stage 1")
+        values = [own.filter(encoding=name).sort("seed")[measure].to_list() for name in arms]
+        if measure == "seen":
+            right = [dropped >= rope - 0.02 for _, rope, dropped in zip(*values, strict=True)]
+        else:
+            right = [abs(dropped - nope) < abs(dropped - rope) for nope, rope, dropped in zip(*values, strict=True)]
+        return "holds" if all(right) else f"not settled ({sum(right)} of {len(right)})" if any(right) else "fails"
+
+    lines, found = [], page("drope").found
+    for number, (study, steps) in enumerate((("drope", "300"), ("drope-longer", "1,250"))):
+        back = f"after {steps} steps the seen-length accuracy is back, within .02 of RoPE's"
+        near = f"after {steps} steps unseen lengths are nearer to NoPE than to RoPE"
+        for place, (words, measure) in enumerate(((back, "seen"), (near, "unseen")), 2 * number + 1):
+            lines.append([f"D{place}", words, *(judged(study, task, measure) for task in found.tasks)])
+    return table(["", "prediction, committed before the runs", *map(found.short, found.tasks)], lines)
 
 
 @cache
@@ -255,18 +281,18 @@ def causes() -> Recovered:
 
 def causes_table() -> str:
     """What undoing each cause of failure recovers of the loss beyond the trained lengths; bold: accounts for it."""
-    undone = {"stop": "stop told", "entropy": "attention sharpened", "squeeze": "positions squeezed"}
+    undone = {"stop": "stop given", "entropy": "attention sharpened", "squeeze": "positions squeezed"}
     head = ["task", "encoding", "L+1 to 2L", *undone.values(), "all three"]
     lines = []
     for line in sorted(causes().table, key=lambda line: line["task"]):
         cells = []
         for name in (*undone, " + ".join(undone)):
-            cell = re.sub(r"-?\d\.\d\d", lambda found: short(float(found[0]) + 0.0), line[name])
+            cell = re.sub(r"-?\d\.\d\d", lambda found: short(float(found[0]) + 0.0), line[name])  # + 0.0: no −.00
             value, _, interval = cell.partition(" [")
             bold = f"**{value}** [{interval}" if name in line["accounts for the loss"].split(", ") else cell
-            cells.append("nothing lost" if cell == "nothing lost" else bold)
-        task = {"copy": "copy random"}.get(short_task_name(line["task"]), short_task_name(line["task"]))
-        lines.append([task, line["encoding"], short(line["unseen"]), *cells])
+            cells.append(bold)
+        task = short_task_name(line["task"])
+        lines.append(["copy random" if task == "copy" else task, line["encoding"], short(line["unseen"]), *cells])
     return table(head, lines)
 
 
@@ -279,16 +305,15 @@ def choose_table() -> str:
         behind = [one for one in order[1:] if task_difference(numbers.scores, task, order[0], one).settled]
         near = [f"{label_of(one)} ({numbers.reach[task, one].median})" for one in order if one not in behind]
         further = ", ".join(label_of(one) for one in behind) or "none"
-        lines.append([f"{found.short(task)}, L = {found.trained[task][0]}", ", ".join(near), further])
-    return table(
-        ["task", "best, and not told apart from it (length at .9 exact match)", "settled behind the best"], lines
-    )
+        lines.append([with_length(found, task), ", ".join(near), further])
+    return table(["task", "the best, then those not settled to be worse (length at .9)", "settled to be worse"], lines)
 
 
 TABLES: dict[str, Callable[[], str]] = {
     "causes": causes_table,
     "choose": choose_table,
     "drope": drope_table,
+    "drope verdicts": drope_verdicts,
     "defaults": defaults,
     "probe layers": probe_layers,
     "probe changes": probe_changes,
@@ -346,7 +371,7 @@ def quick_sentences() -> list[str]:
     return [f"mean exact match is {nope}, that of ALiBi {alibi}, T5 {t5}, sinusoids {sinusoidal} and RoPE {rope}"]
 
 
-def undone(task: str, encoding: str, condition: str) -> str:
+def score_under(task: str, encoding: str, condition: str) -> str:
     """Mean exact match over unseen lengths and seeds under a condition of `recover`."""
     seeds = sorted({row["seed"] for row in causes().rows if (row["task"], row["encoding"]) == (task, encoding)})
     return short(sum(causes().score(task, encoding, seed, condition, False) for seed in seeds) / len(seeds))
@@ -359,23 +384,23 @@ def causes_sentences() -> list[str]:
     pairs = plain.join(squeezed, on=["task", "seed", "length", "examples", "correct"])
     assert len(pairs) == len(plain) == len(squeezed)
     return [
-        f"({undone(sort, 'sinusoidal', '')} to {undone(sort, 'sinusoidal', 'squeeze')} exact match)",
-        f"({undone(same, 't5', '')} to {undone(same, 't5', 'squeeze')})",
+        f"({score_under(sort, 'sinusoidal', '')} to {score_under(sort, 'sinusoidal', 'squeeze')} exact match)",
+        f"({score_under(same, 't5', '')} to {score_under(same, 't5', 'squeeze')})",
         f"all {len(pairs)} pairs of counts are equal",
     ]
 
 
 def choose_sentences() -> list[str]:
     nope, alibi, t5, sinusoidal, rope = quick_means()
-    words = "exact match from one to two training lengths"
+    words, sort = "exact match from one to two training lengths", "sort:longest=8"
     scores = page("drope-longer").numbers.scores.filter(pl.col("task").str.starts_with("sort"))
     names = ("rope → nope stage 1", "rope", "nope")
     dropped, rotated, none = (middle(scores.filter(encoding=name)["unseen"].to_list()) for name in names)
     return [
         f"NoPE has {nope} {words}, ALiBi {alibi}, T5 {t5}, sinusoids {sinusoidal}, RoPE {rope}",
         *(
-            f"with {words} {undone('sort:longest=8', name, '')} becomes {undone('sort:longest=8', name, 'squeeze')}"
-            for name, words in (("sinusoidal", "sinusoids"), ("rope", "RoPE"))
+            f"with {label} {score_under(sort, name, '')} becomes {score_under(sort, name, 'squeeze')}"
+            for name, label in (("sinusoidal", "sinusoids"), ("rope", "RoPE"))
         ),
         f"({dropped} exact match; RoPE {rotated}, NoPE {none})",
     ]

@@ -238,7 +238,7 @@ def _rank(kind: str) -> None:
         losses = [one.loss for one in _loop(device, steps=RANK_STEPS, team=team)]
         if team.first:
             print(json.dumps(losses), flush=True)  # noqa: T201
-    os._exit(0)  # Gloo's threads outlive the group and may abort a process that ends as usual (PyTorch's issue 190489)
+    os._exit(0)  # Gloo's threads outlive the group and may abort a usual end (compare PyTorch's issue 190489)
 
 
 def steps_per_second(size: Size, device: torch.device, rounds: int = 3) -> float:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import polars as pl
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
     from matplotlib.transforms import Bbox
 
     from lengthwise.reporting.findings import Findings
@@ -114,21 +115,26 @@ def _map(data: pl.DataFrame, labels: Mapping[str, str], trained: int, unit: str,
     by = data.group_by("encoding", "length").agg(pl.col("accuracy").median())
     beyond = by.filter(pl.col("length") > trained).group_by("encoding").agg(pl.col("accuracy").mean())
     names = beyond.sort("accuracy", "encoding", descending=[True, False])["encoding"].to_list()
-    values = {(name, length): accuracy for name, length, accuracy in by.iter_rows()}
-    lengths = sorted({length for _, length in values})
     figure, axes = plt.subplots(figsize=(width, 0.2 * len(names) + 0.9), layout="constrained")
-    grid = [[values.get((name, length), math.nan) for length in lengths] for name in names]
-    image = axes.imshow(grid, cmap="viridis", vmin=0, vmax=1, aspect="auto")
-    seen = sum(length <= trained for length in lengths)
-    axes.axvline(seen - 0.5, color="white", linewidth=2)
+    image, lengths = paint_map(axes, by, {name: labels[name] for name in names}, trained)
     step = max(1, math.ceil(len(lengths) / 24))
     axes.set_xticks(range(0, len(lengths), step), [str(length) for length in lengths[::step]])
-    axes.set_yticks(range(len(names)), [labels[name] for name in names], fontsize="small")
     axes.set_xlabel(f"length ({unit}); trained up to {trained}, the white line")
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
     figure.colorbar(image, ax=axes, label="exact match", fraction=0.03, pad=0.01)
     return _with_known_layout(figure, (width, *sorted(labels[name] for name in names)))
+
+
+def paint_map(axes: Axes, cells: pl.DataFrame, labels: Mapping[str, str], trained: int) -> tuple[AxesImage, list[int]]:
+    """Paint `encoding, length, accuracy`, a row per label, with a line at the trained length; return the lengths too."""
+    values = {(name, at): accuracy for name, at, accuracy in cells.select("encoding", "length", "accuracy").iter_rows()}
+    lengths = sorted({length for _, length in values})
+    grid = [[values.get((name, length), math.nan) for length in lengths] for name in labels]
+    image = axes.imshow(grid, cmap="viridis", vmin=0, vmax=1, aspect="auto")
+    axes.axvline(sum(length <= trained for length in lengths) - 0.5, color="white", linewidth=2)
+    axes.set_yticks(range(len(labels)), list(labels.values()), fontsize="small")
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    return image, lengths
 
 
 _LAYOUTS: dict[tuple[object, ...], list[Bbox]] = {}

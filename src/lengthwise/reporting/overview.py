@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lengthwise.reporting.drawing import ON_DARK, ON_LIGHT, Drawing
-from lengthwise.reporting.figures import MANY, legend_column_count
+from lengthwise.reporting.figures import MANY, legend_column_count, paint_map
 from lengthwise.reporting.palette import colour
 from lengthwise.statistics.cells import summarize_reaches as order_of
 from lengthwise.statistics.learned import FROM_CHANCE
@@ -182,11 +182,11 @@ def length_maps_drawing(findings: Findings, encodings_best_first: Sequence[str])
         import matplotlib.pyplot as plt
 
         columns = 2 if len(tasks) in {2, 4} else 3
-        rows, names = math.ceil(len(tasks) / columns), list(encodings_best_first)
+        rows, labels = math.ceil(len(tasks) / columns), {name: findings.label(name) for name in encodings_best_first}
         figure, panels = plt.subplots(
             rows,
             columns,
-            figsize=(width, rows * (0.16 * len(names) + 0.52) + 0.1),
+            figsize=(width, rows * (0.16 * len(labels) + 0.52) + 0.1),
             layout="constrained",
             squeeze=False,
             sharey=True,
@@ -194,21 +194,14 @@ def length_maps_drawing(findings: Findings, encodings_best_first: Sequence[str])
         for axes in panels.flat[len(tasks) :]:
             axes.set_visible(False)
         for axes, task in zip(panels.flat, tasks, strict=False):
-            cells = maps[task].select("encoding", "length", "accuracy").iter_rows()
-            values = {(name, length): value for name, length, value in cells}
+            trained, _ = findings.trained[task]
+            image, lengths = paint_map(axes, maps[task], labels, trained)
             chance = max((one for one in maps[task]["chance"].to_list() if one is not None), default=0.0)
-            lengths, (trained, _) = sorted({length for _, length in values}), findings.trained[task]
-            grid = [[values.get((name, length), math.nan) for length in lengths] for name in names]
-            image = axes.imshow(grid, cmap="viridis", vmin=0, vmax=1, aspect="auto")
-            axes.axvline(sum(length <= trained for length in lengths) - 0.5, color="white", linewidth=2)
             shown = {lengths[0], trained, 2 * trained, lengths[-1]}
             marks = [(at, length) for at, length in enumerate(lengths) if length in shown]
             axes.set_xticks([at for at, _ in marks], [str(length) for _, length in marks], fontsize="small")
             title = findings.short(task) + (f" (chance {chance:.2g})" if chance > FROM_CHANCE else "")
             axes.set_title(title, fontsize="small", loc="left", pad=2)
-            axes.set_yticks(range(len(names)), [findings.label(name) for name in names], fontsize="small")
-            axes.tick_params(length=0)
-            axes.spines[:].set_visible(False)
         figure.supxlabel("length; each cell is the median seed; the white line ends what was trained", fontsize="small")
         figure.colorbar(image, ax=panels, label="exact match", fraction=0.02, pad=0.01)
         return figure
