@@ -125,7 +125,7 @@ def _map(data: pl.DataFrame, labels: Mapping[str, str], trained: int, unit: str,
 
 
 def paint_map(axes: Axes, cells: pl.DataFrame, labels: Mapping[str, str], trained: int) -> tuple[AxesImage, list[int]]:
-    """Paint `encoding, length, accuracy`, a row per label, with a line at the trained length; return the lengths too."""
+    """Paint `encoding, length, accuracy`: a row per label, a line at the trained length; return the lengths too."""
     values = {(name, at): accuracy for name, at, accuracy in cells.select("encoding", "length", "accuracy").iter_rows()}
     lengths = sorted({length for _, length in values})
     grid = [[values.get((name, length), math.nan) for length in lengths] for name in labels]
