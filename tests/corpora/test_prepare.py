@@ -397,7 +397,10 @@ def test_of_two_packages_with_one_name_the_one_that_is_imported_is_listed(tmp_pa
     monkeypatch.setattr(python_code, "distributions", lambda: found)
     listed = {name: (root, files) for name, _, _, root, files in python_code._packages()}
     assert listed["twice"] == (tmp_path / "first", ["new.py"])
-    assert python_code.locate(["twice"])["twice"] == tmp_path / "first"
+    assert python_code.locate({"twice": "1.0"})["twice"] == tmp_path / "first"
+    expected = r"twice 2\.0 \(1\.0 is installed\), gone 3 \(not installed\).*twice==2\.0 gone==3"
+    with pytest.raises(SpecError, match=expected):
+        python_code.locate({"twice": "2.0", "gone": "3"})
 
 
 @pytest.mark.slow

@@ -118,7 +118,7 @@ def _listed(source: str) -> list[Part]:
     if not Path(source).is_file() or set(pl.read_parquet_schema(source)) != set(COLUMNS):
         return []
     table = pl.read_parquet(source).sort("package", "path")
-    found = locate(table["package"].unique().to_list())
+    found = locate(dict(table.select("package", "version").unique().sort("package").iter_rows()))
     return [
         Part(
             f"{row['package']}/{row['path']}",

@@ -11,7 +11,7 @@ import hashlib
 import re
 import sysconfig
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,13 +73,20 @@ def list_python_code(most_bytes: int | None = None, validation: float = 0.03, te
     return pl.DataFrame(rows, schema={name: pl.Int64 if name == "bytes" else pl.String for name in COLUMNS})
 
 
-def locate(packages: Sequence[str]) -> dict[str, Path]:
-    """Return the folder that the paths of each package start from; raise for one that is not installed."""
-    there = {_name(found): Path(str(found.locate_file(""))) for found in _distributions()}
-    there[STANDARD] = Path(sysconfig.get_path("stdlib"))
-    if missing := [name for name in packages if name not in there]:
-        raise SpecError(f"the list has files of packages that are not installed here: {', '.join(missing[:5])}")
-    return {name: there[name] for name in packages}
+def locate(versions: Mapping[str, str]) -> dict[str, Path]:
+    """Return the folder that the paths of each package start from; raise unless all are installed in these versions."""
+    there = {_name(found): (found.version, Path(str(found.locate_file("")))) for found in _distributions()}
+    there[STANDARD] = (sysconfig.get_python_version(), Path(sysconfig.get_path("stdlib")))
+    other = [
+        f"{name} {version} ({f'{there[name][0]} is installed' if name in there else 'not installed'})"
+        for name, version in versions.items()
+        if name not in there or there[name][0] != version
+    ]
+    if other:
+        wanted = " ".join(f"{one.split()[0]}=={one.split()[1]}" for one in other if not one.startswith(f"{STANDARD} "))
+        cure = f"; in an environment of its own: pip install --no-deps {wanted}" if wanted else ""
+        raise SpecError(f"the list has files of {', '.join(other)}{cure}")
+    return {name: there[name][1] for name in versions}
 
 
 def _distributions() -> list[Distribution]:
